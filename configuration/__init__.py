@@ -6,7 +6,6 @@ from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
 from .encoder_decoder import VanillaEncoderDecoderConfig
 from .image_encoder import Stage, VanillaImageEncoderConfig
-from .plans import tensor_parallel_plan
 from .presets import PRESETS, Preset, preset
 from .recurrent import VanillaRecurrentEncoderDecoderConfig
 
@@ -25,5 +24,4 @@ __all__ = [
     "VanillaRecurrentEncoderDecoderConfig",
     "layer_types",
     "preset",
-    "tensor_parallel_plan",
 ]

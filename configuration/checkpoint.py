@@ -47,8 +47,12 @@ class SavedConfig(PreTrainedConfig):
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         folder = Path(save_directory)
         if not folder.is_file() and (code := self.saved_code(folder)) is not None:  # transformers refuses a file
-            before = getattr(self, "auto_map", None) or {}
-            self.auto_map = code | {key: entry for key, entry in before.items() if is_user_class(entry, code, folder)}
+            before = {key: str(entry) for key, entry in (getattr(self, "auto_map", None) or {}).items()}
+            package_classes = {entry.rpartition(".")[2] for entry in code.values()}
+            parts = {key: entry.rpartition(".") for key, entry in before.items()}
+            # Entries of a user's own subclass, whose file is in the folder, stay
+            users = [key for key, (module, _, _) in parts.items() if module and (folder / f"{module}.py").is_file()]
+            self.auto_map = code | {key: before[key] for key in users if parts[key][2] not in package_classes}
             if not self.auto_map:
                 del self.auto_map
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
@@ -56,12 +60,3 @@ class SavedConfig(PreTrainedConfig):
     def saved_code(self, folder: Path) -> dict[str, str] | None:
         """Return the `auto_map` of the code that is saved in a folder, `None` for a config class of a user."""
         return self.code_map
-
-
-def is_user_class(entry: Any, code: dict[str, str], folder: Path) -> bool:
-    """Return whether an entry of an `auto_map` names a user's own subclass, whose file is in the folder."""
-    if not isinstance(entry, str) or "." not in entry:
-        return False
-    module, name = entry.rsplit(".", 1)
-    package_classes = {value.rsplit(".", 1)[1] for value in code.values()}
-    return name not in package_classes and (folder / f"{module}.py").is_file()

@@ -1,6 +1,7 @@
 """Rules on fields that have to fit together; each error says what is wrong and what is allowed."""
 
 import copy
+import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -294,14 +295,12 @@ class BlockRules(BlockFields):
         """Return why an attention implementation cannot compute what the config describes, or `None`."""
         if not isinstance(implementation, str) or implementation == "eager":
             return None
-        kernel = implementation.removeprefix("paged|")
-        paged, flash = kernel != implementation, "flash" in kernel
-        if self.attn_logit_softcapping is not None and (paged or kernel == "sdpa"):
+        if self.attn_logit_softcapping is not None and re.match(r"paged\||sdpa$", implementation):
             return (
                 f"attn_implementation={implementation!r} has no soft cap: attn_logit_softcapping="
                 f"{self.attn_logit_softcapping} needs 'eager' or 'flex_attention'"
             )
-        if POSITION_CHOICES[self.position_embedding_type].is_biased and (paged or flash):
+        if POSITION_CHOICES[self.position_embedding_type].is_biased and re.search(r"^paged\||flash", implementation):
             return (
                 f"attn_implementation={implementation!r} has no position bias: position_embedding_type="
                 f"{self.position_embedding_type!r} needs 'eager', 'sdpa' or 'flex_attention'"

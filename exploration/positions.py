@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from vanillaformer.configuration.options import POSITION_CHOICES
 from vanillaformer.modeling.parts.grid_positions import Grid, GridBias, GridRotaryPositions
 from vanillaformer.modeling.parts.positions import PositionTable, RotaryPositions, no_rotation
 from vanillaformer.modeling.stack import Stack
@@ -90,7 +91,7 @@ def bias_over_distance(stack: Stack, length: int = LONGEST_DISTANCE) -> tuple[np
     distances = torch.arange(1 - length, 1 if stack.is_causal else length, device=stack.device)
     x = torch.zeros(1, 1, stack.config.hidden_size, device=stack.device)
     origin, tables = distances.new_zeros(1), sorted({scheme.table_index(layer) for layer in range(len(stack.layers))})
-    biases = [scheme.bias(x, origin, distances, index)[0, :, 0].float().cpu().numpy() for index in tables]
+    biases = [scheme.score_bias(x, origin, distances, index)[0, :, 0].float().cpu().numpy() for index in tables]
     return distances.cpu().numpy(), np.stack(biases)
 
 
@@ -133,7 +134,7 @@ def drawings_of(model: Any, stack: Stack, name: str) -> list[Drawing]:
         ]
     if isinstance(scheme, GridRotaryPositions):
         return [grid_drawing(grid_rotary_similarity(model), "Mean cosine of the rotation between two patches")]
-    if scheme.biased:
+    if POSITION_CHOICES[model.config.position_embedding_type].is_biased:
         return grid_bias_drawings(stack) if scheme.on_grid else bias_drawings(stack, name)
     if is_image and (scheme.on_grid or isinstance(scheme, PositionTable)):
         found = position_similarity(model).cpu().numpy()

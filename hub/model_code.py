@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -47,7 +46,6 @@ UNCUT = ("layer_types",)  # a model may have several
 REGULARIZERS = (Dropout,)  # whose rate may be given when a model is loaded
 CHANGING = "dropout|token_id|use_cache|^tie_|^(decoder_)?vocab_size"  # fields that a program may set later
 ROW = re.compile(rb" +\| (\w+) +\|")
-ENTRY = re.compile(rb" {8}(\w+): ")
 
 
 class ModelCode:
@@ -177,7 +175,7 @@ class ModelCode:
             elif is_field and (default := self._default(member.target.id)):
                 yield *source.span(member.value), default
             elif isinstance(member, ast.Expr):
-                yield from self._docstring_edits(member, cls, source)
+                yield from docstring_edits(member, cls, source)
 
     def _is_needed(self, method: ast.FunctionDef, cls: type) -> bool:
         """Return whether the model needs a method of a class."""
@@ -213,18 +211,12 @@ class ModelCode:
             if (row := ROW.match(line)) and row[1].decode() in words:
                 yield source.offsets[number], source.offsets[number + 1], ""
 
-    def _docstring_edits(self, docstring: ast.Expr, cls: type, source: Source) -> Iterator[Edit]:
-        """Yield the edits that remove fields without effect from a docstring."""
-        numbers, entries = range(docstring.lineno - 1, docstring.end_lineno or 0), []
-        for number in numbers:
-            line = source.lines[number]
-            if entry := ENTRY.match(line):
-                entries.append((entry[1].decode(), number))
-            elif entries and not line.startswith(b" " * 12):
-                entries.append(("", number))
-        for (name, first), (_, last) in pairwise(entries):
-            if name in self.facts.keys() & OPTIONS.keys() or (name and self._is_without_effect(name, cls)):
-                yield source.offsets[first], source.offsets[last], ""
+
+def docstring_edits(docstring: ast.Expr, cls: type, source: Source) -> Iterator[Edit]:
+    """Yield the edit that cuts the docstring of a config, which describes the values of every model, to its title."""
+    text = ast.literal_eval(docstring.value)
+    if issubclass(cls, PreTrainedConfig) and "\n" in text:
+        yield *source.span(docstring), f'"""{text.partition(chr(10))[0]}"""'
 
 
 def shortened(source: Source, table: Any, kept: list[str]) -> str:

@@ -5,6 +5,7 @@ It is two files, `configuration_<type>.py` and `modeling_<type>.py`, which impor
 
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterable
@@ -163,16 +164,15 @@ def absent_parts(names: set[str]) -> str:
 
 def joined(definitions: Iterable[Definition], texts: dict[Definition, str]) -> str:
     """Return the texts of definitions, by module, with as much space between them as in the source."""
-    text, module, end = "", "", 0
+    text, module, end, before = "", "", 0, ""
     for one in definitions:
-        most = 2 if "\n" not in texts[one] else 3  # what stood between the two may be left out
+        most = 3 if "\n" in texts[one] else 2 if "\n" in before else 1  # what stood between them may be left out
         gap = "\n" * min(most, one.first - end + 1)
         if one.module != module:
-            title = f"{one.module.partition('.')[2].replace('.', '/')}.py: {read_module(one.module).title}"
-            lines = textwrap.wrap(title, LONGEST_LINE - 2, break_long_words=False)
-            gap = "\n\n\n" + "".join(f"# {line}\n" for line in lines)
+            path, title = one.module.partition(".")[2].replace(".", "/"), read_module(one.module).title
+            gap = f"\n\n\n# {path}.py: {re.split('[;:] ', title)[0].rstrip('.')}\n"
         text += gap + texts[one]
-        module, end = one.module, one.last
+        module, end, before = one.module, one.last, texts[one]
     return text.strip("\n")
 
 

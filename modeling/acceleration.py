@@ -26,10 +26,7 @@ class Acceleration:
         return attention(hidden_states, **inputs)
 
     def loss(self, model: Any, states: torch.Tensor, targets: torch.Tensor, *options: Any) -> torch.Tensor | None:
-        """Return a language model's loss for states (..., D) and targets (...), `None` to compute it from the logits.
-
-        The options are label smoothing, and the number of targets in all batches of a step or `None`.
-        """
+        """Return a language model's loss for states (..., D) and targets (...), `None` to take it from the logits."""
         return None
 
 

@@ -18,17 +18,8 @@ def profile_admin(model: VanillaPreTrainedModel, **batch: torch.Tensor) -> dict[
     """Set ω of each sublayer i to `√(1 + Σ_{j<i} Var[f_j])`, from one forward pass with ω = 1 on `batch`.
 
     f_j are the outputs of the sublayers in the same stack, and 1 is the variance of the normalized embeddings. Call it
-    once, on a new model, before training; the factors are parameters and are saved.
-
-    Args:
-        model: A model with `norm_placement="admin"`.
-        batch: Keyword arguments of the model's forward.
-
-    Returns:
-        The factor of each residual connection, by the module's name.
-
-    Raises:
-        ValueError: The model has no such factors.
+    once, on a new model, before training; the factors are parameters and are saved. Returns them by the name of the
+    residual connection.
     """
     names = {module: name for name, module in model.named_modules() if isinstance(module, AdminResidual)}
     if not names:

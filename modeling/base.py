@@ -10,7 +10,9 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-from vanillaformer.configuration import BlockConfig, VanillaConfig, tensor_parallel_plan
+from vanillaformer.configuration import BlockConfig, VanillaConfig
+from vanillaformer.configuration.options import POSITION_CHOICES, QUERY_KEY_NORM_CHOICES
+from vanillaformer.configuration.plans import WHOLE_HEADS
 
 from .acceleration import acceleration
 from .parts.initialization import initialize
@@ -66,10 +68,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def enter_name(cls, auto_class: str) -> None:
-        """Enter the class in transformers' table of an Auto class by its name, by which Trainer and cards know a task.
-
-        `register` of the Auto class enters only the class itself.
-        """
+        """Enter the class by its name, by which Trainer and cards know a task, in the table of an Auto class."""
         config_class: Any = cls.config_class
         getattr(transformers, auto_class)._model_mapping._model_mapping[config_class.model_type] = cls.__name__
 
@@ -90,10 +89,15 @@ class VanillaPreTrainedModel(PreTrainedModel):
 
     def init_parallel_plans(self) -> None:
         super().init_parallel_plans()
+        tp_plan, fsdp_plan = self._tp_plan or {}, self._fsdp_plan or {}
+        if tp_plan and POSITION_CHOICES[self.config.position_embedding_type].is_biased:
+            # A bias per head that is not split as the heads are keeps attention whole on every device
+            tp_plan = {key: style for key, style in tp_plan.items() if "self_attn" not in key}
+        elif tp_plan and QUERY_KEY_NORM_CHOICES[self.config.qk_norm].spans_heads:
+            kept = {key: style for key, style in tp_plan.items() if not key.endswith(("q_norm", "k_norm"))}
+            tp_plan = {key: WHOLE_HEADS.get(key.rsplit(".", 1)[-1], style) for key, style in kept.items()}
         # The config's plans name every module that a stack can have: keep those of this model
         names = [name for name, _ in self.named_modules()]
-        tp_plan = tensor_parallel_plan(self.config, self._tp_plan) if self._tp_plan else {}
-        fsdp_plan = self._fsdp_plan or {}
         self._tp_plan = {key: style for key, style in tp_plan.items() if fnmatch.filter(names, key)}
         self._fsdp_plan = {key: style for key, style in fsdp_plan.items() if fnmatch.filter(names, key)}
 

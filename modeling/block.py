@@ -23,9 +23,7 @@ from .parts.windows import Windows
 
 
 class SelfAttentionBlock(GradientCheckpointingLayer):
-    """Self-attention and feed-forward, each with its residual connection.
-
-    The encoder block of Vaswani et al. 2017 and BERT and, with a causal mask, the block of GPT.
+    """Self-attention and feed-forward with residual connections: Vaswani et al. 2017, BERT and, if causal, GPT.
 
     Shapes: (B, T, D), position bias (1, H, T, S) or `None` → (B, T, D).
     """
@@ -226,9 +224,6 @@ class LayerDrop(nn.Module):
 
     It draws on the CPU, whose random state is part of a checkpoint. Unlike dropout it scales nothing: without some of
     its layers a sum of residual connections is a shallower network.
-
-    Args:
-        rate: The probability.
     """
 
     def __init__(self, rate: float):

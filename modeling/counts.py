@@ -76,11 +76,8 @@ def count_flops(
     `torch.utils.flop_counter` counts them: a multiplication and an addition are two; only matrix products count, and
     all T · S attention scores, masked ones included. A training step costs three times as much.
 
-    Args:
-        config: The model's config.
-        batch: Rows B.
-        length: Tokens T in a row (of the target, in an encoder-decoder); images have the size of the config.
-        source_length: Tokens S of the source. Default T.
+    T is the `length` of a row (of the target, in an encoder-decoder, whose source has `source_length` tokens S, by
+    default T); images have the size of the config.
     """
     return _flops(build_on_meta(config), batch, length, source_length or length)
 
@@ -102,9 +99,6 @@ class TextFlops:
 
     They are a polynomial of second degree in the lengths of a text: layers cost as much for each token, and attention
     for each pair of tokens. It is found from six pairs of lengths.
-
-    Args:
-        model: The model, with its head.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -119,11 +113,9 @@ class TextFlops:
         self.head, self.rest = np.linalg.solve(powers.T, np.array([head, rest], dtype=np.float64).T).T
 
     def of(self, sums: np.ndarray, labeled: np.ndarray) -> int:
-        """Return the operations of a batch.
+        """Return the operations of a batch, given the sums over its texts of `polynomial_terms` of their lengths.
 
-        Args:
-            sums: The sums over its texts of `polynomial_terms` of their lengths.
-            labeled: The same for the output layer, with the positions that it is computed for as lengths.
+        Lengths of texts for the output layer are the positions that it is computed for (`labeled`).
         """
         return round(float(self.rest @ sums + self.head @ labeled))
 

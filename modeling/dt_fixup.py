@@ -17,17 +17,8 @@ def scale_by_inputs(model: VanillaPreTrainedModel, batches: Iterable[Mapping[str
     N is the number of blocks, μ the largest norm of a vector in a stack's input, and 4 the number of a block's maps:
     two in each of two sublayers. (The authors have 4 μ² + 2 μ + 2 where attention also reads relations.)
     The paper has no decoders with cross-attention: their three sublayers make it 6 here.
-    Call it once, on a new model, before training.
-
-    Args:
-        model: A model with `initialization="dt_fixup"`.
-        batches: Keyword arguments of the model's forward, of the training data: the paper takes all of it.
-
-    Returns:
-        The factor of each map, by the parameter's name.
-
-    Raises:
-        ValueError: The model has another initialization.
+    Call it once, on a new model, before training, with batches of the training data: the paper takes all of it.
+    Returns the factor of each map by the parameter's name.
     """
     if model.config.initialization != "dt_fixup":
         raise ValueError(f"scaling needs initialization='dt_fixup', got {model.config.initialization!r}")

@@ -21,7 +21,7 @@ from .heads import (
     pool_states,
     smoothed_loss,
 )
-from .parts.ngrams import build_wide_logits
+from .parts.ngrams import NoWideLogits, WideLogits
 from .parts.packed_texts import one_text_per_row
 from .parts.pooling import POOLINGS
 from .stack import EncoderStack
@@ -84,17 +84,12 @@ class VanillaEncoderForMaskedLM(EncoderMaskedLM):
 class PreTrainingOutput(ModelOutput):
     """Output of `VanillaEncoderForPreTraining`, with the names of transformers' `BertForPreTrainingOutput`.
 
-    Args:
-        loss: Sum of the losses for which labels were given.
-        prediction_logits: Logits of the tokens (B, T, V).
-        seq_relationship_logits: Logits of "B follows A" and "B is from another text" (B, 2).
-        hidden_states: States before the first and after each block, with `output_hidden_states=True`.
-        attentions: Attention weights of each block, with `output_attentions=True`.
+    The loss is the sum of those for which labels were given.
     """
 
     loss: torch.Tensor | None = None
-    prediction_logits: torch.Tensor | None = None
-    seq_relationship_logits: torch.Tensor | None = None
+    prediction_logits: torch.Tensor | None = None  # (B, T, V)
+    seq_relationship_logits: torch.Tensor | None = None  # (B, 2): "B follows A", "B is from another text"
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
 
@@ -190,7 +185,7 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
         self.pooler = build_pooler(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
-        self.wide = build_wide_logits(config)
+        self.wide = WideLogits(config) if config.wide_max_ngram else NoWideLogits()
         self.post_init()
 
     @can_return_tuple

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.modeling_utils import slice_logits_to_keep
 from transformers.processing_utils import Unpack
@@ -68,8 +68,7 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqModel):
     ) -> Seq2SeqModelOutput:
         """Return the decoder's states (B, T, D); `attention_mask` (B, S) is 0 on the source's padding.
 
-        Several pairs may share a row: `position_ids` (B, S) and `decoder_position_ids` (B, T) begin again with each
-        source and target.
+        Several pairs may share a row: `position_ids` (B, S) and `decoder_position_ids` (B, T) begin again with each.
         Decoder inputs default to the source, shifted right, if the two sides share one vocabulary.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None and self.decoder.reads_tokens:
@@ -136,9 +135,9 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
         prepared = super()._prepare_cache_for_generation(  # type: ignore[misc]  # of a protocol that our class fulfills
             generation_config, model_kwargs, *args, **kwargs
         )
-        cache = model_kwargs.get("past_key_values")
-        if isinstance(cache, EncoderDecoderCache):  # before anything is compiled
-            replace_windowed_cross_cache(cache, self.config, model_kwargs["encoder_outputs"][0].shape[1])
+        if self.config.sliding_window is not None:  # before anything is compiled
+            cache, source = model_kwargs.get("past_key_values"), model_kwargs["encoder_outputs"][0]
+            replace_windowed_cross_cache(cache, self.config, source.shape[1])
         return prepared
 
     def logits(self, hidden_states: torch.Tensor, *pointers: torch.Tensor) -> torch.Tensor:

@@ -24,19 +24,10 @@ def learn_scales(
 
     θ_m are the scaled parameters and g is the gradient of L(S; θ_m): the loss is that after the first step of Adam.
     Each batch is one step of algorithm 1: on the norm where it is above γ, else on the loss, each by an Adam of its
-    own. S and S' share half of their rows. Call it once, on a new model, before training.
+    own. S and S' share half of their rows. Call it once, on a new model, before training; for translation, the
+    authors' code takes 780 batches and a rate of 0.0025. Returns the scales by the parameters' names.
 
-    Args:
-        model: The model; its forward returns a loss.
-        batches: Keyword arguments of the model's forward, with labels; for translation, the authors' code takes 780
-            and a rate of 0.0025.
-        step_size: η.
-        max_gradient: γ.
-        rate: Learning rate of the scales.
-        min_scale: The smallest scale.
-
-    Returns:
-        The scale of each parameter, by its name.
+    η is `step_size`, γ is `max_gradient`, and `rate` the learning rate of the scales, which are at least `min_scale`.
     """
     weights = {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
     scales = {name: torch.ones((), device=weight.device, requires_grad=True) for name, weight in weights.items()}

@@ -33,8 +33,11 @@ def cap_logits(logits: torch.Tensor, scale: float, cap: float) -> torch.Tensor:
 
 def build_logits_transform(config: BlockConfig) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the function applied to the output layer's logits: scale, soft cap, or identity."""
+    scales_outputs = config.is_encoder_decoder and config.scale_decoder_outputs
+    if config.logit_scale is None and config.final_logit_softcapping is None and not scales_outputs:
+        return identity
     scale = 1.0 if config.logit_scale is None else config.logit_scale
-    if config.is_encoder_decoder and config.scale_decoder_outputs:
+    if scales_outputs:
         scale *= config.hidden_size**-0.5
     if config.final_logit_softcapping is not None:
         return partial(cap_logits, scale=scale, cap=config.final_logit_softcapping)
@@ -56,8 +59,7 @@ class LMHeadMixin:
     lm_head: nn.Module
     logits_transform: Callable[[torch.Tensor], torch.Tensor]
     loss_function: Callable[..., torch.Tensor]
-    predicts_next_token = False
-    """Whether the target of a position is the label of the next one."""
+    predicts_next_token = False  # whether the target of a position is the label of the next one
 
     def transform_hidden_states(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the input of the output layer."""
@@ -136,13 +138,7 @@ def smoothed_loss(
 
 
 class PredictionHead(nn.Module):
-    """The layer that BERT has in front of an output layer or classifier: `norm(φ(W h + b))`, (..., D) → (..., D).
-
-    Args:
-        config: The model's config.
-        act: Name of the activation φ.
-        norm: Whether there is a norm.
-    """
+    """The layer that BERT has in front of an output layer or classifier: `norm(φ(W h + b))`, (..., D) → (..., D)."""
 
     def __init__(self, config: VanillaEncoderConfig, act: str, norm: bool):
         super().__init__()

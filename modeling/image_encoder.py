@@ -16,6 +16,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from vanillaformer.configuration import BlockConfig, Stage, VanillaImageEncoderConfig
+from vanillaformer.configuration.options import POSITION_CHOICES
 
 from .base import VanillaPreTrainedModel
 from .block import SelfAttentionBlock
@@ -67,10 +68,8 @@ class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
     one is not normalized, as in transformers' own image models. `attentions` are those of each block, in models with
     windows window by window, (B · windows, H, S, S).
 
-    Args:
-        config: The model's config.
-        add_pooling_layer: Whether there is a `pooler_output`.
-        use_mask_token: Whether masked patches can be replaced. Default: `config.use_mask_token`.
+    `add_pooling_layer` is for a `pooler_output`; masked patches can be replaced with `use_mask_token`, by default
+    where the config says so.
     """
 
     embeddings: ImageEmbeddings
@@ -159,11 +158,11 @@ class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
     def layer_biases(self, x: torch.Tensor, positions: Any, layers: range, rows: int) -> list[torch.Tensor | None]:
         """Return the term of the attention scores of each layer (1 or rows, H, T, T), once for equal tables."""
         scheme = self.embeddings.positions
-        if not scheme.biased:
+        if not POSITION_CHOICES[self.config.position_embedding_type].is_biased:
             return [None] * len(layers)
         rows = rows if self.config._attn_implementation in BIAS_PER_ROW else 1
         tables = [scheme.table_index(idx) for idx in layers]
-        biases = {table: scheme.bias(x, positions, positions, table) for table in dict.fromkeys(tables)}
+        biases = {table: scheme.score_bias(x, positions, positions, table) for table in dict.fromkeys(tables)}
         return [biases[table].expand(rows, -1, -1, -1) for table in tables]
 
     def window_mask(self, windows: Windows, x: torch.Tensor, attention_mask: torch.Tensor | None) -> Any:

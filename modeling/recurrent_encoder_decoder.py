@@ -105,13 +105,8 @@ class RecurrentDecoder(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Return the target vectors and the output, both (B, T, D), and the attention weights (B, T, S).
 
-        Args:
-            encoder_hidden_states: States of the encoder (B, S, E).
-            encoder_attention_mask: (B, S), 0 on the source's padding.
-            layer: The states after earlier tokens, where those after these tokens are stored.
-            input_ids: Target tokens (B, T).
-            attention_mask: (B, T) or longer, 0 on the target's padding.
-            inputs_embeds: Target vectors (B, T, D), in place of the tokens.
+        The encoder's states are (B, S, E); `layer` has the states after earlier tokens, and gets those after these.
+        The mask of the target (B, T) may be longer.
         """
         x = self.dropout(embedded(self.embed_tokens, input_ids, inputs_embeds))
         states, keys = layer.states, layer.source_keys
@@ -265,6 +260,10 @@ class VanillaRecurrentEncoderDecoderForConditionalGeneration(
         if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = Cache(layers=[RecurrentLayer()])
 
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return the decoder inputs for `labels` (B, T); data collators call this."""
+        return shift_right(labels, cast(Any, self.config))
+
     @can_return_tuple
     def forward(
         self,
@@ -288,7 +287,7 @@ class VanillaRecurrentEncoderDecoderForConditionalGeneration(
         if labels is not None:
             use_cache = False if use_cache is None else use_cache
             if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = shift_right(labels, cast(Any, self.config))
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -13,11 +13,7 @@ from .heads import IGNORE_INDEX
 
 
 def shift_right(labels: torch.Tensor, config: VanillaEncoderDecoderConfig) -> torch.Tensor:
-    """Return the decoder inputs for `labels` (B, T): the start token and all labels but the last, padding for -100.
-
-    Raises:
-        ValueError: The config has no `decoder_start_token_id` or no `pad_token_id`.
-    """
+    """Return the decoder inputs for `labels` (B, T): the start token and all labels but the last, padding for -100."""
     start_id, pad_id = config.decoder_start_token_id, config.pad_token_id
     if start_id is None or pad_id is None:
         name = "decoder_start_token_id" if start_id is None else "pad_token_id"
@@ -68,11 +64,7 @@ class VanillaSeq2SeqPreTrainedModel(VanillaPreTrainedModel):
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> nn.Embedding:
-        """Resize the vocabulary of the target, with the output layer.
-
-        Raises:
-            ValueError: Source and target share a table.
-        """
+        """Resize the vocabulary of the target, with the output layer; it must not share a table with the source."""
         if self.config.share_encoder_decoder_embeddings:
             raise ValueError("share_encoder_decoder_embeddings=True: call resize_token_embeddings instead")
         decoder: Any = self.base_model.decoder
@@ -128,7 +120,3 @@ class VanillaSeq2SeqLM(VanillaSeq2SeqPreTrainedModel):
         shared = {f"model.{key}": f"model.{value}" for key, value in self.model.tied_weights().items()}
         source = shared.get("model.decoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
         return shared | ({"lm_head.weight": source} if self.config.tie_word_embeddings else {})
-
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the decoder inputs for `labels` (B, T); data collators call this."""
-        return shift_right(labels, self.config)

@@ -55,9 +55,7 @@ Masks = dict[str, Any]
 class Stack(VanillaPreTrainedModel):
     """Stem, blocks and final norm; the subclasses build the stem, make the masks and call `run_layers`.
 
-    Args:
-        config: The model's config.
-        stack_config: The config of this stack's parts, in a model of two stacks. Default `config`.
+    In a model of two stacks each has its `stack_config`.
     """
 
     embeddings: Stem
@@ -110,8 +108,7 @@ class Stack(VanillaPreTrainedModel):
 
         `kwargs` go to every block.
         """
-        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-        biases = self.position_biases(hidden_states, cache)
+        biases = self.position_biases(hidden_states, past_key_values)
         position_embeddings = self.embeddings.positions.position_embeddings(hidden_states, positions)
         kwargs["past_key_values"] = past_key_values
         # a causal stack may be told to leave early (`assistant_early_exit`)
@@ -133,13 +130,14 @@ class Stack(VanillaPreTrainedModel):
         if not POSITION_CHOICES[self.config.position_embedding_type].is_biased:
             return [None] * len(self.layer_types)
         positions = self.embeddings.positions
+        cache = getattr(cache, "self_attention_cache", cache)
         rows = hidden_states.shape[0] if self.config._attn_implementation in BIAS_PER_ROW else 1
         biases: dict[tuple[str, int], torch.Tensor] = {}
         keys = [(layer_type, positions.table_index(idx)) for idx, layer_type in enumerate(self.layer_types)]
         for layer_idx, key in enumerate(keys):
             if key not in biases:
                 query_positions, key_positions = query_key_positions(hidden_states, cache, layer_idx)
-                bias = positions.bias(hidden_states, query_positions, key_positions, key[1])
+                bias = positions.score_bias(hidden_states, query_positions, key_positions, key[1])
                 biases[key] = bias.expand(rows, -1, -1, -1)
         return [biases[key] for key in keys]
 
@@ -270,15 +268,12 @@ class DecoderStack(TokenStack):
         return BaseModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
 
 
-def replace_windowed_cross_cache(cache: EncoderDecoderCache, config: BlockConfig, length: int) -> None:
+def replace_windowed_cross_cache(cache: Cache | None, config: BlockConfig, length: int) -> None:
     """Replace the cross-attention cache of a source of `length` tokens if it has the window of the decoder's layers.
 
     transformers makes both caches from one config, but cross-attention needs the whole source.
-
-    Raises:
-        ValueError: The cache has already dropped a part of the source.
     """
-    if not any(cache.cross_attention_cache.is_sliding):
+    if not isinstance(cache, EncoderDecoderCache) or not any(cache.cross_attention_cache.is_sliding):
         return
     if any(cache.is_updated.values()):
         raise ValueError(
@@ -334,7 +329,7 @@ class CrossDecoderStack(TokenStack):
             )
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids, past_length=past_length)
-        if isinstance(past_key_values, EncoderDecoderCache) and encoder_hidden_states is not None:
+        if self.config.sliding_window is not None and encoder_hidden_states is not None:
             replace_windowed_cross_cache(past_key_values, self.config, encoder_hidden_states.shape[1])
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         masks = self.causal_masks(hidden_states, attention_mask, cache, position_ids)

@@ -20,7 +20,7 @@ MODELS = {
 PUBLIC = {
     "vanillaformer": {*CONFIGS, *MODELS, "PRESETS", "BlockConfig", "__version__", "preset", "speed_up"},
     "vanillaformer.configuration": {*CONFIGS, "ACTIVATION_ALIASES", "PRESETS", "BlockConfig", "ConfigView", "Preset",
-     "Stage", "VanillaConfig", "layer_types", "preset", "tensor_parallel_plan"},
+     "Stage", "VanillaConfig", "layer_types", "preset"},
     "vanillaformer.conversion": {"ARCHITECTURES", "Architecture", "from_native", "from_state_dict",
      "native_architectures", "to_native"},
     "vanillaformer.tokenization": {"ModelKind", "SPECIAL_TOKENS", "SpecialTokens", "TokenizerAlgorithm", "load_pair",

@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2020) and the encoder-decoders that follow it: mBART, Pegasus, Marian and M2M-100."""
+"""BART (Lewis et al. 2020) and the encoder-decoders that follow it: mBART, Pegasus, Marian and others."""
 
 from transformers import PreTrainedConfig
 
@@ -106,24 +106,16 @@ def with_logits_bias(name: str, native: str, language_model: str, positions: Tab
     )
 
 
-BART = with_logits_bias(
-    "bart",
-    "Bart",
-    "BartForConditionalGeneration",
-    LEARNED,
-    ONE_TIE,
-    constant(norm_placement="post", embedding_norm=True, position_embedding_type="learned", position_offset=2),
-)
+def bart_kin(name: str, native: str, **constants: object) -> Architecture:
+    """Return an architecture with BART's stacks and learned positions, and values of some fields."""
+    fields = constant(position_embedding_type="learned", **constants)
+    return with_logits_bias(name, native, f"{native}ForConditionalGeneration", LEARNED, ONE_TIE, fields)
+
+
+BART = bart_kin("bart", "Bart", norm_placement="post", embedding_norm=True, position_offset=2)
 
 # mBART (Liu et al. 2020): its norms are in front of the sublayers
-MBART = with_logits_bias(
-    "mbart",
-    "MBart",
-    "MBartForConditionalGeneration",
-    LEARNED,
-    ONE_TIE,
-    constant(norm_placement="pre", embedding_norm=True, position_embedding_type="learned", position_offset=2),
-)
+MBART = bart_kin("mbart", "MBart", norm_placement="pre", embedding_norm=True, position_offset=2)
 
 # Pegasus (Zhang et al. 2020): pre-LN and sinusoidal positions
 PEGASUS = with_logits_bias(
@@ -176,4 +168,11 @@ M2M_100 = Architecture(
     heads={"base": Head("M2M100Model"), "lm": Head("M2M100ForConditionalGeneration", {"lm_head": "lm_head"})},
     unused=SHARED,
     distinct_tokens=(("decoder_start_token_id", "pad_token_id"),),  # padding has no position, wherever it stands
+)
+
+VARIANTS = (
+    # Blenderbot (Roller et al. 2020): pre-LN BART, positions from row 0
+    bart_kin("blenderbot", "Blenderbot", norm_placement="pre", embedding_norm=False, position_offset=0),
+    # PLBART (Ahmad et al. 2021): BART for programming languages
+    bart_kin("plbart", "PLBart", norm_placement="post", embedding_norm=True, position_offset=2),
 )

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019) and DistilBERT (Sanh et al. 2019)."""
+"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019) and encoders near them."""
 
 from vanillaformer.configuration import VanillaEncoderConfig
 
@@ -55,23 +55,25 @@ DENSE_CLASSIFIER: Table = {"pooler.dense": "classifier.dense", "classifier": "cl
 POOLER: Table = {"pooler.dense": "bert.pooler.dense"}
 TANH_OF_FIRST = constant(classifier_pooling="first", classifier_act="tanh", classifier_norm=False)
 
+
+def bert_heads(native: str) -> dict[str, Head]:
+    """Return the heads of the encoders whose classes are called `native`."""
+    return {
+        "base": Head(f"{native}Model", arguments=lambda config: {"add_pooling_layer": False}),
+        "lm": Head(f"{native}ForMaskedLM", PREDICTIONS),
+        "sequence": Head(f"{native}ForSequenceClassification", POOLER | CLASSIFIER, (TANH_OF_FIRST,)),
+        "token": Head(f"{native}ForTokenClassification", CLASSIFIER),
+    }
+
+
+PAIRS: Table = PREDICTIONS | POOLER | {"seq_relationship": "cls.seq_relationship"}
 BERT = Architecture(
     name="bert",
     config_class=VanillaEncoderConfig,
     prefix="bert.",
     fields=(*FIELDS, same("max_position_embeddings")),
     parts=(Part(STACK),),
-    heads={
-        "base": Head("BertModel", arguments=lambda config: {"add_pooling_layer": False}),
-        "lm": Head("BertForMaskedLM", PREDICTIONS),
-        "pretraining": Head(
-            "BertForPreTraining",
-            PREDICTIONS | POOLER | {"seq_relationship": "cls.seq_relationship"},
-            (TANH_OF_FIRST,),
-        ),
-        "sequence": Head("BertForSequenceClassification", POOLER | CLASSIFIER, (TANH_OF_FIRST,)),
-        "token": Head("BertForTokenClassification", CLASSIFIER),
-    },
+    heads=bert_heads("Bert") | {"pretraining": Head("BertForPreTraining", PAIRS, (TANH_OF_FIRST,))},
     unused={"cls.predictions.bias": "lm_head.bias"},
 )
 
@@ -163,3 +165,71 @@ DISTILBERT = Architecture(
         "token": Head("DistilBertForTokenClassification", CLASSIFIER),
     },
 )
+
+# The norms of RoBERTa-PreLayerNorm and Megatron-BERT, in front of the sublayers
+PRE_NORM_STACKS: dict[str, Table] = {
+    "roberta": STACK | {
+        "layers.{layer}.self_attn_residual.norm": "encoder.layer.{layer}.attention.LayerNorm",
+        "layers.{layer}.mlp_residual.norm": "encoder.layer.{layer}.intermediate.LayerNorm",
+        "norm": "LayerNorm",
+    },
+    "megatron": {name: native for name, native in STACK.items() if name != "embeddings.norm"} | {
+        "layers.{layer}.self_attn_residual.norm": "encoder.layer.{layer}.attention.ln",
+        "layers.{layer}.mlp_residual.norm": "encoder.layer.{layer}.ln",
+        "norm": "encoder.ln",
+    },
+}  # fmt: skip
+
+
+VARIANTS = (
+    roberta_kin("xlm-roberta", "XLMRoberta", "roberta."),  # Conneau et al. 2020
+    roberta_kin("camembert", "Camembert", "roberta."),  # Martin et al. 2020
+    roberta_kin("data2vec-text", "Data2VecText", "data2vec_text."),  # Baevski et al. 2022
+    # fairseq's pre-LN RoBERTa (Ott et al. 2019)
+    roberta_kin(
+        "roberta-prelayernorm", "RobertaPreLayerNorm", "roberta_prelayernorm.", PRE_NORM_STACKS["roberta"],
+        constant(norm_placement="pre"),
+    ),
+    # Megatron-BERT (Shoeybi et al. 2019): pre-LN BERT without a norm of the embeddings
+    Architecture(
+        name="megatron-bert",
+        config_class=VanillaEncoderConfig,
+        prefix="bert.",
+        fields=(*SIZES, same("max_position_embeddings"),
+                constant(position_embedding_type="learned", norm_placement="pre", embedding_norm=False)),
+        parts=(Part(PRE_NORM_STACKS["megatron"]),),
+        heads=bert_heads("MegatronBert"),
+        unused={"cls.predictions.bias": "lm_head.bias"},
+    ),
+    # ELECTRA (Clark et al. 2020) as a generator or classifier, where its embeddings are as wide as the model
+    Architecture(
+        name="electra",
+        config_class=VanillaEncoderConfig,
+        prefix="electra.",
+        fields=(*FIELDS, same("max_position_embeddings"),
+                Field(to_native=lambda config: {"embedding_size": config.hidden_size})),
+        parts=(Part(STACK),),
+        heads={
+            "base": Head("ElectraModel", ignored=("summary_last_dropout",)),
+            "lm": Head(
+                "ElectraForMaskedLM",
+                {
+                    "transform.dense": "generator_predictions.dense",
+                    "transform.norm": "generator_predictions.LayerNorm",
+                    "lm_head": "generator_lm_head",
+                },
+                (constant(head_act="gelu"),),
+                ("summary_last_dropout",),
+            ),
+            "sequence": Head(
+                "ElectraForSequenceClassification",
+                DENSE_CLASSIFIER,
+                (constant(classifier_pooling="first", classifier_act="gelu", classifier_norm=False),),
+                ("summary_last_dropout",),
+            ),
+            "token": Head(
+                "ElectraForTokenClassification", CLASSIFIER, ignored=("summary_last_dropout",)
+            ),
+        },
+    ),
+)  # fmt: skip

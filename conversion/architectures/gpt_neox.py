@@ -4,21 +4,8 @@ from vanillaformer.configuration import VanillaDecoderConfig
 
 from ..mapping.architecture import Architecture, Part
 from ..mapping.fields import PLAIN_HEADS, TEXT, Field, constant, renamed, rotary, same, switch
-from ..mapping.tensors import HeadRows, Table
-from .llama import ATTENTION_BIAS, DECODER, LAYER_NORM, PRE_NORMS, decoder_heads
-
-QUERY_KEY_VALUE = tuple(f"layers.{{layer}}.self_attn.{name}_proj" for name in "qkv")
-
-
-def block(layer: str, attention: str) -> Table:
-    """Return the linear layers of a block."""
-    return {
-        QUERY_KEY_VALUE: (f"{layer}.{attention}.query_key_value", HeadRows()),
-        "layers.{layer}.self_attn.o_proj": f"{layer}.{attention}.dense",
-        "layers.{layer}.mlp.up_proj": f"{layer}.mlp.dense_h_to_4h",
-        "layers.{layer}.mlp.down_proj": f"{layer}.mlp.dense_4h_to_h",
-    }
-
+from ..mapping.tensors import Table
+from .llama import ATTENTION_BIAS, DECODER, LAYER_NORM, PRE_NORMS, decoder_heads, neox_block
 
 # Attention and feed-forward in parallel, each after its norm
 NEOX_ENDS: Table = {"embed_tokens": "embed_in", "norm": "final_layer_norm"}
@@ -36,7 +23,7 @@ GPT_NEOX = Architecture(
         switch("use_parallel_residual", "block_layout", on="parallel", off="sequential"),
         rotary(partial=True),
     ),
-    parts=(Part(block("layers.{layer}", "attention") | PRE_NORMS | NEOX_ENDS),),
+    parts=(Part(neox_block("layers.{layer}", "attention") | PRE_NORMS | NEOX_ENDS),),
     heads=decoder_heads("GPTNeoX"),
 )
 
@@ -65,6 +52,6 @@ BLOOM = Architecture(
         constant(position_embedding_type="alibi", embedding_norm=True, hidden_act="gelu_pytorch_tanh"),
         constant(initialization="normal"),
     ),
-    parts=(Part(block("h.{layer}", "self_attention") | BLOOM_NORMS | BLOOM_ENDS),),
+    parts=(Part(neox_block("h.{layer}", "self_attention") | BLOOM_NORMS | BLOOM_ENDS),),
     heads=decoder_heads("Bloom"),
 )

@@ -1,38 +1,78 @@
-"""Llama (Touvron et al. 2023), its nearest kin, and what its many other descendants share."""
+"""Llama (Touvron et al. 2023) and the decoders near it, which differ in a norm, a layer or the form of a tensor."""
 
-from vanillaformer.configuration import VanillaDecoderConfig
+import copy
+from dataclasses import replace
+
+from transformers import PreTrainedConfig
+
+from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import (
+    DERIVED_HEAD_DIM,
     HEAD_DIM,
+    PLAIN_HEADS,
     TEXT,
     Field,
+    Values,
+    all_biases,
     attention_biases,
     constant,
+    first_rope,
     renamed,
     rotary,
     same,
+    switch,
     window_by_layer,
     window_of_all_layers,
 )
-from ..mapping.tensors import Table
+from ..mapping.tensors import HeadRow, HeadRows, QueryKeyValueRows, Rows, Table
 
-ATTENTION: Table = {
-    f"layers.{{layer}}.self_attn.{name}_proj": f"layers.{{layer}}.self_attn.{name}_proj" for name in "qkvo"
-}
-QUERY_KEY_NORMS: Table = {
-    f"layers.{{layer}}.self_attn.{name}_norm": f"layers.{{layer}}.self_attn.{name}_norm" for name in "qk"
-}
-GATED: Table = {
-    f"layers.{{layer}}.mlp.{name}_proj": f"layers.{{layer}}.mlp.{name}_proj" for name in ("gate", "up", "down")
+
+def layer_table(ours: str, native: str, *names: str) -> Table:
+    """Return tensors of each layer that differ in a name only, which stands for `{}`."""
+    return {f"layers.{{layer}}.{ours.format(name)}": f"layers.{{layer}}.{native.format(name)}" for name in names}
+
+
+ATTENTION = layer_table("self_attn.{}_proj", "self_attn.{}_proj", *"qkvo")
+QUERY_KEY_NORMS = layer_table("self_attn.{}_norm", "self_attn.{}_norm", *"qk")
+QUERY_KEY_LAYER_NORMS = layer_table("self_attn.{}_norm", "self_attn.{}_layernorm", *"qk")
+GATED = layer_table("mlp.{}_proj", "mlp.{}_proj", "gate", "up", "down")
+PLAIN = layer_table("mlp.{}_proj", "mlp.{}_proj", "up", "down")
+FUSED_GATE: Table = {
+    ("layers.{layer}.mlp.gate_proj", "layers.{layer}.mlp.up_proj"): ("layers.{layer}.mlp.gate_up_proj", Rows(2)),
+    "layers.{layer}.mlp.down_proj": "layers.{layer}.mlp.down_proj",
 }
 PRE_NORMS: Table = {
     "layers.{layer}.self_attn_residual.norm": "layers.{layer}.input_layernorm",
     "layers.{layer}.mlp_residual.norm": "layers.{layer}.post_attention_layernorm",
 }
 SHARED_NORM: Table = {"layers.{layer}.norm": "layers.{layer}.input_layernorm"}
+# The norms of OLMo 2 are after the sublayers, inside the residual connections; Gemma 2 has them on both sides
+INSIDE_NORMS: Table = {
+    "layers.{layer}.self_attn_residual.norm": "layers.{layer}.post_attention_layernorm",
+    "layers.{layer}.mlp_residual.norm": "layers.{layer}.post_feedforward_layernorm",
+}
+SANDWICH_NORMS: Table = {
+    "layers.{layer}.self_attn_residual.norm": "layers.{layer}.input_layernorm",
+    "layers.{layer}.self_attn_residual.out_norm": "layers.{layer}.post_attention_layernorm",
+    "layers.{layer}.mlp_residual.norm": "layers.{layer}.pre_feedforward_layernorm",
+    "layers.{layer}.mlp_residual.out_norm": "layers.{layer}.post_feedforward_layernorm",
+}
 ENDS: Table = {"embed_tokens": "embed_tokens", "norm": "norm"}
 BLOCK: Table = ATTENTION | GATED | PRE_NORMS
+QUERY_KEY_VALUE = tuple(f"layers.{{layer}}.self_attn.{name}_proj" for name in "qkv")
+
+
+def neox_block(layer: str, attention: str) -> Table:
+    """Return the linear layers of GPT-NeoX's block, with queries, keys and values head by head."""
+    return {
+        QUERY_KEY_VALUE: (f"{layer}.{attention}.query_key_value", HeadRows()),
+        "layers.{layer}.self_attn.o_proj": f"{layer}.{attention}.dense",
+        "layers.{layer}.mlp.up_proj": f"{layer}.mlp.dense_h_to_4h",
+        "layers.{layer}.mlp.down_proj": f"{layer}.mlp.dense_4h_to_h",
+    }
+
 
 DECODER: tuple[Field, ...] = (
     TEXT,
@@ -47,10 +87,19 @@ RMS_NORM: tuple[Field, ...] = (constant(norm="rms_norm"), renamed(norm_eps="rms_
 LAYER_NORM = renamed(norm_eps="layer_norm_eps")
 GATED_FEED_FORWARD: tuple[Field, ...] = (constant(feed_forward="gated"), same("hidden_act"))
 ATTENTION_BIAS = attention_biases("attention_bias", "q_proj", "k_proj", "v_proj", "o_proj")
+INPUT_BIASES = attention_biases("attention_bias", "q_proj", "k_proj", "v_proj")
+LAYERS: tuple[Field, ...] = (*RMS_NORM, *GATED_FEED_FORWARD, GROUPED)
+KIN: tuple[Field, ...] = (*LAYERS, rotary())
 WINDOW = (
     window_by_layer(),
     Field(to_native=lambda config: {"use_sliding_window": config.sliding_window is not None}),
 )
+# The output projection is square: the heads have to be as wide as the model
+SQUARE_HEAD_DIM = Field(
+    to_ours=lambda config: {"head_dim": config.hidden_size // config.num_attention_heads},
+    to_native=lambda config: {"head_dim": config.head_dim},
+)
+INTERLEAVED = constant(rope_interleaved=True)
 
 
 def decoder_heads(name: str, *fields: Field, ignored: tuple[str, ...] = ()) -> dict[str, Head]:
@@ -62,60 +111,211 @@ def decoder_heads(name: str, *fields: Field, ignored: tuple[str, ...] = ()) -> d
     }
 
 
-def llama_kin(name: str, native: str, table: Table, *fields: Field) -> Architecture:
-    """Return a decoder with RMSNorm and gated feed-forward layers, whose classes are called `native`."""
-    return Architecture(
-        name,
-        VanillaDecoderConfig,
-        (*DECODER, *RMS_NORM, *GATED_FEED_FORWARD, GROUPED, *fields, rotary()),
-        (Part(table | ENDS),),
-        decoder_heads(native),
-    )
+def decoder(
+    name: str, classes: str, table: Table, *fields: Field, lm: tuple[Field, ...] = (), ignored: tuple[str, ...] = ()
+) -> Architecture:
+    """Return a decoder of one stack with Llama's ends; `fields` are those that it does not share with all decoders."""
+    heads = decoder_heads(classes, *lm, ignored=ignored)
+    return Architecture(name, VanillaDecoderConfig, (*DECODER, *fields), (Part(ENDS | table),), heads)
 
 
-LLAMA = llama_kin("llama", "Llama", BLOCK, ATTENTION_BIAS, same("head_dim", "mlp_bias"))
-
+LLAMA = decoder("llama", "Llama", BLOCK, *KIN, ATTENTION_BIAS, same("head_dim", "mlp_bias"))
 # Mistral (Jiang et al. 2023): Llama with a sliding window
-MISTRAL = llama_kin(
-    "mistral",
-    "Mistral",
-    BLOCK,
+MISTRAL = decoder(
+    "mistral", "Mistral", BLOCK, *KIN, same("head_dim"), window_of_all_layers(),
     constant(attention_bias=False, mlp_bias=False),
-    same("head_dim"),
-    window_of_all_layers(),
-)
-
+)  # fmt: skip
 # Qwen 2 (Yang et al. 2024): Llama with biases on queries, keys and values
-QWEN2 = llama_kin(
-    "qwen2",
-    "Qwen2",
-    BLOCK,
-    *WINDOW,
-    HEAD_DIM,
+QWEN2 = decoder(
+    "qwen2", "Qwen2", BLOCK, *KIN, *WINDOW, HEAD_DIM,
     constant(attention_bias=["q_proj", "k_proj", "v_proj"], mlp_bias=False),
-)
-
+)  # fmt: skip
 # Qwen 3 (Yang et al. 2025): Llama with a norm on the queries and keys of each head
-QWEN3 = llama_kin(
-    "qwen3",
-    "Qwen3",
-    BLOCK | QUERY_KEY_NORMS,
-    *WINDOW,
-    ATTENTION_BIAS,
-    same("head_dim"),
+QWEN3 = decoder(
+    "qwen3", "Qwen3", BLOCK | QUERY_KEY_NORMS, *KIN, *WINDOW, ATTENTION_BIAS, same("head_dim"),
     constant(qk_norm="head", mlp_bias=False),
+)  # fmt: skip
+OLMO2 = decoder(
+    "olmo2", "Olmo2", ATTENTION | QUERY_KEY_NORMS | GATED | INSIDE_NORMS, *KIN, HEAD_DIM, ATTENTION_BIAS,
+    constant(norm_placement="inside", qk_norm="full", mlp_bias=False),
+)  # fmt: skip
+
+# Gemma and Gemma 2 (Gemma team 2024): GEGLU, norms that multiply by 1 + weight and scaled embeddings
+GEMMA_FIELDS: tuple[Field, ...] = (
+    *RMS_NORM, GROUPED, ATTENTION_BIAS, rotary(), same("head_dim"),
+    constant(feed_forward="gated", norm_unit_offset=True, scale_embedding=True, mlp_bias=False),
+)  # fmt: skip
+# transformers takes "gelu" in a Gemma config for the approximation by tanh, and warns each time
+GEMMA_ACTIVATION = Field(
+    to_ours=lambda config: {"hidden_act": config.hidden_act},
+    to_native=lambda config: {"hidden_act": "gelu_pytorch_tanh" if config.hidden_act == "gelu" else config.hidden_act},
+)
+# The native config has the number whose inverse square root is the scale, a whole one
+ATTENTION_SCALE = Field(
+    to_ours=lambda config: {"attention_scale": config.query_pre_attn_scalar**-0.5},
+    to_native=lambda config: {
+        "query_pre_attn_scalar": max(1, round((config.attention_scale or config.head_dim**-0.5) ** -2))
+    },
+)
+GEMMA = decoder("gemma", "Gemma", BLOCK, *GEMMA_FIELDS, GEMMA_ACTIVATION)
+GEMMA2 = decoder(
+    "gemma2", "Gemma2", ATTENTION | GATED | SANDWICH_NORMS, *GEMMA_FIELDS, same("attn_logit_softcapping"),
+    renamed(hidden_act="hidden_activation"), ATTENTION_SCALE, constant(norm_placement="sandwich"), window_by_layer(),
+    lm=(same("final_logit_softcapping"),),
+)  # fmt: skip
+
+# StarCoder 2 (Lozhkov et al. 2024): GPT-2's block with rotary positions and shared key and value heads
+STARCODER2 = decoder(
+    "starcoder2", "Starcoder2",
+    ATTENTION | PRE_NORMS | {
+        "layers.{layer}.mlp.up_proj": "layers.{layer}.mlp.c_fc",
+        "layers.{layer}.mlp.down_proj": "layers.{layer}.mlp.c_proj",
+    },
+    GROUPED, HEAD_DIM, same("hidden_act"), window_of_all_layers(), all_biases("use_bias"), rotary(),
+    renamed(norm_eps="norm_epsilon", dropout=("residual_dropout", "embedding_dropout")),
+    constant(feed_forward="plain"),
+)  # fmt: skip
+
+# StableLM (Bellagente et al. 2024): LayerNorm, partial rotary positions and maybe a parallel block
+HEAD_NORMS: Table = {
+    f"layers.{{layer}}.self_attn.{name}_norm.weight": (
+        f"layers.{{layer}}.self_attn.{name}_layernorm.norms.{{head}}.weight",
+        HeadRow(heads),
+    )
+    for name, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads"))
+}
+STABLELM = Architecture(
+    name="stablelm",
+    config_class=VanillaDecoderConfig,
+    fields=(
+        *DECODER,
+        *GATED_FEED_FORWARD,
+        LAYER_NORM,
+        GROUPED,
+        DERIVED_HEAD_DIM,
+        switch("use_parallel_residual", "block_layout", on="parallel_shared_norm", off="sequential"),
+        switch("qk_layernorm", "qk_norm", on="each_head", off="none"),
+        attention_biases("use_qkv_bias", "q_proj", "k_proj", "v_proj"),
+        constant(mlp_bias=False),
+        renamed(dropout="hidden_dropout"),
+        rotary(partial=True),
+    ),
+    parts=(
+        Part(ATTENTION | HEAD_NORMS | GATED | ENDS),
+        Part(PRE_NORMS, when=lambda config: config.block_layout != "parallel_shared_norm"),
+        Part(SHARED_NORM, when=lambda config: config.block_layout == "parallel_shared_norm"),
+    ),
+    heads=decoder_heads("StableLm"),
 )
 
-# OLMo 2 (OLMo team 2025): the norms are after the sublayers, inside the residual connections
-OLMO2_NORMS: Table = {
-    "layers.{layer}.self_attn_residual.norm": "layers.{layer}.post_attention_layernorm",
-    "layers.{layer}.mlp_residual.norm": "layers.{layer}.post_feedforward_layernorm",
-}
-OLMO2 = llama_kin(
-    "olmo2",
-    "Olmo2",
-    ATTENTION | QUERY_KEY_NORMS | GATED | OLMO2_NORMS,
-    HEAD_DIM,
-    ATTENTION_BIAS,
-    constant(norm_placement="inside", qk_norm="full", mlp_bias=False),
+# Phi (Li et al. 2023): attention and feed-forward in parallel after one norm, partial rotary positions
+PHI = decoder(
+    "phi", "Phi",
+    layer_table("self_attn.{}_proj", "self_attn.{}_proj", *"qkv") | QUERY_KEY_LAYER_NORMS | SHARED_NORM | {
+        "norm": "final_layernorm",
+        "layers.{layer}.self_attn.o_proj": "layers.{layer}.self_attn.dense",
+        "layers.{layer}.mlp.up_proj": "layers.{layer}.mlp.fc1",
+        "layers.{layer}.mlp.down_proj": "layers.{layer}.mlp.fc2",
+    },
+    LAYER_NORM, GROUPED, HEAD_DIM, same("hidden_act"), rotary(partial=True),
+    renamed(dropout=("resid_pdrop", "embd_pdrop")), switch("qk_layernorm", "qk_norm", on="head", off="none"),
+    constant(block_layout="parallel_shared_norm"),
+    lm=(constant(lm_head_bias=True),),
+)  # fmt: skip
+
+# Command R (Cohere 2024): the same layout, and scaled logits
+LOGIT_SCALE = Field(
+    to_ours=lambda config: {"logit_scale": config.logit_scale},
+    to_native=lambda config: {"logit_scale": 1.0 if config.logit_scale is None else config.logit_scale},
 )
+COHERE = replace(
+    decoder(
+        "cohere", "Cohere", ATTENTION | QUERY_KEY_NORMS | GATED | SHARED_NORM, *GATED_FEED_FORWARD, LAYER_NORM,
+        GROUPED, HEAD_DIM, ATTENTION_BIAS, rotary(), switch("use_qk_norm", "qk_norm", on="each_head", off="none"),
+        constant(block_layout="parallel_shared_norm", norm_bias=False, mlp_bias=False, rope_interleaved=True),
+    ),
+    heads={
+        "base": Head("CohereModel", ignored=("logit_scale",)),
+        "lm": Head("CohereForCausalLM", {"lm_head": "lm_head"}, (LOGIT_SCALE,)),
+    },
+)  # fmt: skip
+
+
+def rotary_layers_to_native(config: BlockConfig) -> Values:
+    return {"no_rope_layers": [int(config.is_rotary_layer(layer)) for layer in range(config.num_hidden_layers)]}
+
+
+def ropes_to_ours(config: PreTrainedConfig) -> Values:
+    return {"position_embedding_type": "rotary", "rope_parameters": copy.deepcopy(config.rope_parameters)}
+
+
+def ropes_to_native(config: BlockConfig) -> Values:
+    first = first_rope(config)
+    if first is None:
+        return {}
+    ropes = {name: dict(config.rope_of(name) or first) for name in ("full_attention", "sliding_attention")}
+    for rope in ropes.values():
+        rope.pop("partial_rotary_factor", None)
+    return {"rope_parameters": ropes}
+
+
+def original_length(config: BlockConfig) -> Values:
+    """Return the length that the positions had before they were extended, if they were."""
+    rope = first_rope(config) or {}
+    length = rope.get("original_max_position_embeddings", config.max_position_embeddings)
+    return {"original_max_position_embeddings": length}
+
+
+VARIANTS = (
+    # OLMo (Groeneveld et al. 2024): LayerNorm without weights
+    decoder(
+        "olmo", "Olmo", BLOCK, *GATED_FEED_FORWARD, GROUPED, HEAD_DIM, ATTENTION_BIAS, rotary(),
+        constant(norm="layer_norm", norm_eps=1e-5, norm_weight=False, norm_bias=False, mlp_bias=False),
+    ),
+    # OLMo 3 (OLMo team 2025): OLMo 2 with windows in three of four layers, and positions of their own there
+    decoder(
+        "olmo3", "Olmo3", ATTENTION | QUERY_KEY_NORMS | GATED | INSIDE_NORMS, *LAYERS, HEAD_DIM, ATTENTION_BIAS,
+        window_by_layer(), Field(ropes_to_ours, ropes_to_native),
+        constant(norm_placement="inside", qk_norm="full", mlp_bias=False),
+    ),
+    # Arcee (2025): a plain feed-forward layer with squared ReLU
+    decoder(
+        "arcee", "Arcee", ATTENTION | PLAIN | PRE_NORMS, *RMS_NORM, GROUPED, ATTENTION_BIAS, rotary(),
+        same("head_dim", "mlp_bias", "hidden_act"), constant(feed_forward="plain"),
+    ),
+    # Helium (Kyutai 2025): neighboring dimensions are rotated
+    decoder("helium", "Helium", BLOCK, *KIN, SQUARE_HEAD_DIM, INPUT_BIASES, same("mlp_bias"), INTERLEAVED),
+    # GLM-4 (GLM team 2024): half of each head is rotated, neighbors with each other
+    decoder(
+        "glm", "Glm", ATTENTION | FUSED_GATE | PRE_NORMS, *LAYERS, INPUT_BIASES, same("head_dim"),
+        constant(mlp_bias=False), INTERLEAVED, rotary(partial=True),
+    ),
+    # Phi 3 (Abdin et al. 2024): one tensor for queries, keys and values, one for gate and up
+    decoder(
+        "phi3", "Phi3",
+        FUSED_GATE | PRE_NORMS | {
+            QUERY_KEY_VALUE: ("layers.{layer}.self_attn.qkv_proj", QueryKeyValueRows()),
+            "layers.{layer}.self_attn.o_proj": "layers.{layer}.self_attn.o_proj",
+        },
+        *LAYERS, HEAD_DIM, window_of_all_layers(), rotary(partial=True), Field(to_native=original_length),
+        renamed(dropout=("resid_pdrop", "embd_pdrop")), constant(attention_bias=False, mlp_bias=False),
+    ),
+    # SmolLM 3 (Hugging Face 2025): every fourth layer does not rotate
+    decoder(
+        "smollm3", "SmolLM3", BLOCK, *KIN, *WINDOW, HEAD_DIM, ATTENTION_BIAS, same("mlp_bias"),
+        Field(lambda config: {"rotary_layers": [bool(has) for has in config.no_rope_layers]}, rotary_layers_to_native),
+        ignored=("no_rope_layer_interval",),  # `no_rope_layers` has it layer by layer
+    ),
+    # Nemotron (Parmar et al. 2024): LayerNorm of weight 1 + w, squared ReLU
+    decoder(
+        "nemotron", "Nemotron", ATTENTION | PLAIN | PRE_NORMS, GROUPED, ATTENTION_BIAS, rotary(partial=True),
+        same("head_dim", "mlp_bias", "hidden_act", "norm_eps"), constant(feed_forward="plain", norm_unit_offset=True),
+    ),
+    # Persimmon (Adept 2023): GPT-NeoX's tensors in a sequential block, squared ReLU
+    decoder(
+        "persimmon", "Persimmon",
+        neox_block("layers.{layer}", "self_attn") | PRE_NORMS | QUERY_KEY_LAYER_NORMS | {"norm": "final_layernorm"},
+        LAYER_NORM, *PLAIN_HEADS, rotary(partial=True), same("hidden_act"), renamed(dropout="hidden_dropout"),
+        switch("qk_layernorm", "qk_norm", on="head", off="none"),
+    ),
+)  # fmt: skip

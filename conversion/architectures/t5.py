@@ -1,4 +1,6 @@
-"""T5 (Raffel et al. 2020) and T5 v1.1 (Shazeer 2020): one architecture with a few switches."""
+"""T5 (Raffel et al. 2020) and T5 v1.1 (Shazeer 2020), one architecture with a few switches; mT5 and UMT5."""
+
+from dataclasses import replace
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -103,14 +105,44 @@ FIELDS: tuple[Field, ...] = (
     constant(attention_scale=1.0, attention_bias=False, mlp_bias=False, scale_embedding=False),
 )
 
+
+def heads(native: str) -> dict[str, Head]:
+    """Return the heads of the models whose classes are called `native`."""
+    language_model = Head(f"{native}ForConditionalGeneration", {"lm_head": "lm_head"})
+    return {"base": Head(f"{native}Model"), "lm": language_model}
+
+
 T5 = Architecture(
     name="t5",
     config_class=VanillaEncoderDecoderConfig,
     prefix="",
     fields=(*FIELDS, same("scale_decoder_outputs")),
     parts=stacks(ENDS),
-    heads={"base": Head("T5Model"), "lm": Head("T5ForConditionalGeneration", {"lm_head": "lm_head"})},
+    heads=heads("T5"),
     unconstrained=("tie_word_embeddings",),
     unused={"shared.weight": "model.encoder.embed_tokens.weight"},
     finish=separate_head,
+)
+
+
+def t5_variant(name: str, native: str, ends: Table, **constants: object) -> Architecture:
+    """Return an architecture with T5's stacks and other values of some fields."""
+    return replace(
+        T5,
+        name=name,
+        fields=(*FIELDS, constant(**constants)),
+        parts=stacks(ends),
+        heads=heads(native),
+    )
+
+
+BIASES = "embeddings.positions.relative_attention_bias"
+NATIVE_BIASES = "block.{layer}.layer.0.SelfAttention.relative_attention_bias"
+BY_LAYER: Table = {name: native for name, native in ENDS.items() if BIASES not in str(name)}
+BY_LAYER |= {f"{BIASES}.{{layer}}": NATIVE_BIASES}
+
+VARIANTS = (
+    t5_variant("mt5", "MT5", ENDS, scale_decoder_outputs=False),  # Xue et al. 2021: T5 1.1 in 101 languages
+    # UMT5 (Chung et al. 2023): mT5 with a table of distances per layer
+    t5_variant("umt5", "UMT5", BY_LAYER, scale_decoder_outputs=True, relative_attention_per_layer=True),
 )

@@ -22,14 +22,10 @@ class Autoregressive(nn.Module):
     """One token after the other (Vaswani et al. 2017): `p(y | x) = Π p(y_t | y_<t, x)`, searched by transformers.
 
     Also the base of the other ways: the hooks that the model calls.
-
-    Attributes:
-        decoder_class: The stack that fits.
-        generation_options: Options of `generate` that transformers does not have, with their defaults.
     """
 
     decoder_class: type[CrossDecoderStack] = CrossDecoderStack
-    generation_options: dict[str, Any] = {}  # noqa: RUF012 - read only
+    generation_options: dict[str, Any] = {}  # noqa: RUF012 - those that transformers lacks, with their defaults
 
     def __init__(self, config: VanillaEncoderDecoderConfig):
         super().__init__()
@@ -58,16 +54,10 @@ class Autoregressive(nn.Module):
         *pointers: torch.Tensor,
         **kwargs: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Return the loss, `None` without labels (B, T), and the logits of the decoder's states.
+        """Return the loss, `None` without labels (B, T), and the logits of the decoder's states (B, T, D).
 
-        Args:
-            model: The model, whose `loss_and_logits` describes the keyword arguments.
-            hidden_states: The decoder's states (B, T, D).
-            labels: Target ids, -100 on padding.
-            inputs: The decoder's inputs.
-            source: The encoder's states (B, S, D) and the mask of the source (B, S), `None` without padding.
-            *pointers: What the model's `loss_and_logits` takes beside the states.
-            **kwargs: Keyword arguments of the model's `loss_and_logits`.
+        `source` are the encoder's states (B, S, D) and the mask of the source (B, S), `None` without padding; the
+        rest are arguments of the model's own `loss_and_logits`.
         """
         return model.loss_and_logits(hidden_states, labels, *pointers, **kwargs)
 

@@ -100,10 +100,6 @@ class ParallelDecoding(Autoregressive):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return texts (B, T) with an end token, filled up with padding, and the score of each (B).
 
-        Args:
-            model: The model.
-            config: The generation config, checked.
-            encoder_outputs: The encoder's output, each sentence as often as there are beams.
-            attention_mask: The mask of the source, likewise.
+        In the encoder's output and the mask of the source is each sentence as often as there are beams.
         """
         raise NotImplementedError

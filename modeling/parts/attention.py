@@ -99,12 +99,7 @@ class Attention(nn.Module):
     Each head computes `softmax(QKᵀ / √K) V`, with transformers' `attn_implementation`: eager, sdpa, flash or flex
     attention. With G < H several query heads share keys and values (Shazeer 2019; Ainslie et al. 2023).
 
-    Args:
-        config: The block's config.
-        layer_idx: Index of the layer in the stack and in the cache.
-        is_causal: Whether a token attends only to itself and the tokens before it.
-        rotate: Rotates queries and keys by position (`modeling/parts/positions.py`).
-        key_value_width: Width of the states that keys and values are projected from. Default D.
+    `rotate` rotates queries and keys by position; keys and values are projected from states of `key_value_width`.
 
     Shapes: (B, T, D) → (B, T, D) and probabilities (B, H, T, S), the latter from eager attention only.
     """

@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import nn
 
-LANES = 4  # 16-bit random numbers in a 64-bit one
-
 
 def identity(x: Any) -> Any:
     """Return the input."""
@@ -22,13 +20,6 @@ def build_dropout(rate: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return Dropout(rate) if rate else identity
 
 
-def is_plain_cpu_tensor(x: torch.Tensor) -> bool:
-    """Return whether a tensor is on the CPU, undivided, and neither compiled nor transformed by `torch.func`."""
-    if type(x) is not torch.Tensor or x.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    return not torch._C._are_functorch_transforms_active()  # vmap cannot draw in place
-
-
 class Dropout(nn.Dropout):
     """`nn.Dropout` (Srivastava et al. 2014) that draws 16 random bits per element on a CPU, where torch draws 64.
 
@@ -39,9 +30,12 @@ class Dropout(nn.Dropout):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         retained = round((1 - self.p) * 2**16)  # of 2^16 equally likely numbers
-        if not (self.training and 0 < retained < 2**16 and is_plain_cpu_tensor(input)):
+        plain = type(input) is torch.Tensor and input.device.type == "cpu" and not torch.compiler.is_compiling()
+        plain = plain and not torch._C._are_functorch_transforms_active()  # vmap cannot draw in place
+        if not (self.training and 0 < retained < 2**16 and plain):
             return super().forward(input)
-        bits = torch.empty(-(-input.numel() // LANES), dtype=torch.int64, device=input.device).random_(-(2**63), None)
+        words = -(-input.numel() // 4)  # of 64 bits
+        bits = torch.empty(words, dtype=torch.int64, device=input.device).random_(-(2**63), None)
         numbers = bits.view(torch.int16)[: input.numel()].view(input.shape)
         mask = (numbers < retained - 2**15).to(input.dtype).mul_(2**16 / retained)
         return input * mask
@@ -51,9 +45,6 @@ class DropPath(nn.Module):
     """Stochastic depth (Huang et al. 2016): training leaves out a sublayer, for each row of the batch by itself.
 
     What remains is divided by the probability of remaining, so that the sum has the same expectation.
-
-    Args:
-        rate: The probability of leaving out.
 
     Shapes: (B, ...) → (B, ...).
     """

@@ -6,7 +6,7 @@ from torch import nn
 from vanillaformer.configuration import BlockConfig
 
 from .dropout import build_dropout
-from .ngrams import build_ngrams
+from .ngrams import NgramEmbeddings, NoNgrams
 from .norms import build_norm
 from .position_schemes import build_positions
 from .positions import NoPositions
@@ -27,9 +27,9 @@ class TokenTypes(nn.Module):
     Shapes: (B, T, D), types (B, T) → (B, T, D).
     """
 
-    def __init__(self, types: int, width: int):
+    def __init__(self, config: BlockConfig):
         super().__init__()
-        self.embed_token_types = nn.Embedding(types, width)
+        self.embed_token_types = nn.Embedding(config.type_vocab_size, config.hidden_size)
 
     def forward(self, x: torch.Tensor, token_type_ids: torch.Tensor | None) -> torch.Tensor:
         first_type = self.embed_token_types.weight[0]
@@ -45,20 +45,14 @@ class Stem(nn.Module):
 class InputEmbeddings(Stem):
     """Embedding sum: `dropout(norm(√D (token + n-grams) + token type + position))`, most terms optional.
 
-    Args:
-        config: The stack's config.
-        is_causal: Whether a token attends only to itself and the tokens before it.
-
     Shapes: token vectors (B, T, D), positions (B or 1, T), types and ids (B, T) → (B, T, D).
     """
 
     def __init__(self, config: BlockConfig, is_causal: bool = True):
         super().__init__()
         self.scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
-        self.ngrams = build_ngrams(config)
-        self.token_types = (
-            TokenTypes(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else NoTokenTypes()
-        )
+        self.ngrams = NoNgrams() if config.max_ngram == 1 else NgramEmbeddings(config)
+        self.token_types = TokenTypes(config) if config.type_vocab_size else NoTokenTypes()
         self.positions = build_positions(config, is_causal)
         self.norm = build_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = build_dropout(config.dropout)

@@ -23,13 +23,7 @@ from .positions import (
 
 
 class Grid(NamedTuple):
-    """Positions of tokens: some before the patches, then the patches of a grid, row after row.
-
-    Attributes:
-        height: Number of rows.
-        width: Number of columns.
-        prefix: Number of tokens before the patches.
-    """
+    """Positions of tokens: some before the patches (`prefix`), then the patches of a grid, row after row."""
 
     height: int
     width: int
@@ -105,13 +99,7 @@ def relative_index(grid: Grid, device: Any = None) -> torch.Tensor:
 
 
 class GridBias(BiasTable):
-    """Biases of one layer, a trained number per head and distance in rows and columns: grid → (1, H, T, T).
-
-    Args:
-        grid: The grid that the table is for; for others it is interpolated.
-        heads: Number of heads.
-        stream_width: Width D of the stack, on which the initial biases depend.
-    """
+    """Biases of one layer, a trained number per head and distance in rows and columns: grid → (1, H, T, T)."""
 
     def __init__(self, grid: Grid, heads: int, stream_width: int):
         super().__init__((2 * grid.height - 1) * (2 * grid.width - 1) + 3 * (grid.prefix > 0), heads, stream_width)
@@ -143,7 +131,6 @@ class GridRelativePositions(NoPositions):
     Shapes: grid → (1, H, T, T).
     """
 
-    biased = True
     on_grid = True
 
     def __init__(self, config: BlockConfig, is_causal: bool = True):
@@ -159,7 +146,7 @@ class GridRelativePositions(NoPositions):
     def table_index(self, layer_idx: int) -> int:
         return layer_idx % len(self.relative_attention_bias)
 
-    def bias(self, x: torch.Tensor, query_positions: Any, key_positions: Any, table: int) -> torch.Tensor:
+    def score_bias(self, x: torch.Tensor, query_positions: Any, key_positions: Any, table: int) -> torch.Tensor:
         return self.relative_attention_bias[table](query_positions).to(x.dtype)
 
 

@@ -104,7 +104,10 @@ def ds_init(module: nn.Module, config: BlockConfig) -> None:
 
 
 def mimetic(module: nn.Module, config: BlockConfig) -> None:
-    """As `normal`, but self-attention as trained models have it: W_Qᵀ W_K ≈ 0.7 (Z + I), W_O W_V ≈ 0.4 (Z - I)."""
+    """As `normal`, but self-attention as trained models have it: W_Qᵀ W_K ≈ 0.7 (Z + I), W_O W_V ≈ 0.4 (Z - I).
+
+    Queries and keys are so in each head; Z is noise of variance 1/D.
+    """
     normal(module, config)
     for block in blocks_of(module):
         draw_mimetic(block.self_attn)
@@ -172,8 +175,6 @@ def initialize(module: nn.Module, config: BlockConfig) -> None:
     | admin    | U(1)         | as linear maps; ω: `admin.py`    | N(0, 1/D)    | Admin, Liu et al. 2020      |
     | mimetic  | N(0, range²) | W_O W_V ≈ 0.4 (Z - I)            | N(0, range²) | Trockman and Kolter 2023    |
     | gradinit | U(1)         | all scaled: `gradinit.py`        | N(0, 1/D)    | GradInit, Zhu et al. 2021   |
-
-    Mimetic queries and keys have W_Qᵀ W_K ≈ 0.7 (Z + I) per head, Z being noise of variance 1/D.
 
     Biases start at 0, norms at the identity. `transformers.initialization` skips tensors loaded from a checkpoint.
     """

@@ -4,6 +4,8 @@ The hash of an n-gram is that of its last n - 1 tokens and of the token before t
 p`, with `h_1 = w_t`.
 """
 
+from typing import cast
+
 import torch
 from torch import nn
 
@@ -14,13 +16,9 @@ HASH_FACTOR, HASH_PRIME = 1_540_483_477, 2**31 - 1
 
 
 def ngram_hashes(input_ids: torch.Tensor, position_ids: torch.Tensor, max_ngram: int, padding: int) -> torch.Tensor:
-    """Return the hash of each n-gram by its last token (N, B, T), tokens first.
+    """Return the hash of each n-gram of tokens (B, T) by its last token (N, B, T), tokens first.
 
-    Args:
-        input_ids: Tokens (B, T).
-        position_ids: Their positions (B or 1, T); tokens before position 0 count as padding.
-        max_ngram: The longest n-gram N.
-        padding: Id of the padding token.
+    What stands before position 0 (of B or 1, T) counts as padding.
     """
     hashes = [input_ids.long()]
     for shift in range(1, max_ngram):
@@ -50,20 +48,14 @@ class NgramEmbeddings(nn.Module):
     Over-encoding (Huang et al. 2025, arXiv 2501.16975) with the hashing trick of fastText (Joulin et al. 2017): h has
     `buckets` values, and n-grams of equal value share a vector. Tokens before the first one count as padding.
 
-    Args:
-        max_ngram: N, at least 2.
-        buckets: Rows of each table E_n.
-        width: D.
-        padding: Id of the padding token, or `None`.
-
     Shapes: (B, T, D), ids (B, T), positions (B or 1, T) → (B, T, D).
     """
 
-    def __init__(self, max_ngram: int, buckets: int, width: int, padding: int | None):
+    def __init__(self, config: BlockConfig):
         super().__init__()
-        self.max_ngram, self.buckets = max_ngram, buckets
-        self.padding = -1 if padding is None else padding
-        self.embed_ngrams = ZeroTable((max_ngram - 1) * buckets, width)
+        self.max_ngram, self.buckets = config.max_ngram, config.ngram_buckets
+        self.padding = -1 if config.pad_token_id is None else config.pad_token_id
+        self.embed_ngrams = ZeroTable((self.max_ngram - 1) * self.buckets, config.hidden_size)
 
     def forward(self, x: torch.Tensor, input_ids: torch.Tensor | None, position_ids: torch.Tensor) -> torch.Tensor:
         if input_ids is None:
@@ -75,13 +67,6 @@ class NgramEmbeddings(nn.Module):
         hashes = ngram_hashes(input_ids, position_ids, self.max_ngram, self.padding)[1:]
         offsets = torch.arange(self.max_ngram - 1, device=input_ids.device) * self.buckets
         return hashes % self.buckets + offsets[:, None, None]
-
-
-def build_ngrams(config: BlockConfig) -> nn.Module:
-    """Return the n-gram embeddings of a config, the identity if it has none."""
-    if config.max_ngram == 1:
-        return NoNgrams()
-    return NgramEmbeddings(config.max_ngram, config.ngram_buckets, config.hidden_size, config.pad_token_id)
 
 
 class NoWideLogits(nn.Module):
@@ -100,20 +85,14 @@ class WideLogits(nn.Module):
     Cheng et al. 2016 (arXiv 1606.07792). It starts at zero, and gets no gradients unless that is asked for
     (`requires_grad_()`): the training program fits it as a separate linear classifier.
 
-    Args:
-        max_ngram: The longest n-gram.
-        buckets: Rows of W.
-        labels: Columns of W, the number of classes C.
-        padding: Id of the padding token, or `None`.
-
     Shapes: logits (B, C), ids (B, T), mask (B, T) or `None` → (B, C).
     """
 
-    def __init__(self, max_ngram: int, buckets: int, labels: int, padding: int | None):
+    def __init__(self, config: VanillaEncoderConfig):
         super().__init__()
-        self.max_ngram, self.buckets = max_ngram, buckets
-        self.padding = -1 if padding is None else padding
-        self.ngram_logits = ZeroTable(buckets, labels).requires_grad_(False)
+        self.max_ngram, self.buckets = config.wide_max_ngram, config.wide_buckets
+        self.padding = -1 if config.pad_token_id is None else config.pad_token_id
+        self.ngram_logits = ZeroTable(self.buckets, cast(int, config.num_labels)).requires_grad_(False)
 
     def forward(
         self, logits: torch.Tensor, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None
@@ -139,11 +118,3 @@ class WideLogits(nn.Module):
         rows = hashes.transpose(0, 1).flatten(1).sort(dim=1).values
         first = nn.functional.pad(rows[:, 1:] != rows[:, :-1], (1, 0), value=True) & (rows < self.buckets)
         return rows.clamp(max=self.buckets - 1), first
-
-
-def build_wide_logits(config: VanillaEncoderConfig) -> nn.Module:
-    """Return the logits beside the stack of a config, the identity if it has none."""
-    if not config.wide_max_ngram:
-        return NoWideLogits()
-    labels: int = config.num_labels  # type: ignore[assignment]
-    return WideLogits(config.wide_max_ngram, config.wide_buckets, labels, config.pad_token_id)

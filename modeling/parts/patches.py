@@ -110,10 +110,6 @@ class ImageEmbeddings(Stem):
 
     The order is class token, distillation token, register tokens, patches; registers have no position in a table.
 
-    Args:
-        config: The model's config.
-        use_mask_token: Whether masked patches are replaced by a trained vector.
-
     Shapes: pixels (B, C, rows · P, columns · P), masked patches (B, N) or `None` → (B, T, D) and the grid of patches.
     """
 

@@ -6,6 +6,8 @@ Shape letters: B batch, T target length, S source length, D model width, V vocab
 positions are mixed, (N, ...) in place of (B, T, ...).
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -77,7 +79,4 @@ class PointerGenerator(nn.Module):
         return log_p.scatter_add(-1, ids, gain.where(copied, 0.0)).to(logits.dtype)
 
 
-POINTERS: dict[str, type[NoPointer] | type[PointerGenerator]] = {
-    "softmax": NoPointer,
-    "pointer_generator": PointerGenerator,
-}
+POINTERS: dict[str, type[Any]] = {"softmax": NoPointer, "pointer_generator": PointerGenerator}

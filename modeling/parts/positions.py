@@ -45,17 +45,9 @@ class ExactTables(nn.Module):
 
 
 class NoPositions(ExactTables):
-    """No position information at all, and the base of the schemes that give some.
+    """No position information at all, and the base of the schemes that give some."""
 
-    Args:
-        config: The stack's config.
-        is_causal: Whether a token attends only to itself and the tokens before it.
-    """
-
-    biased = False
-    """Whether the scheme has a `bias`."""
-    on_grid = False
-    """Whether the scheme counts rows and columns: its hooks get a `Grid` in place of positions."""
+    on_grid = False  # whether its hooks get a `Grid` of rows and columns in place of positions
 
     def __init__(self, config: BlockConfig, is_causal: bool = True):
         super().__init__()
@@ -84,7 +76,7 @@ class NoPositions(ExactTables):
         """Return the index of the bias table that a layer uses."""
         return 0
 
-    def bias(
+    def score_bias(
         self, x: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor, table: int
     ) -> torch.Tensor:
         """Return the term (1, H, T, S) added to the scores of queries (T) and keys (S), in the dtype of `x`.
@@ -304,14 +296,12 @@ class AlibiPositions(NoPositions):
     Shapes: query positions (T), key positions (S) → (1, H, T, S).
     """
 
-    biased = True
-
     def __init__(self, config: BlockConfig, is_causal: bool = True):
         super().__init__(config, is_causal)
         self.heads = config.num_attention_heads
         self.slopes = nn.Buffer(self.initial_values()["slopes"], persistent=False)
 
-    def bias(
+    def score_bias(
         self, x: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor, table: int
     ) -> torch.Tensor:
         distances = (key_positions[None, :] - query_positions[:, None]).abs()  # (T, S)
@@ -325,13 +315,7 @@ class AlibiPositions(NoPositions):
 
 
 class BiasTable(nn.Embedding):
-    """T5's biases, one per bucket and head.
-
-    Args:
-        buckets: Number of buckets.
-        heads: Number of heads.
-        stream_width: Width D of the stack, on which the initial biases depend.
-    """
+    """T5's biases, one per bucket and head; the initial ones depend on the width D of the stack."""
 
     def __init__(self, buckets: int, heads: int, stream_width: int):
         super().__init__(buckets, heads)
@@ -347,8 +331,6 @@ class RelativePositions(NoPositions):
     Shapes: query positions (T), key positions (S) → (1, H, T, S).
     """
 
-    biased = True
-
     def __init__(self, config: BlockConfig, is_causal: bool = True):
         super().__init__(config, is_causal)
         self.is_causal = is_causal
@@ -362,7 +344,7 @@ class RelativePositions(NoPositions):
     def table_index(self, layer_idx: int) -> int:
         return layer_idx % len(self.relative_attention_bias)
 
-    def bias(
+    def score_bias(
         self, x: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor, table: int
     ) -> torch.Tensor:
         buckets = self.bucket(key_positions[None, :] - query_positions[:, None])  # (T, S)

@@ -3,8 +3,6 @@
 A block calls `before(x)` for the sublayer's input and `after(x, out)` to add its output to the residual stream x.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import nn
 
@@ -17,17 +15,13 @@ from .norms import build_norm
 class LayerScale(nn.Module):
     """Layer scale (CaiT, Touvron et al. 2021): `λ ⊙ f(x)`, λ trained from one small number in all dimensions.
 
-    Args:
-        width: D.
-        initial: That number.
-
     Shapes: (..., D) → (..., D).
     """
 
-    def __init__(self, width: int, initial: float):
+    def __init__(self, config: BlockConfig):
         super().__init__()
-        self.initial = initial
-        self.weight = nn.Parameter(torch.full((width,), initial))
+        self.initial = float(config.layer_scale_init_value or 0.0)
+        self.weight = nn.Parameter(torch.full((config.hidden_size,), self.initial))
 
     def forward(self, out: torch.Tensor) -> torch.Tensor:
         return self.weight * out
@@ -36,41 +30,23 @@ class LayerScale(nn.Module):
         return {"weight": torch.full(self.weight.shape, self.initial)}
 
 
-def build_layer_scale(config: BlockConfig) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the factors on a sublayer's output, a plain function if the config has none."""
-    if config.layer_scale_init_value is None:
-        return identity
-    return LayerScale(config.hidden_size, float(config.layer_scale_init_value))
-
-
-def build_drop_path(config: BlockConfig, layer_idx: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return stochastic depth, its rate linear from 0 in the first layer to the config's in the last."""
-    if not config.drop_path_rate:
-        return identity
-    depth = config.num_hidden_layers
-    rate = config.drop_path_rate * layer_idx / (depth - 1) if depth > 1 else config.drop_path_rate
-    return DropPath(rate) if rate else identity
-
-
 class Residual(nn.Module):
     """The sum without a norm: `x + f(x)` (T-Fixup, Huang et al. 2020); the base of the placements.
-
-    Args:
-        config: The block's config.
-        cross_attention: Whether the block has cross-attention; DeepNorm's factors differ between the two stacks.
-        layer_idx: Index of the layer, with which the rate of stochastic depth grows.
 
     Shapes: all (..., D).
     """
 
-    needs_final_norm = False
-    """Whether the output of the last block is not normalized, so that the stack needs a final norm."""
+    needs_final_norm = False  # whether the output of the last block is not normalized
 
     def __init__(self, config: BlockConfig, cross_attention: bool = False, layer_idx: int = 0):
         super().__init__()
         self.dropout = build_dropout(config.dropout)
-        self.layer_scale = build_layer_scale(config)
-        self.drop_path = build_drop_path(config, layer_idx)
+        self.layer_scale = identity if config.layer_scale_init_value is None else LayerScale(config)
+        self.drop_path = identity
+        if config.drop_path_rate:  # linear from 0 in the first layer to the config's rate in the last
+            depth = config.num_hidden_layers
+            rate = config.drop_path_rate * layer_idx / (depth - 1) if depth > 1 else config.drop_path_rate
+            self.drop_path = DropPath(rate) if rate else identity
 
     def branch(self, out: torch.Tensor) -> torch.Tensor:
         """Return what the sublayer's output `out` contributes to the sum."""

@@ -20,10 +20,7 @@ Sides = tuple[int, int]
 class Windows:
     """The division of a grid of patches into windows, padded at its lower and right end.
 
-    Attributes:
-        grid: Rows and columns of patches.
-        size: Rows and columns of a window.
-        shift: By how many rows and columns the windows begin later; those over the end continue at the beginning.
+    Windows begin `shift` rows and columns later; those over the end of the grid continue at its beginning.
     """
 
     grid: Sides

@@ -16,10 +16,11 @@ from vanillaformer import (
     VanillaImageEncoderConfig,
     VanillaRecurrentEncoderDecoderConfig,
 )
-from vanillaformer.configuration import options, tensor_parallel_plan
+from vanillaformer.configuration import options
 from vanillaformer.configuration.names import FOREIGN_NAMES, GENERATION_NAMES, TRANSFORMERS_NAMES
 from vanillaformer.configuration.package import VERSION_KEY
 from vanillaformer.configuration.plans import TENSOR_PARALLEL_PLAN
+from vanillaformer.modeling import VanillaDecoderModel
 
 CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig]
 ALL_CONFIGS = [*CONFIGS, VanillaImageEncoderConfig, VanillaRecurrentEncoderDecoderConfig]
@@ -470,12 +471,17 @@ def test_a_view_reads_its_own_fields_and_the_configs_others_as_they_change():
 
 
 def test_a_tensor_parallel_plan_keeps_together_what_needs_all_heads():
-    plan = tensor_parallel_plan(VanillaDecoderConfig(), TENSOR_PARALLEL_PLAN)
-    assert plan == TENSOR_PARALLEL_PLAN
+    def plan(**fields: str) -> dict[str, str]:
+        with torch.device("meta"):
+            return VanillaDecoderModel(VanillaDecoderConfig(num_hidden_layers=1, **fields))._tp_plan
+
+    layers = {key: style for key, style in plan().items() if key.startswith("layers.")}
+    assert layers.items() <= TENSOR_PARALLEL_PLAN.items()
     for qk_norm in ("each_head", "full"):
-        whole = tensor_parallel_plan(VanillaDecoderConfig(qk_norm=qk_norm), TENSOR_PARALLEL_PLAN)
+        whole = plan(qk_norm=qk_norm)
         assert whole["layers.*.self_attn.q_proj"] == "colwise_gather_output"
+        assert not [key for key in whole if key.endswith("norm")]
     assert whole["layers.*.mlp.up_proj"] == "colwise"
-    biased = tensor_parallel_plan(VanillaDecoderConfig(position_embedding_type="alibi"), TENSOR_PARALLEL_PLAN)
+    biased = plan(position_embedding_type="alibi")
     assert "layers.*.mlp.up_proj" in biased
     assert not [key for key in biased if "self_attn" in key]

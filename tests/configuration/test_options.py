@@ -28,7 +28,7 @@ from vanillaformer.modeling.parts.patches import PATCHES
 from vanillaformer.modeling.parts.pointers import POINTERS
 from vanillaformer.modeling.parts.pooling import IMAGE_POOLINGS, POOLINGS
 from vanillaformer.modeling.parts.position_schemes import POSITIONS
-from vanillaformer.modeling.parts.positions import PositionTable, SinusoidalPositions
+from vanillaformer.modeling.parts.positions import NoPositions, PositionTable, SinusoidalPositions
 from vanillaformer.modeling.parts.recurrence import CELLS
 from vanillaformer.modeling.parts.recurrent_attention import CROSS_ATTENTIONS
 from vanillaformer.modeling.parts.recurrent_initialization import RECURRENT_INITIALIZATIONS
@@ -121,7 +121,7 @@ def test_what_entries_say_of_each_other_exists():
 def test_the_entry_of_a_position_scheme_says_what_its_class_does(name):
     choice = options.POSITION_CHOICES[name]
     assert choice.has_table == issubclass(POSITIONS[name], PositionTable)
-    assert choice.is_biased == POSITIONS[name].biased
+    assert choice.is_biased == (POSITIONS[name].score_bias is not NoPositions.score_bias)
 
 
 def test_every_sinusoidal_layout_is_a_table_of_its_own():

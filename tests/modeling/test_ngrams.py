@@ -15,7 +15,8 @@ PAD = 0
 
 def table(longest: int = 3, buckets: int = 50, padding: int | None = PAD) -> NgramEmbeddings:
     torch.manual_seed(0)
-    return NgramEmbeddings(longest, buckets, 8, padding).double()
+    sizes = {"max_ngram": longest, "ngram_buckets": buckets, "hidden_size": 8}
+    return NgramEmbeddings(VanillaEncoderConfig(**sizes, pad_token_id=padding)).double()
 
 
 def looked_up(ngrams: NgramEmbeddings, text: list[int], place: int) -> torch.Tensor:

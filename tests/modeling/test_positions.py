@@ -101,7 +101,7 @@ def test_alibi_slopes_are_blooms(heads):
     positions = scheme("alibi", num_attention_heads=heads, num_key_value_heads=heads)
     theirs = build_alibi_tensor(torch.ones(1, 9), heads, torch.float32).view(heads, 9)  # slope times key
     row = torch.arange(9)
-    ours = positions.bias(torch.zeros(1), row, row, 0)
+    ours = positions.score_bias(torch.zeros(1), row, row, 0)
     assert ours.shape == (1, heads, 9, 9)
     for query in range(9):  # the same up to a number per row, which softmax ignores
         seen = slice(0, query + 1)
@@ -111,7 +111,7 @@ def test_alibi_slopes_are_blooms(heads):
 
 def test_alibi_looks_to_both_sides_in_an_encoder():
     row = torch.arange(5)
-    bias = scheme("alibi", is_causal=False).bias(torch.zeros(1), row, row, 0)
+    bias = scheme("alibi", is_causal=False).score_bias(torch.zeros(1), row, row, 0)
     assert torch.equal(bias, bias.transpose(2, 3))
     assert bias[0, 0, 1].tolist() == [-0.25, 0.0, -0.25, -0.5, -0.75]
 
@@ -124,8 +124,8 @@ def test_relative_bias_is_t5s(causal, buckets, distance):
     theirs = T5Attention(T5Config(num_heads=4, is_decoder=causal, **fields), has_relative_attention_bias=True)
     theirs.relative_attention_bias = ours.relative_attention_bias[0]
     keys = torch.arange(300)
-    assert torch.equal(ours.bias(torch.zeros(1), keys, keys, 0), theirs.compute_bias(300, 300))
-    one = ours.bias(torch.zeros(1), torch.tensor([250]), keys, 0)
+    assert torch.equal(ours.score_bias(torch.zeros(1), keys, keys, 0), theirs.compute_bias(300, 300))
+    one = ours.score_bias(torch.zeros(1), torch.tensor([250]), keys, 0)
     assert torch.equal(one, theirs.compute_bias(1, 300, past_seen_tokens=250))
 
 
@@ -135,7 +135,7 @@ def test_relative_tables_are_shared_or_one_per_layer():
     assert isinstance(positions, RelativePositions)
     assert [positions.table_index(layer) for layer in range(2)] == [0, 1]
     row = torch.arange(4)
-    first, second = (positions.bias(torch.zeros(1), row, row, table) for table in range(2))
+    first, second = (positions.score_bias(torch.zeros(1), row, row, table) for table in range(2))
     assert not torch.equal(first, second)
     assert torch.equal(second[0, :, 2, 2], positions.relative_attention_bias[1].weight[0])
 
@@ -144,8 +144,8 @@ def test_relative_tables_are_shared_or_one_per_layer():
 def test_layers_that_share_a_table_share_one_bias(scheme_name, monkeypatch):
     model, calls = toy("decoder", position_embedding_type=scheme_name, num_hidden_layers=4), []
     positions = model.model.embeddings.positions
-    compute = type(positions).bias
-    monkeypatch.setattr(type(positions), "bias", lambda self, *args: calls.append(args) or compute(self, *args))
+    compute = type(positions).score_bias
+    monkeypatch.setattr(type(positions), "score_bias", lambda self, *args: calls.append(args) or compute(self, *args))
     model(tokens(1, 5))
     assert len(calls) == 1
 
