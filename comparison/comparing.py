@@ -43,11 +43,7 @@ class Comparison:
 def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False) -> Comparison:
     """Run what a plan asks for, or what is left of it.
 
-    Args:
-        plan: The plan.
-        folder: Where runs, logs and settings are kept.
-        jobs: Number of parallel runs.
-        overwrite: Whether runs in the folder that the plan does not ask for any more make room for others.
+    With `overwrite` runs in the folder that the plan does not ask for any more make room for others.
 
     Raises:
         ValueError: A variant's options cannot be, its first steps could not be trained, the budget or the score does

@@ -106,9 +106,6 @@ def read_plan(path: Path, **replaced: Any) -> Plan:
     Args:
         path: A YAML or JSON file with the keys `KEYS`.
         **replaced: Keys with values that replace those of the file; None for none.
-
-    Raises:
-        ValueError: A key is missing, unknown or has a value that cannot be.
     """
     content = read_settings(path) | {name: value for name, value in replaced.items() if value is not None}
     for key in content:

@@ -18,15 +18,7 @@ logger = logging.get_logger(__name__)
 
 
 def check_version(fields: dict[str, Any], current: str | None) -> None:
-    """Warn, once, if a newer version than this one saved a config.
-
-    Args:
-        fields: The content of `config.json`.
-        current: This version, if it is known.
-
-    Raises:
-        ValueError: `config.json` names something that is not a version.
-    """
+    """Warn, once, if a newer version than this one saved a config."""
     saved = fields.get(VERSION_KEY)
     if saved is None:  # the first configs did not record it
         return
@@ -56,12 +48,7 @@ class PackageConfig(SavedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Return the config that the fields make, with keywords in place of fields of the same name.
-
-        Raises:
-            ValueError: A keyword is a misspelled field, or belongs to another library or another config.
-            StrictDataclassError: The fields do not fit together.
-        """
+        """Return the config that the fields make, with keywords in place of fields of the same name."""
         check_version(config_dict, cls.code_version)
         names = cls.keywords() - {"dtype"}  # which may be "auto": transformers'
         overrides = {cls.attribute_map.get(key, key): kwargs.pop(key) for key in names & kwargs.keys()}

@@ -175,11 +175,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset(name: str, **overrides: Any) -> VanillaConfig:
-    """Return the config called `name`, with `overrides` in place of its field values.
-
-    Raises:
-        ValueError: `name` is not one of `PRESETS`, or a field does not exist.
-    """
+    """Return the config called `name`, with `overrides` in place of its field values."""
     if name not in PRESETS:
         close = get_close_matches(name, PRESETS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""

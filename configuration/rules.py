@@ -80,10 +80,6 @@ def take_rope_parameters(config: Any, keywords: dict[str, Any]) -> None:
     """Set the attribute `rope_parameters` of a config to those given, before transformers fills them in.
 
     It is not a field: transformers takes its presence to mean that positions are rotary.
-
-    Raises:
-        ValueError: They are not a dictionary, or one of dictionaries and `None` by type of layer, or another keyword
-            contradicts them.
     """
     for name in ("rope_parameters", "rope_scaling"):
         parameters = keywords.get(name)

@@ -227,11 +227,7 @@ def from_state_dict(
 
 
 def load_state_dict(path: str | os.PathLike) -> Mapping[str, Any]:
-    """Return the tensors in a file: safetensors, or a pickle, of which no code is run.
-
-    Raises:
-        ValueError: The file does not exist or holds something else.
-    """
+    """Return the tensors in a file: safetensors, or a pickle, of which no code is run."""
     try:
         if Path(path).suffix == ".safetensors":
             return load_file(path)

@@ -18,8 +18,10 @@ LongTexts = Literal["cut", "skip", "error"]
 
 DATA_LIMITS: dict[str, Limit] = {
     **dict.fromkeys(("max_train_samples", "max_validation_samples", "max_test_samples"), POSITIVE_INT),
-    **dict.fromkeys(("tokenizer_samples", "preprocessing_num_workers"), POSITIVE_INT),
+    **dict.fromkeys(("tokenizer_samples", "preprocessing_num_workers", "image_size", "max_length"), POSITIVE_INT),
+    **dict.fromkeys(("block_size", "max_source_length", "max_target_length"), POSITIVE_INT),
     "streaming_buffer": NOT_NEGATIVE,
+    "embedded_size": ("at least 100", lambda value: value >= 100),
 }
 CARD, EVALUATION = "Model card and Hub", "Evaluation and checkpoints"
 
@@ -79,7 +81,7 @@ class DataArguments:
         for name in (f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_target")):
             if isinstance(getattr(self, name), str | Path):
                 setattr(self, name, [str(getattr(self, name))])
-        check_limits(self, DATA_LIMITS)
+        check_limits(self, {name: limit for name, limit in DATA_LIMITS.items() if hasattr(self, name)})
         validation, test = self.validation_fraction, self.test_fraction
         if not 0 < validation < 1:
             raise ValueError(f"--validation_fraction {validation}: it must lie between 0 and 1")
@@ -153,11 +155,6 @@ class TranslationDataArguments(TextDataArguments):
     bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = option("13a", "BLEU tokenization", EVALUATION)
     bleu_lowercase: bool = option(False, "Case-insensitive BLEU", EVALUATION)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_limits(self, dict.fromkeys(("max_source_length", "max_target_length"), POSITIVE_INT))
-        check_limits(self, {"embedded_size": ("at least 100", lambda value: value >= 100)})
-
 
 @dataclass
 class LanguageModelDataArguments(TextDataArguments):
@@ -181,7 +178,6 @@ class LanguageModelDataArguments(TextDataArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_limits(self, {"block_size": POSITIVE_INT})
         if self.reverse_turns and self.turns_column is None:
             raise ValueError("--reverse_turns needs --turns_column")
 
@@ -212,10 +208,6 @@ class ClassifierDataArguments(TextDataArguments):
     truncation_side: Literal["left", "right"] = option("right", "Side at which long texts are cut")
     packing: bool | None = option(None, "Pack texts into rows (default: where it pays)")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_limits(self, {"max_length": POSITIVE_INT})
-
 
 @dataclass
 class TokenDataArguments(TextDataArguments):
@@ -230,10 +222,6 @@ class TokenDataArguments(TextDataArguments):
     tokens_column: str = option("tokens", "Column of the lists of tokens")
     tags_column: str = option("tags", "Column of the lists of tags: ids or names")
     max_length: int = option(128, "Maximum length of a text in pieces of tokens")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_limits(self, {"max_length": POSITIVE_INT})
 
 
 @dataclass
@@ -254,10 +242,6 @@ class ImageDataArguments(DataArguments):
         None,
         "Height and width in pixels (default: the model's, of a new one the data's, at most 64)",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_limits(self, {"image_size": POSITIVE_INT})
 
 
 DATA_ARGUMENTS: dict[TaskName, type[DataArguments]] = {

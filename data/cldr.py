@@ -219,15 +219,8 @@ def cldr_translation(
     in common; validation and test have a thirtieth of the pairs each. Spaces that must not break are written as plain
     spaces, so that what is typed on a keyboard looks like what was learned.
 
-    Args:
-        source: Locale of the source texts, as Babel names it: `en`, `pt_BR`, `zh_Hans` (`pt-BR` works too).
-        target: Locale of the target texts.
-        size: Pairs in all splits together.
-        seed: The same seed (and Babel version) gives the same corpus.
-        kinds: Names in `KINDS`; the default leaves out those that must be memorized (territories ...).
-
-    Raises:
-        ValueError: For an unknown locale or kind, a size below 100, or kinds that have fewer pairs than `size`.
+    Locales are as Babel names them: `en`, `pt_BR`, `zh_Hans` (`pt-BR` works too). The same seed (and Babel version)
+    gives the same corpus. The default leaves out the `KINDS` that must be memorized (territories ...).
     """
     locales = _locale("source", source), _locale("target", target)
     if locales[0] == locales[1]:

@@ -76,12 +76,7 @@ def language_model_corpus(data_args: Any) -> Corpus:
 
 
 def standard_library(*, seed: int = 0, max_characters: int = 4_000_000) -> DatasetDict:
-    """Return source files of the standard library: columns `text`, `path`; train/validation/test split by file.
-
-    Raises:
-        ValueError: When `max_characters` leaves fewer than three files.
-        FileNotFoundError: When this Python comes without the source of its library (a zipped or stripped one).
-    """
+    """Return source files of the standard library: columns `text`, `path`; train/validation/test split by file."""
     folder = Path(sysconfig.get_path("stdlib"))
     paths: list[Path] = []
     for parent, folders, files in os.walk(folder):

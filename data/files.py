@@ -53,9 +53,6 @@ def find_files(option: str, names: Sequence[str], *, parallel: bool = False) -> 
     """Return the data files that match names and patterns (`part-*.csv.gz`); the name of a file is not a pattern.
 
     Parallel texts are often named by their language, such as `train.en`: with `parallel`, unknown extensions are text.
-
-    Raises:
-        ValueError: Naming the option and the file: it is missing, empty, named twice, or its extension is unknown.
     """
     paths: list[Path] = []
     for name in names:

@@ -94,11 +94,7 @@ def check_columns(where: str, found: Sequence[str], columns: Columns, hint: str 
 
 
 def _read_csv(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
-    """Yield the rows of a file whose first row names its columns; empty lines are skipped.
-
-    Raises:
-        ValueError: A column is missing, or a quotation mark that is not closed spans several lines.
-    """
+    """Yield the rows of a file whose first row names its columns; empty lines are skipped."""
     (path,) = paths
     if lists := [option for option in LIST_OPTIONS if option in columns]:
         raise ValueError(f"{path}: --{lists[0]} needs lists, which are in .jsonl, .json and .parquet files")

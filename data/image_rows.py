@@ -89,9 +89,6 @@ def decoded(rows: Dataset, column: str, options: ImageOptions) -> Dataset:
     """Return images as pixels: columns `image`, `NAME` and `PROBLEM`, which says why one cannot be read.
 
     The pixels are in a file that is mapped into memory, and kept for the next run on the same images.
-
-    Raises:
-        ValueError: There are too many to keep their pixels.
     """
     if not options.kept:
         table = pa.concat_tables([DECODED.arrow_schema.empty_table(), *_tables(rows, column, options)])

@@ -57,9 +57,6 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
     training data is held out: of the distinct sources (texts), so that rows with the same one stay together; of a
     stream, its first rows.
     A stream is read in an order drawn by `order_seed`.
-
-    Raises:
-        ValueError: Naming the file, column, row or option at fault, and what is there instead.
     """
     if task not in COLUMNS:
         raise ValueError(f"task={task!r}: choose from {', '.join(COLUMNS)}")
@@ -88,9 +85,6 @@ def load_held_out(data_args: DataArguments, task: TaskName, names: Sequence[str]
     """Return the rows of `data_args.train_file`, to score a trained model on, in the task's columns.
 
     Labels are the numbers of `names`, the model's classes; images must have a size.
-
-    Raises:
-        ValueError: Naming the file, column, row or option at fault.
     """
     part = _checked_rows(find_sources(data_args, task), data_args, task)["train"]
     if "label" in COLUMNS[task]:

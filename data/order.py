@@ -38,9 +38,6 @@ def order_keys(cells: Sequence[Any], counts: np.ndarray) -> tuple[list[Any], str
 
     Integers and decimals are compared as numbers, exactly, dates by time. Other values, such as names, are compared
     as text, if most of them are neither numbers nor dates in a format that is not known.
-
-    Raises:
-        ValueError: Saying which values are ambiguous, or unknown, in words that follow the column's name.
     """
     given = [cell for cell in cells if cell is not None and cell != ""]
     parsers: dict[str, Callable[[Any], Any]] = {"a number": _number}
@@ -105,11 +102,7 @@ def _date(cell: Any, form: str, zone: bool) -> datetime | None:
 
 
 def by_column(split: SplitRows, column: str) -> dict[str, SplitRows]:
-    """Return the splits of rows whose column says which split they belong to.
-
-    Raises:
-        ValueError: Naming the row and its cell, if that is not a split; or if no row is for training.
-    """
+    """Return the splits of rows whose column says which split they belong to."""
     cells, number_of = distinct_words(split.rows, column)
     number_of_word = {word: number for number, words in enumerate(SPLITS.values()) for word in words}
     found = [number_of_word.get(cell.strip().lower(), -1) if isinstance(cell, str) else -1 for cell in cells]
@@ -130,11 +123,7 @@ def by_column(split: SplitRows, column: str) -> dict[str, SplitRows]:
 
 
 def in_order(split: SplitRows, column: str) -> SplitRows:
-    """Return rows sorted by a column, with its values as `ORDER`; rows with equal ones stay in their order.
-
-    Raises:
-        ValueError: Naming a row whose cell is empty or not of the kind of the others, or cells that are ambiguous.
-    """
+    """Return rows sorted by a column, with its values as `ORDER`; rows with equal ones stay in their order."""
     name = f"--order_column {column!r}"
     cells, number_of = distinct_words(split.rows, column)
     try:

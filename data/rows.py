@@ -153,11 +153,7 @@ def readable_rows(split: SplitRows) -> SplitRows:
 
 
 def usable_rows(split: SplitRows, task: TaskName) -> SplitRows:
-    """Return the rows of the task's columns that have a text, or an image, in each; without blank running texts.
-
-    Raises:
-        ValueError: Naming the first row without a text, unless such rows are skipped; or if no row is left.
-    """
+    """Return the rows of the task's columns that have a text, or an image, in each; without blank running texts."""
     for column in COLUMNS[task]:
         if column == "image":
             from .image_rows import decoded  # which only tasks of images need
@@ -311,11 +307,7 @@ def _examples(found: Sequence[str]) -> str:
 
 
 def with_labels(split: SplitRows, names: Sequence[str] | None) -> SplitRows:
-    """Return the rows whose label is one of the names, with its number; without names, those whose label can be one.
-
-    Raises:
-        ValueError: Naming the first other row, unless such rows are skipped.
-    """
+    """Return the rows whose label is one of the names, with its number; without names, all whose label can be one."""
     found, number_of, labels = _names(split)
 
     def problem(row: int) -> str:

@@ -58,9 +58,6 @@ def hold_out(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> 
 
     The fractions are of the rows, or distinct texts; of running text they are of the characters. Documents, and a
     single text, are cut where no whole ones have about that many: the last characters of each are held out.
-
-    Raises:
-        ValueError: There is too little, or test data already.
     """
     fractions = {} if "validation" in dataset else {"validation": data_args.validation_fraction}
     if data_args.test_fraction:

@@ -99,11 +99,7 @@ class TextStream:
         check_columns(self.source.name, list(dict.fromkeys(column_names(first))), self.source.columns)
 
     def batches(self, epoch: int = 0, size: float = inf) -> Iterator[SplitRows]:
-        """Yield the usable rows of an epoch in batches of at most `size`, which are read and tokenized together.
-
-        Raises:
-            ValueError: Naming the first row that cannot be used.
-        """
+        """Yield the usable rows of an epoch in batches of at most `size`, which are read and tokenized together."""
         rows, bad, number = self.source.rows, 0, 0
         if self.buffer:
             rows = rows.shuffle(seed=self.seed, buffer_size=self.buffer)
@@ -185,9 +181,6 @@ def open_streams(
     """Return rows of validation and test data, the first rows for training, and the stream of all of these.
 
     Without validation data the first rows are held out, and rows with the same text are left out of the stream.
-
-    Raises:
-        ValueError: Naming the source, the row or the column at fault.
     """
     streams = {}
     for split, source in sources.items():

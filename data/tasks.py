@@ -1,6 +1,7 @@
 """Tasks that models are trained for: one entry each, which models, scores, cards and inference read."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from transformers import (
@@ -95,6 +96,27 @@ class Task:
         return "image" in self.columns
 
 
+# Tasks whose models differ in their outputs
+classifying = partial(
+    Task,
+    program="train-classifier",
+    auto_class=AutoModelForSequenceClassification,
+    architectures=("ForSequenceClassification",),
+    model_kinds=("encoder", "decoder"),
+    preset="bert-tiny",
+    length_option="max_length",
+    pipeline_tag="text-classification",
+)
+filling_in = partial(
+    Task,
+    program="train-language-model",
+    model_kinds=("encoder",),
+    preset="bert-tiny",
+    columns=("text",),
+    length_option="block_size",
+    pipeline_tag="fill-mask",
+)
+
 TASKS: dict[TaskName, Task] = {
     "translation": Task(
         program="train-translation",
@@ -133,16 +155,10 @@ print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True)
 print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=32), skip_special_tokens=True))""",
         pipe="pipe({example!r}, max_new_tokens=32)",
     ),
-    "masked": Task(
-        program="train-language-model",
+    "masked": filling_in(
         auto_class=AutoModelForMaskedLM,
         architectures=("ForMaskedLM", "ForPreTraining"),  # BERT's: its token head is a masked language model's
-        model_kinds=("encoder",),
-        preset="bert-tiny",
         predicts=("tokens",),
-        columns=("text",),
-        length_option="block_size",
-        pipeline_tag="fill-mask",
         does="fills in the hidden tokens of a text; to be fine-tuned, a classifier can start from its weights",
         limits="As it is, it fills in hidden tokens and nothing more.",
         example=f"A sentence with a {MASK} word.",
@@ -153,16 +169,10 @@ logits = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id]
 print(tokenizer.batch_decode(logits.topk(5).indices.T))""",
         pipe="pipe({example!r}.replace('[MASK]', pipe.tokenizer.mask_token))",
     ),
-    "mlm+nsp": Task(
-        program="train-language-model",
+    "mlm+nsp": filling_in(
         auto_class=AutoModelForPreTraining,
         architectures=(),
-        model_kinds=("encoder",),
-        preset="bert-tiny",
         predicts=("tokens", "sentence_pairs"),
-        columns=("text",),
-        length_option="block_size",
-        pipeline_tag="fill-mask",
         does="fills in the hidden tokens of a text and predicts whether one segment follows another; to be "
         "fine-tuned, a classifier can start from its weights",
         limits="As it is, it fills in hidden tokens and judges pairs of segments, and nothing more.",
@@ -175,16 +185,9 @@ logits = outputs.prediction_logits[inputs["input_ids"] == tokenizer.mask_token_i
 print(tokenizer.batch_decode(logits.topk(5).indices.T))
 print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1)[0, 0].item())""",
     ),
-    "classification": Task(
-        program="train-classifier",
-        auto_class=AutoModelForSequenceClassification,
-        architectures=("ForSequenceClassification",),
-        model_kinds=("encoder", "decoder"),
-        preset="bert-tiny",
+    "classification": classifying(
         predicts=("classes",),
         columns=("text", "label"),
-        length_option="max_length",
-        pipeline_tag="text-classification",
         does="predicts which of {count} classes a text belongs to ({names})",
         limits="It always answers with one of its classes, even for a text that belongs to none of them.",
         example="A text to classify.",
@@ -192,16 +195,9 @@ print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1
 print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
         pipe="pipe({example!r})",
     ),
-    "multi_label_classification": Task(
-        program="train-classifier",
-        auto_class=AutoModelForSequenceClassification,
-        architectures=("ForSequenceClassification",),
-        model_kinds=("encoder", "decoder"),
-        preset="bert-tiny",
+    "multi_label_classification": classifying(
         predicts=("labels",),
         columns=("text", "labels"),
-        length_option="max_length",
-        pipeline_tag="text-classification",
         does="predicts which of {count} labels a text has ({names}), any number of them",
         limits="It knows no other labels, and decides about each by itself.",
         example="A text to label.",
@@ -210,16 +206,9 @@ chosen = (model(**inputs).logits[0].sigmoid() > 0.5).nonzero().flatten().tolist(
 print([model.config.id2label[number] for number in chosen])""",
         pipe="pipe({example!r}, top_k=None)",
     ),
-    "regression": Task(
-        program="train-classifier",
-        auto_class=AutoModelForSequenceClassification,
-        architectures=("ForSequenceClassification",),
-        model_kinds=("encoder", "decoder"),
-        preset="bert-tiny",
+    "regression": classifying(
         predicts=("values",),
         columns=("text", "score"),
-        length_option="max_length",
-        pipeline_tag="text-classification",
         does="estimates a number for a text",
         limits="Its estimates lie about where the numbers of the training data do, whatever the text.",
         example="A text to score.",

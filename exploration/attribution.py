@@ -81,14 +81,9 @@ def attributions(
     outputs: Outputs,
     steps: int = STEPS,
 ) -> Attributions:
-    """Return what each input token contributes to some logits; needs captum.
+    """Return what each input token (1, T) contributes to some logits; needs captum.
 
-    Args:
-        model: A model of texts with a head, in evaluation mode.
-        inputs: A text: `input_ids` (1, T) and whatever else the model takes, one row each.
-        baseline_ids: A text of as many tokens that says nothing (1, T).
-        outputs: The logits.
-        steps: Points of the path.
+    The path begins at a text of as many tokens that says nothing, and has `steps` points.
     """
     try:
         from captum.attr import IntegratedGradients

@@ -79,11 +79,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 
 def locked(folder: Path) -> int | None:
-    """Return an open descriptor of a folder that is locked until it is closed or the process ends.
-
-    Raises:
-        BlockingIOError: Another process has locked it.
-    """
+    """Return an open descriptor of a folder that is locked until it is closed or the process ends."""
     if fcntl is None:
         return None
     lock = os.open(folder, os.O_RDONLY)

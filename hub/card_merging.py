@@ -68,14 +68,7 @@ def text_hash(text: str) -> str:
 
 
 def generated_card(metadata: str, title: str, text: str, place: str) -> str:
-    """Return the text of a new card.
-
-    Args:
-        metadata: The header, as YAML.
-        title: The heading, which people may change.
-        text: The generated part.
-        place: The folder or Hub id that the part names, replaced by `card_to_push`.
-    """
+    """Return the text of a new card; `place` is the folder or Hub id that the generated part names."""
     part = re.sub(r"<!-- (/?vanillaformer)", r"<!--\1", _normalize_line_ends(text).strip())  # could end the part
     record = {"place": place, "hash": text_hash(part)}
     return render_card(Card(metadata.strip("\n"), f"# {' '.join(title.split())}", part, "", record))
@@ -89,12 +82,9 @@ def merged_card(new_text: str, old_text: str | None) -> str:
 
 
 def card_to_push(local_text: str, remote_text: str | None, repo_id: str | None = None) -> str:
-    """Return the card to upload; it is written to the local folder too, whose later edits are based on it.
+    """Return the card to upload, in whose generated part `repo_id` replaces the local folder.
 
-    Args:
-        local_text: The card in the folder that is pushed.
-        remote_text: The card in the repository, if there is one.
-        repo_id: The Hub id, which replaces the local folder in the generated part.
+    It is written to that folder too, whose later edits are based on it.
     """
     card, remote = parse_card(local_text), parse_card(remote_text or "")
     if repo_id is not None and card.part and not card.is_part_edited:

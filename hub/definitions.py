@@ -139,11 +139,7 @@ def bound_names(node: ast.stmt) -> list[str]:
 
 
 def resolve(module: str, name: str) -> Definition | Import | None:
-    """Return what a name of a module stands for: one of our definitions, an import from elsewhere, or nothing.
-
-    Raises:
-        ValueError: It is imported from a module of ours that does not define it.
-    """
+    """Return what a name of a module stands for: one of our definitions, an import from elsewhere, or nothing."""
     source = read_module(module)
     if name in source.definitions or name not in source.imports:
         return source.definitions.get(name)

@@ -44,12 +44,7 @@ def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def file_errors(what: str, folder: Path | None = None) -> Iterator[None]:
-    """Turn whatever a stranger's files make a library raise into a ValueError, panics of Rust code included.
-
-    Args:
-        what: The beginning of the message.
-        folder: The folder that is loaded, which may be damaged.
-    """
+    """Turn whatever a stranger's files make a library raise into a ValueError, panics of Rust code included."""
     try:
         yield
     except BaseException as error:

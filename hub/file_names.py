@@ -44,11 +44,7 @@ def matching_files(folder: Path, patterns: Iterable[str]) -> dict[str, Path]:
 
 
 def files_by_name(folder: Path, paths: Iterable[Path]) -> dict[str, Path]:
-    """Return the files among paths in a folder, by their path in it.
-
-    Raises:
-        ValueError: One is a link that leads out of the folder, to a file that may be private.
-    """
+    """Return the files among paths in a folder, by their path in it."""
     files, root = {}, folder.resolve()
     # In the Hub's cache all files are links to here
     roots = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]

@@ -51,10 +51,6 @@ ROW = re.compile(rb" +\| (\w+) +\|")
 class ModelCode:
     """The definitions that classes of a model need.
 
-    Args:
-        config: The model's config.
-        classes: The classes.
-
     Attributes:
         texts: The text of each definition, in reading order.
         reads: What each definition reads, by name.

@@ -22,16 +22,7 @@ LARGEST_GROWTH = 1000  # characters that replacements make of one
 
 
 def open_tokenizers(folder: Path, config: PreTrainedConfig | None = None, source_name: str = "the model") -> Pair:
-    """Return the tokenizers of source and target in the folder of a model.
-
-    Args:
-        folder: The folder.
-        config: The model's config; `None` where the model checks its tokens itself.
-        source_name: What the user named the model by.
-
-    Raises:
-        ValueError: They cannot be read, make far more of a text than it is, or tokens that the model has no row for.
-    """
+    """Return the tokenizers of source and target in the folder of a model."""
     for path in (folder / "tokenizer.json", folder / TARGET_SUBFOLDER / "tokenizer.json"):
         if path.is_file() and (growth := largest_growth(path)) > LARGEST_GROWTH:
             raise ValueError(

@@ -144,14 +144,7 @@ def is_call(call: Any) -> bool:
 
 
 def new_tokens(body: dict[str, Any], prompt: int, positions: int | None, limits: Limits) -> int:
-    """Return the number of tokens to write after a prompt: that asked for, or what model and limits allow.
-
-    Args:
-        body: The request.
-        prompt: Number of tokens of its prompt.
-        positions: The model's length, `None` if it has none.
-        limits: The server's limits.
-    """
+    """Return the number of tokens to write after a prompt: that asked for, or what model and limits allow."""
     longest = limits.max_prompt_tokens if positions is None else min(limits.max_prompt_tokens, positions - 1)
     if not 1 <= prompt <= longest:
         raise RequestError(f"the prompt has {prompt:,} tokens, it must be from 1 to {longest:,}")

@@ -185,7 +185,7 @@ class TokenStack(Stack):
             return inputs_embeds, position_ids  # a later stage of a pipeline gets hidden states
         return self.embeddings(inputs_embeds, position_ids, token_type_ids, input_ids), position_ids
 
-    def causal_masks(
+    def self_attention_masks(
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | Masks | None,
@@ -261,7 +261,7 @@ class DecoderStack(TokenStack):
             past_key_values = DynamicCache(config=self.config)
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids, past_length)
-        masks = self.causal_masks(hidden_states, attention_mask, past_key_values, position_ids)
+        masks = self.self_attention_masks(hidden_states, attention_mask, past_key_values, position_ids)
         hidden_states = self.run_layers(
             hidden_states, positions, masks, past_key_values=past_key_values, use_cache=use_cache, **kwargs
         )
@@ -332,7 +332,7 @@ class CrossDecoderStack(TokenStack):
         if self.config.sliding_window is not None and encoder_hidden_states is not None:
             replace_windowed_cross_cache(past_key_values, self.config, encoder_hidden_states.shape[1])
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-        masks = self.causal_masks(hidden_states, attention_mask, cache, position_ids)
+        masks = self.self_attention_masks(hidden_states, attention_mask, cache, position_ids)
         hidden_states = self.run_layers(
             hidden_states,
             positions,

@@ -49,7 +49,6 @@ LAYERS = [
     {"decoding.stacks", "decoding.base"},
     {"decoding.parallel"},
     {"decoding.mask_predict", "decoding.ctc"},
-    {"decoding.decodings"},
     {"decoding"},
     {
         "encoder_decoder",

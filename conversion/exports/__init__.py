@@ -79,10 +79,5 @@ def is_export(folder: str | os.PathLike[str]) -> bool:
 
 
 def load_engine(folder: str | os.PathLike[str], device: str = "cpu") -> Engine:
-    """Load an exported model on the engine that it was written for.
-
-    Raises:
-        ValueError: The folder holds no export.
-        ImportError: The engine is not installed.
-    """
+    """Load an exported model on the engine that it was written for."""
     return exporter_of(read_record(folder)["engine"]).load(Path(folder), device)

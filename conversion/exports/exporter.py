@@ -132,10 +132,6 @@ class Exporter:
         """Export a model into a new or empty folder, and return the result of the comparison.
 
         The folder appears when all is written and checked; until then there is nothing.
-
-        Raises:
-            ValueError: The model cannot be exported, the folder has something in it, or the engine's answers differ.
-            ImportError: The engine is not installed.
         """
         self.refuse(job)
         self.info.writer.load()

@@ -131,9 +131,6 @@ def move_weights(architecture: Architecture, native: PreTrainedModel, ours: Vani
     """Give our new model the weights of a native one, which loses each tensor as ours gets it.
 
     There are never two copies of all weights in memory; tensors that are the same on both sides are not copied at all.
-
-    Raises:
-        ValueError: As `our_weights` and `write_tensors`, before anything has moved.
     """
     links, values, targets = checked_links(architecture, native, ours, head), tensors_of(native), tensors_of(ours)
     sources: dict[int, torch.Tensor] = {}

@@ -113,17 +113,7 @@ class TokenBatches(Sampler[list[int]]):
     no more than one row, and every epoch has the same number of batches. A batch is the work of one optimizer step;
     every process gets `accumulation` parts of it.
 
-    Args:
-        lengths: Tokens of each row, one column for each side that is padded: (rows, 1 or 2).
-        tokens: Tokens in a batch.
-        seed: Seed of all the orders.
-        accumulation: Parts that one process works on in turn.
-        processes: Number of processes.
-        process: Which of them this is.
-        by_length: Whether a batch has rows of similar length; any rows otherwise.
-
-    Raises:
-        ValueError: A batch would not have a row for every part.
+    The lengths of rows are (rows, 1 or 2), with a column for each side that is padded.
     """
 
     def __init__(
@@ -270,12 +260,19 @@ class EpochCollator:
 
 
 class RowMasking(EpochCollator, DataCollatorForLanguageModeling):
-    """Masks tokens (Devlin et al. 2019) by a random draw that depends on seed, epoch and the row itself."""
+    """Masks tokens, of packed rows too (Devlin et al. 2019), by a draw from seed, epoch and the row itself."""
 
     def __init__(self, *arguments: Any, mask_seed: int = 0, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.mask_seed = mask_seed
         self.set_epoch(0)
+
+    def torch_call(self, examples: list[Any]) -> dict[str, Any]:
+        if "position_ids" not in examples[0]:
+            return super().torch_call(examples)
+        batch = super().torch_call([{"input_ids": row["input_ids"]} for row in examples])
+        positions = padded_positions(examples, batch["input_ids"].shape[1])
+        return {"input_ids": batch["input_ids"], "position_ids": positions, "labels": batch["labels"]}
 
     def torch_mask_tokens(
         self, inputs: Any, special_tokens_mask: Any | None = None, offset_mapping: Any | None = None
@@ -312,9 +309,10 @@ class RowMasking(EpochCollator, DataCollatorForLanguageModeling):
 
 
 class BlockCollator:
-    """Makes batches of blocks for a causal language model, of which the last of a split is shorter: filled up.
+    """Makes batches for a causal language model: of blocks, the last of which is shorter, or of packed rows.
 
-    Labels ignore filled positions, not a token: where a tokenizer pads with its </s>, texts still end in it.
+    Labels ignore filled positions, not a token: where a tokenizer pads with its </s>, texts still end in it. Of packed
+    texts they ignore the first token, which the positions tell.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
@@ -325,33 +323,16 @@ class BlockCollator:
         longest = int(lengths.max())
         ids = torch.tensor([_padded(row["input_ids"], longest, [self.padding]) for row in rows])
         real = torch.arange(longest) < lengths[:, None]
-        return {"input_ids": ids, "attention_mask": real.long(), "labels": ids.masked_fill(~real, IGNORE_INDEX)}
-
-
-class PackedCollator:
-    """Makes batches of packed rows for a causal language model: ids, positions, and labels but for first tokens."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.padding = pad_token(tokenizer)
-
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        length = max(len(row["input_ids"]) for row in rows)
-        ids = torch.tensor([_padded(row["input_ids"], length, [self.padding]) for row in rows])
-        positions = torch.tensor([_padded(row["position_ids"], length, range(length)) for row in rows])
-        labels = ids.masked_fill(positions == 0, IGNORE_INDEX)
-        for row, targets in zip(rows, labels):
-            targets[len(row["input_ids"]) :] = IGNORE_INDEX
+        if "position_ids" not in rows[0]:
+            return {"input_ids": ids, "attention_mask": real.long(), "labels": ids.masked_fill(~real, IGNORE_INDEX)}
+        positions = padded_positions(rows, longest)
+        labels = ids.masked_fill(~real | (positions == 0), IGNORE_INDEX)
         return {"input_ids": ids, "position_ids": positions, "labels": labels}
 
 
-class PackedMasking(RowMasking):
-    """Makes batches of packed rows for a masked language model."""
-
-    def torch_call(self, examples: list[Any]) -> dict[str, Any]:
-        batch = super().torch_call([{"input_ids": row["input_ids"]} for row in examples])
-        length = batch["input_ids"].shape[1]
-        positions = torch.tensor([_padded(row["position_ids"], length, range(length)) for row in examples])
-        return {"input_ids": batch["input_ids"], "position_ids": positions, "labels": batch["labels"]}
+def padded_positions(rows: list[dict[str, Any]], length: int) -> torch.Tensor:
+    """Return the positions of packed rows (R, `length`)."""
+    return torch.tensor([_padded(row["position_ids"], length, range(length)) for row in rows])
 
 
 def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:

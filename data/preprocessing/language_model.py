@@ -18,7 +18,7 @@ from vanillaformer.tokenization.control_tokens import text_tokenizer
 
 from ..arguments import LanguageModelDataArguments, LongTexts
 from ..caching import IDS, arrow_file, flat_values, value_chunks
-from .batching import BlockCollator, PackedCollator, PackedMasking, RowMasking
+from .batching import BlockCollator, RowMasking
 from .sentence_pairs import sentence_pairs
 from .tokenizing import Batch, Blocks, TokenizedSplits, frame, handle_long_texts, map_splits, token_ids
 
@@ -96,11 +96,7 @@ def packed_rows(
     num_proc: int | None = None,
     long_texts: LongTexts = "cut",
 ) -> TokenizedSplits:
-    """Put whole texts, `<s> text </s>` (masked: `[CLS] text [SEP]`), into rows {input_ids, position_ids}.
-
-    Raises:
-        ValueError: A row has no room for a text, or the tokenizer has no tokens to separate texts.
-    """
+    """Put whole texts, `<s> text </s>` (masked: `[CLS] text [SEP]`), into rows {input_ids, position_ids}."""
     start, end = frame(tokenizer, masked=masked)
     room = block_size - len(start) - len(end) if masked else block_size
     if block_size < 2 or room < 1:
@@ -207,6 +203,5 @@ def language_model_collator(
 ) -> Any:
     """Return the collator of such rows."""
     if training_args.objective == "causal":
-        return (PackedCollator if data_args.packing else BlockCollator)(tokenizer)
-    masking = PackedMasking if data_args.packing else RowMasking
-    return masking(tokenizer, mlm_probability=training_args.mlm_probability, mask_seed=training_args.seed)
+        return BlockCollator(tokenizer)
+    return RowMasking(tokenizer, mlm_probability=training_args.mlm_probability, mask_seed=training_args.seed)

@@ -69,10 +69,6 @@ def sentence_pairs(
     be too long the longer segment is cut, A at its start and B at its end, so that they still meet where they met.
 
     A row has `block_size` tokens, fewer only where a document ends.
-
-    Raises:
-        ValueError: A row has no room for two segments, the tokenizer lacks special tokens, or no text of a split has
-            a second sentence.
     """
     if block_size < 5:
         raise ValueError(f"block_size={block_size}: a pair needs two tokens in addition to [CLS] and two [SEP]")

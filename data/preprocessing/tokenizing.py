@@ -127,11 +127,7 @@ def handle_long_texts(
     long_texts: LongTexts,
     how: str = "cut to",
 ) -> TokenizedSplits:
-    """Report how many texts of each split were too long, as the flag `<column>_cut` of a row says, and drop the flags.
-
-    Raises:
-        ValueError: Naming the first such text, if it is an error; or when no row is left.
-    """
+    """Report how many texts of each split were too long, by the flag `<column>_cut` of a row, and drop the flags."""
     handled: dict[str, Dataset] = {}
     stats: DataStats = {split: {} for split in rows}
     for split, part in rows.items():
@@ -187,9 +183,6 @@ def frame(tokenizer: PreTrainedTokenizerBase, *, masked: bool) -> tuple[list[int
     """Return the tokens before and after each text: `<s>` and `</s>`, or `[CLS]` and `[SEP]` of a masked model.
 
     A tokenizer whose one token both starts and ends a text (GPT-2's) has it at the end only.
-
-    Raises:
-        ValueError: The tokenizer lacks tokens that rows are made with.
     """
     if masked:
         missing = [name for name in ("cls_token", "sep_token", "mask_token") if getattr(tokenizer, name) is None]

@@ -1,8 +1,13 @@
-"""Ways from a decoder's states to texts, in training and in generation."""
+"""Ways from a decoder's states to texts, in training and in generation; `DECODINGS` is the list of choices."""
 
 from .base import Autoregressive, DecoderInputs
 from .ctc import Ctc
-from .decodings import DECODINGS
 from .mask_predict import MaskPredict
 
 __all__ = ["DECODINGS", "Autoregressive", "Ctc", "DecoderInputs", "MaskPredict"]
+
+DECODINGS: dict[str, type[Autoregressive]] = {
+    "autoregressive": Autoregressive,
+    "mask_predict": MaskPredict,
+    "ctc": Ctc,
+}

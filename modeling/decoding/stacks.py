@@ -9,13 +9,9 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
-from transformers.utils.generic import merge_with_config_defaults
-from transformers.utils.output_capturing import capture_outputs
 
 from ..parts.packed_texts import same_text
-from ..stack import BIDIRECTIONAL_MASKS, CrossDecoderStack
+from ..stack import BIDIRECTIONAL_MASKS, CrossDecoderStack, Masks
 
 
 class ParallelDecoderStack(CrossDecoderStack):
@@ -25,35 +21,16 @@ class ParallelDecoderStack(CrossDecoderStack):
     has_cache = False
     mask_functions = BIDIRECTIONAL_MASKS
 
-    @merge_with_config_defaults
-    @capture_outputs
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        encoder_position_ids: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Return the states (B, T, D) of target tokens `input_ids` (B, T), some of them hidden."""
-        hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids)
+    def self_attention_masks(
+        self, hidden_states: torch.Tensor, attention_mask: Any, cache: Any, position_ids: torch.Tensor | None
+    ) -> Masks:
         texts = same_text(position_ids, attention_mask, hidden_states.shape[0])
-        hidden_states = self.run_layers(
-            hidden_states,
-            positions,
-            self.masks(hidden_states, attention_mask, texts=texts),
-            encoder_hidden_states,
-            encoder_attention_mask=self.source_mask(
-                hidden_states, encoder_hidden_states, encoder_attention_mask, position_ids, encoder_position_ids
-            ),
-            **kwargs,
-        )
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states)
+        return self.masks(hidden_states, attention_mask, texts=texts)
+
+    def forward(  # type: ignore[override]  # some of the target tokens are hidden, and none follow cached ones
+        self, *args: Any, past_key_values: Any = None, use_cache: Any = None, **kwargs: Any
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        return super().forward(*args, use_cache=False, **kwargs)
 
 
 class UpsamplingDecoderStack(ParallelDecoderStack):

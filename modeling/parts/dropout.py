@@ -13,10 +13,7 @@ def identity(x: Any) -> Any:
 
 
 def build_dropout(rate: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return dropout (Srivastava et al. 2014) with this rate.
-
-    At rate 0 it is a plain function: when a single token is generated, calling a module takes longer than most layers.
-    """
+    """Return dropout (Srivastava et al. 2014), at rate 0 a plain function: for a single token a module takes long."""
     return Dropout(rate) if rate else identity
 
 
@@ -34,9 +31,8 @@ class Dropout(nn.Dropout):
         plain = plain and not torch._C._are_functorch_transforms_active()  # vmap cannot draw in place
         if not (self.training and 0 < retained < 2**16 and plain):
             return super().forward(input)
-        words = -(-input.numel() // 4)  # of 64 bits
-        bits = torch.empty(words, dtype=torch.int64, device=input.device).random_(-(2**63), None)
-        numbers = bits.view(torch.int16)[: input.numel()].view(input.shape)
+        bits = torch.empty(-(-input.numel() // 4), dtype=torch.int64, device=input.device).random_(-(2**63), None)
+        numbers = bits.view(torch.int16)[: input.numel()].view(input.shape)  # four in 64 bits
         mask = (numbers < retained - 2**15).to(input.dtype).mul_(2**16 / retained)
         return input * mask
 

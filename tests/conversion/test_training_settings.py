@@ -7,7 +7,7 @@ from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderDecoderForCon
 from vanillaformer.configuration import VanillaDecoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.conversion import from_native, to_native
 from vanillaformer.conversion.architectures.bart import BART
-from vanillaformer.conversion.architectures.opt import OPT
+from vanillaformer.conversion.architectures.gpt import OPT
 from vanillaformer.conversion.folders import lost_settings
 from vanillaformer.scripts import convert
 

@@ -9,7 +9,7 @@ from datasets import Dataset, DatasetDict
 from modeling.axes import FIRST_WORD
 from modeling.toys import plain_flex_attention, position_choices, relative_error, toy
 
-from vanillaformer.data.preprocessing.batching import PackedCollator, PackedMasking
+from vanillaformer.data.preprocessing.batching import BlockCollator, RowMasking
 from vanillaformer.data.preprocessing.language_model import pack, packed_rows
 from vanillaformer.data.preprocessing.packing import check_attention
 from vanillaformer.training.trainer.losses import scheduled_sampling_inputs
@@ -94,7 +94,7 @@ def test_batch(decoder_tokenizer):
         {"input_ids": [2, 9, 3, 2, 8, 8, 3], "position_ids": [0, 1, 2, 0, 1, 2, 3]},
         {"input_ids": [2, 7, 3], "position_ids": [0, 1, 2]},
     ]
-    batch = PackedCollator(decoder_tokenizer)(rows)
+    batch = BlockCollator(decoder_tokenizer)(rows)
     assert set(batch) == {"input_ids", "position_ids", "labels"}
     assert batch["input_ids"].tolist() == [[2, 9, 3, 2, 8, 8, 3], [2, 7, 3, 0, 0, 0, 0]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 0, 1, 2, 3]]
@@ -103,7 +103,7 @@ def test_batch(decoder_tokenizer):
 
 def test_masked_batch(encoder_tokenizer):
     rows = list(packed_rows(splits(), encoder_tokenizer, block_size=16, masked=True)["train"])
-    batch = PackedMasking(encoder_tokenizer, mlm_probability=0.5)(rows)
+    batch = RowMasking(encoder_tokenizer, mlm_probability=0.5)(rows)
     assert set(batch) == {"input_ids", "position_ids", "labels"}
     for row, ids, positions, labels in zip(rows, *(batch[name] for name in ("input_ids", "position_ids", "labels"))):
         length = len(row["input_ids"])
@@ -127,7 +127,7 @@ def packed_batch(tokenizer):
         texts.append(own)
         positions = [place for length in lengths for place in range(length)]
         rows.append({"input_ids": [token for text in own for token in text], "position_ids": positions})
-    return PackedCollator(tokenizer)(rows), texts
+    return BlockCollator(tokenizer)(rows), texts
 
 
 def gradients(model):
