@@ -231,9 +231,12 @@ def cldr_translation(
     if unknown or not kinds:
         raise ValueError(f"kinds={list(kinds)}: choose from {', '.join(KINDS)}")
     rows = _collect({kind: KINDS[kind](*locales) for kind in kinds}, *locales, size=size, seed=seed)
-    held_out = size // 30
-    parts = {"train": rows[2 * held_out :], "validation": rows[:held_out], "test": rows[held_out : 2 * held_out]}
-    return DatasetDict({name: Dataset.from_list(part) for name, part in parts.items()})
+    return DatasetDict({name: Dataset.from_list(part) for name, part in parted(rows, size // 30).items()})
+
+
+def parted(rows: Any, held_out: int) -> dict[str, Any]:
+    """Return the splits of shuffled rows, validation and test with as many as are held out."""
+    return {"train": rows[2 * held_out :], "validation": rows[:held_out], "test": rows[held_out : 2 * held_out]}
 
 
 def unseen_examples(dataset: DatasetDict, count: int = 10) -> list[dict[str, str]]:

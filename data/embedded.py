@@ -21,7 +21,7 @@ import numpy as np
 from babel import Locale, dates, numbers
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
 
-from .cldr import cldr_translation
+from .cldr import cldr_translation, parted
 from .tasks import TaskName
 
 LANGUAGES = (
@@ -38,22 +38,15 @@ BRIGHTEST = 16
 class Corpus:
     """A corpus made from installed packages.
 
-    Attributes:
-        name: What messages and cards call it.
-        identifier: The same as one word.
-        description: What it is, in a sentence.
-        license: Its license.
-        languages: Codes of its languages.
-        limits: What a model trained on nothing else cannot do.
-        load: Makes its splits.
+    Cards and messages call it by its name.
     """
 
     name: str
-    identifier: str
+    identifier: str  # the name as one word
     description: str
     license: str
-    languages: list[str]
-    limits: str
+    languages: list[str]  # their codes
+    limits: str  # what a model trained on nothing else cannot do
     load: Callable[[], DatasetDict]
 
 
@@ -99,8 +92,7 @@ def standard_library(*, seed: int = 0, max_characters: int = 4_000_000) -> Datas
             size += len(text)
     if len(rows) < 3:
         raise ValueError(f"max_characters={max_characters!r} leaves {len(rows)} files, fewer than the three splits")
-    held_out = max(1, len(rows) // 20)
-    parts = {"train": rows[2 * held_out :], "validation": rows[:held_out], "test": rows[held_out : 2 * held_out]}
+    parts = parted(rows, max(1, len(rows) // 20))
     return DatasetDict({name: Dataset.from_list(part) for name, part in parts.items()})
 
 
@@ -140,11 +132,9 @@ def language_names(*, seed: int = 0) -> DatasetDict:
     for label, language in enumerate(LANGUAGES):
         names = sorted(spellings[folded] for folded, found in owners.items() if found == {language})
         rng.shuffle(names)
-        tenth = len(names) // 10
         rows: list[dict[str, object]] = [{"text": name, "label": label} for name in names]
-        parts["validation"] += rows[:tenth]
-        parts["test"] += rows[tenth : 2 * tenth]
-        parts["train"] += rows[2 * tenth :]
+        for split, part in parted(rows, len(names) // 10).items():
+            parts[split] += part
     features = Features({"text": Value("string"), "label": ClassLabel(names=list(LANGUAGES))})
     for rows in parts.values():
         rng.shuffle(rows)
@@ -180,11 +170,9 @@ def digits(*, seed: int = 0) -> DatasetDict:
 
     found = load_digits()
     order = np.random.default_rng(seed).permutation(len(found.target))
-    tenth = len(order) // 10
-    parts = {"train": order[2 * tenth :], "validation": order[:tenth], "test": order[tenth : 2 * tenth]}
     features = Features({"image": Image(), "label": ClassLabel(names=list(map(str, range(10))))})
     splits = DatasetDict()
-    for name, rows in parts.items():
+    for name, rows in parted(order, len(order) // 10).items():
         images = [{"bytes": png(found.images[row]), "path": f"{row}.png"} for row in rows.tolist()]
         columns = {"image": images, "label": found.target[rows].tolist()}
         splits[name] = Dataset.from_dict(columns, features=features)

@@ -37,39 +37,28 @@ FIELDS: tuple[Field, ...] = (
     *PLAIN_HEADS,
     same("vocab_size", "initializer_range", "tie_word_embeddings"),
 )
-# GPT-2 and GPT-J may leave it open: the default is four times the model's width
-INNER_SIZE = Field(
-    to_ours=lambda config: {"intermediate_size": config.n_inner or 4 * config.n_embd},
-    to_native=lambda config: {"n_inner": config.intermediate_size},
+GPT2_FIELDS: tuple[Field, ...] = (
+    *FIELDS,
+    # They may leave it open: the default is four times the model's width
+    Field(
+        to_ours=lambda config: {"intermediate_size": config.n_inner or 4 * config.n_embd},
+        to_native=lambda config: {"n_inner": config.intermediate_size},
+    ),
+    same("use_cache"),
+    renamed(hidden_act="activation_function"),
 )
-
-
-def gpt_heads(name: str, language_model: str) -> dict[str, Head]:
-    """Return the heads of the models whose classes are called `name`."""
-    return {
-        "base": Head(f"{name}Model"),
-        "lm": Head(language_model, {"lm_head": "lm_head"}),
-        "sequence": Head(f"{name}ForSequenceClassification", {"score": "score"}),
-    }
-
+SCALED = Field(
+    to_ours=lambda config: {"attention_scale": None if config.scale_attn_weights else 1.0},
+    to_native=lambda config: {"scale_attn_weights": config.attention_scale != 1.0},
+)
 
 GPT2 = Architecture(
     name="gpt2",
     config_class=VanillaDecoderConfig,
     prefix="transformer.",
-    fields=(
-        *FIELDS,
-        INNER_SIZE,
-        same("use_cache"),
-        renamed(hidden_act="activation_function"),
-        Field(
-            to_ours=lambda config: {"attention_scale": None if config.scale_attn_weights else 1.0},
-            to_native=lambda config: {"scale_attn_weights": config.attention_scale != 1.0},
-        ),
-        constant(position_embedding_type="learned"),
-    ),
+    fields=(*GPT2_FIELDS, SCALED, constant(position_embedding_type="learned")),
     parts=(Part(GPT2_STACK),),
-    heads=gpt_heads("GPT2", "GPT2LMHeadModel"),
+    heads=decoder_heads("GPT2", language_model="GPT2LMHeadModel"),
 )
 
 # GPT is post-LN and has its own names of activations
@@ -90,7 +79,7 @@ OPENAI_GPT = Architecture(
         constant(position_embedding_type="learned", norm_placement="post", initialization="normal"),
     ),
     parts=(Part(BLOCK | {"embed_tokens": "tokens_embed", "embeddings.positions.embed_positions": "positions_embed"}),),
-    heads=gpt_heads("OpenAIGPT", "OpenAIGPTLMHeadModel"),
+    heads=decoder_heads("OpenAIGPT", language_model="OpenAIGPTLMHeadModel"),
 )
 
 # GPT-J has attention and feed-forward side by side, and interleaved rotary positions
@@ -123,10 +112,7 @@ GPTJ = Architecture(
     config_class=VanillaDecoderConfig,
     prefix="transformer.",
     fields=(
-        *FIELDS,
-        INNER_SIZE,
-        same("use_cache"),
-        renamed(hidden_act="activation_function"),
+        *GPT2_FIELDS,
         ROTARY_DIM,
         constant(position_embedding_type="rotary", rope_interleaved=True),
         constant(block_layout="parallel_shared_norm", attention_bias=False, initialization="normal"),
@@ -178,11 +164,7 @@ OPT = Architecture(
         constant(position_embedding_type="learned", position_offset=2, norm_eps=1e-5, initialization="normal"),
     ),
     parts=(Part(OPT_STACK, native="decoder."),),
-    heads={
-        "base": Head("OPTModel"),
-        "lm": Head("OPTForCausalLM", {"lm_head": "lm_head"}),
-        "sequence": Head("OPTForSequenceClassification", {"score": "score"}),
-    },
+    heads=decoder_heads("OPT"),
 )
 
 COMMON: tuple[Field, ...] = (
@@ -251,18 +233,11 @@ VARIANTS = (
         config_class=VanillaDecoderConfig,
         prefix="transformer.",
         fields=(
-            *FIELDS,
-            INNER_SIZE,
-            same("use_cache"),
-            renamed(hidden_act="activation_function"),
+            *GPT2_FIELDS,
+            SCALED,
             Field(
-                lambda config: {
-                    "num_key_value_heads": 1 if config.multi_query else config.n_head,
-                    "attention_scale": None if config.scale_attn_weights else 1.0,
-                },
-                lambda config: {
-                    "multi_query": is_multi_query(config), "scale_attn_weights": config.attention_scale != 1.0
-                },
+                lambda config: {"num_key_value_heads": 1 if config.multi_query else config.n_head},
+                lambda config: {"multi_query": is_multi_query(config)},
             ),
             constant(position_embedding_type="learned", initialization="normal"),
         ),

@@ -102,11 +102,13 @@ SQUARE_HEAD_DIM = Field(
 INTERLEAVED = constant(rope_interleaved=True)
 
 
-def decoder_heads(name: str, *fields: Field, ignored: tuple[str, ...] = ()) -> dict[str, Head]:
+def decoder_heads(
+    name: str, *fields: Field, language_model: str | None = None, ignored: tuple[str, ...] = ()
+) -> dict[str, Head]:
     """Return the heads of the decoders whose classes are called `name`; `fields` are the language model's."""
     return {
         "base": Head(f"{name}Model", ignored=ignored),
-        "lm": Head(f"{name}ForCausalLM", {"lm_head": "lm_head"}, fields, ignored),
+        "lm": Head(language_model or f"{name}ForCausalLM", {"lm_head": "lm_head"}, fields, ignored),
         "sequence": Head(f"{name}ForSequenceClassification", {"score": "score"}, ignored=ignored),
     }
 

@@ -113,26 +113,23 @@ def image_heads(name: str) -> dict[str, Head]:
     }
 
 
-VIT = Architecture(
-    name="vit",
-    config_class=VanillaImageEncoderConfig,
-    prefix="vit.",
-    fields=(*ENCODER, CLASS_TOKEN, STRIDE),
-    parts=(Part(STACK),),
-    heads=image_heads("ViT"),
-    read=read_bare_options,
-)
+def vit_kin(name: str, native: str, *fields: Field) -> Architecture:
+    """Return an encoder with a class token and ViT's heads, whose classes are called `native`."""
+    return Architecture(
+        name,
+        VanillaImageEncoderConfig,
+        (*ENCODER, CLASS_TOKEN, STRIDE, *fields),
+        (Part(STACK),),
+        image_heads(native),
+        prefix=f"{name}.",
+        read=read_bare_options,
+    )
+
+
+VIT = vit_kin("vit", "ViT")
 
 # DeiT (Touvron et al. 2021) has a second token, which follows a teacher
-DEIT = Architecture(
-    name="deit",
-    config_class=VanillaImageEncoderConfig,
-    prefix="deit.",
-    fields=(*ENCODER, CLASS_TOKEN, STRIDE, constant(use_distillation_token=True)),
-    parts=(Part(STACK),),
-    heads=image_heads("DeiT"),
-    read=read_bare_options,
-)
+DEIT = vit_kin("deit", "DeiT", constant(use_distillation_token=True))
 
 # ViT-MSN (Assran et al. 2022) was trained without labels on masked views
 VIT_MSN = Architecture(

@@ -114,7 +114,8 @@ def test_ids_of_any_type_have_the_same_vectors(dtype: torch.dtype) -> None:
 # --------------------------------------------------------------------------------------- logits beside the stack
 def wide(longest: int = 3, buckets: int = 50) -> WideLogits:
     torch.manual_seed(0)
-    part = WideLogits(longest, buckets, 4, PAD).double()
+    config = VanillaEncoderConfig(wide_max_ngram=longest, wide_buckets=buckets, num_labels=4, pad_token_id=PAD)
+    part = WideLogits(config).double()
     torch.nn.init.normal_(part.ngram_logits.weight)
     return part
 
