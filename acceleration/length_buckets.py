@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vanillaformer.configuration.options import POSITION_CHOICES
 from vanillaformer.modeling.parts.packed_texts import packed
+from vanillaformer.modeling.parts.positions import NoPositions
 
 CALL_OVERHEAD = 2**15
 """Scores of a head that could be computed in the time that one more call of attention takes."""
@@ -72,8 +72,8 @@ def packed_masks(stack: Any, position_ids: Any, attention_mask: Any, rows: int) 
 def takes_buckets(stack: Any) -> bool:
     """Tell whether attention has no windows and no biases, which are for whole rows, and is computed for any batch."""
     everywhere = set(stack.layer_types) == {"full_attention"}
-    biased = POSITION_CHOICES[stack.config.position_embedding_type].is_biased
-    return stack.config._attn_implementation == "sdpa" and everywhere and not biased
+    unbiased = type(stack.embeddings.positions).score_bias is NoPositions.score_bias
+    return stack.config._attn_implementation == "sdpa" and everywhere and unbiased
 
 
 def length_buckets(position_ids: torch.Tensor | None, attention_mask: Any, rows: int) -> LengthBuckets | None:

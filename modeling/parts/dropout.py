@@ -27,7 +27,7 @@ class Dropout(nn.Dropout):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         retained = round((1 - self.p) * 2**16)  # of 2^16 equally likely numbers
-        plain = type(input) is torch.Tensor and input.device.type == "cpu" and not torch.compiler.is_compiling()
+        plain = type(input) is torch.Tensor and input.is_cpu and not torch.compiler.is_compiling()
         plain = plain and not torch._C._are_functorch_transforms_active()  # vmap cannot draw in place
         if not (self.training and 0 < retained < 2**16 and plain):
             return super().forward(input)
