@@ -48,6 +48,10 @@ CHANGING = "dropout|token_id|use_cache|^tie_|^(decoder_)?vocab_size"  # fields t
 ROW = re.compile(rb" +\| (\w+) +\|")
 
 
+FOLDED: dict[tuple[Definition, str], Source] = {}
+"""Definitions without what their facts of a config rule out: the next config has most of these facts, too."""
+
+
 class ModelCode:
     """The definitions that classes of a model need.
 
@@ -120,13 +124,16 @@ class ModelCode:
     def _folded(self, definition: Definition) -> Source:
         """Return the text of a definition without the branches that the config rules out."""
         if definition not in self.folded:
-            module = read_module(definition.module)
-            text = module.text[module.offsets[definition.first] : module.offsets[definition.last]].decode()
-            known, namespace = Known(**self.facts), vars(import_module(definition.module))
-            name = getattr(definition.node, "name", "")
-            cls = namespace[name] if isinstance(definition.node, ast.ClassDef) else object
-            itself = known if issubclass(cls, PreTrainedConfig) else Known(config=known)
-            self.folded[definition] = folded(Source(text), {**namespace, "config": known, "self": itself})
+            text, words = definition_text(definition)
+            facts = {name: self.facts[name] for name in sorted(self.facts.keys() & words)}
+            key = definition, repr(facts)
+            if key not in FOLDED:
+                known, namespace = Known(**facts), vars(import_module(definition.module))
+                name = getattr(definition.node, "name", "")
+                cls = namespace[name] if isinstance(definition.node, ast.ClassDef) else object
+                itself = known if issubclass(cls, PreTrainedConfig) else Known(config=known)
+                FOLDED[key] = folded(Source(text), {**namespace, "config": known, "self": itself})
+            self.folded[definition] = FOLDED[key]
         return self.folded[definition]
 
     def _edits(self, source: Source, node: ast.AST, definition: Definition) -> Iterator[Edit]:
@@ -261,6 +268,14 @@ def types_in_models(config: VanillaConfig, classes: list[type]) -> set[type]:
     finally:
         hook.remove()
     return {base for cls in found for base in cls.__mro__}
+
+
+@cache
+def definition_text(definition: Definition) -> tuple[str, frozenset[str]]:
+    """Return the text of a definition, and the words in it."""
+    module = read_module(definition.module)
+    text = module.text[module.offsets[definition.first] : module.offsets[definition.last]].decode()
+    return text, frozenset(re.findall(r"\w+", text))
 
 
 @cache

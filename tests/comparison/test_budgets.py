@@ -144,9 +144,7 @@ def test_runs_on_other_data_are_not_compared(tmp_path, monkeypatch, in_process, 
     assert "2 of 2 trainings have ended before." in capsys.readouterr().out
     before = records(tmp_path)
     write_data(tmp_path, seed=1)
-    with pytest.raises(
-        SystemExit, match="a-1 and 1 more: train data: 160 rows of other content; validation data: 20 rows"
-    ):
+    with pytest.raises(SystemExit, match=r"a-1 and 1 more: train data: 160 rows .*; validation data: 20 rows"):
         program.main(["plan.yaml", "--output_dir", "out"])
     assert records(tmp_path) == before
     program.main(["plan.yaml", "--output_dir", "out", "--overwrite"])
@@ -166,7 +164,5 @@ def test_scores_on_other_validation_rows_are_not_compared(tmp_path, monkeypatch,
         "variants": {"a": {}, "b": {"max_validation_samples": 10}},
         "seeds": [1],
     }
-    with pytest.raises(
-        ValueError, match=r"runs-b-1 was validated on other rows than runs-a-1 \(rows 20 then, 10 now\)"
-    ):
+    with pytest.raises(ValueError, match=r"runs-b-1 was validated on other rows than runs-a-1 \(rows 20 .* 10 now"):
         compared(tmp_path, **plan)

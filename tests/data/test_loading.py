@@ -141,10 +141,7 @@ def test_hub_data_and_its_withheld_test_labels(monkeypatch, capsys):
     [
         ({"test": classes([0, 1])}, r"no split 'train'; its splits are: test"),
         ({"train": classes([0, -1])}, r"split train, row 2: label -1 is not one of the 2 classes"),
-        (
-            {"train": classes([0, 1]).rename_column("text", "review")},
-            r"split train has no column 'text' \(--text_column\)",
-        ),
+        ({"train": classes([0, 1]).rename_column("text", "review")}, r"split train .* 'text' .--text_column"),
         (ConnectionError("no route"), r"--dataset some/data plain cannot be loaded: no route"),
     ],
 )
@@ -162,10 +159,7 @@ def test_bad_hub_data(monkeypatch, splits, message):
         ({"train_file": "a.xlsx"}, r"unknown extension '.xlsx', use .csv, .tsv"),
         ({"train_file": "empty.csv"}, r"empty.csv.*the file is empty"),
         ({"train_file": "header.csv"}, r"header.csv has no rows"),
-        (
-            {"train_file": "pairs.csv"},
-            r"pairs.csv has no column 'source' \(--source_column\); its columns are: en, de",
-        ),
+        ({"train_file": "pairs.csv"}, r"pairs.csv has no column 'source' \(--source_column\); .* en, de"),
         ({"train_file": "pairs.jsonl"}, r"pairs.jsonl has no column 'source'"),
         ({"train_file": "hole.jsonl"}, r"hole.jsonl, row 2: the target is empty \(2 such rows\)"),
         ({"train_file": "hole.csv"}, r"hole.csv, row 1: the source is empty \(1 such rows\)"),
@@ -175,10 +169,7 @@ def test_bad_hub_data(monkeypatch, splits, message):
         ({"train_file": "latin.txt", "train_target_file": "latin.txt"}, r"latin.txt is not UTF-8"),
         ({"train_file": "a.txt"}, r"give its translation, line by line, as --train_target_file"),
         ({"train_file": "a.txt", "train_target_file": "b.txt"}, r"a.txt has 2 lines and .*b.txt has 3"),
-        (
-            {"train_file": "a.txt", "train_target_file": "pairs.csv"},
-            r"--train_target_file is for translation from .txt files",
-        ),
+        ({"train_file": "a.txt", "train_target_file": "pairs.csv"}, r"--train_target_file is for .* .txt files"),
         ({"train_target_file": "a.txt"}, r"--train_target_file needs --train_file"),
         ({"validation_file": "a.txt"}, r"--validation_file needs --train_file"),
         ({"train_file": "pairs.csv", "test_target_file": "a.txt"}, r"--test_target_file needs --test_file"),

@@ -56,15 +56,11 @@ def test_hub_data_with_a_column_of_splits(monkeypatch):
         (
             ["train", "unsupervised"],
             {},
-            r"a.jsonl, row 2: 'unsupervised' in --split_column 'split' names no split .known are train, vali",
+            r"a.jsonl, row 2: 'unsupervised' in .* 'split' names .* .known are train, vali",
         ),
         (["train", None], {}, r"a.jsonl, row 2: None in --split_column 'split' names no split"),
         (["test", "dev"], {}, r"a.jsonl: no row has 'train' in --split_column 'split'"),
-        (
-            ["train"],
-            {"split_column": "part"},
-            r"has no column 'part' \(--split_column\); its columns are: split, text",
-        ),
+        (["train"], {"split_column": "part"}, r"has no column 'part' \(--split_column\); its columns.* split, text"),
         (["train"], {"test_file": "a.jsonl"}, r"--split_column split finds the splits in --train_file: give no --tes"),
         (["train"], {"train_file": None}, r"--split_column split needs --train_file or a --dataset on the Hub"),
     ],
@@ -159,10 +155,7 @@ def test_test_part_beside_a_validation_file(tmp_path):
     [
         ({"test_fraction": 1.0}, r"--test_fraction 1.0: it must lie between 0"),
         ({"test_fraction": -0.1}, r"--test_fraction -0.1"),
-        (
-            {"test_fraction": 0.6, "validation_fraction": 0.4},
-            r"--validation_fraction 0.4 and --test_fraction 0.6 leav",
-        ),
+        ({"test_fraction": 0.6, "validation_fraction": 0.4}, r"--validation_fraction 0.4 and --test_fraction 0.6"),
         ({"test_fraction": 0.1, "test_file": "same"}, r"--test_fraction 0.1: there is test data already"),
         ({"hold_out": "end", "validation_fraction": 0.996}, r"--hold_out end leaves nothing for train of 200 rows"),
     ],

@@ -118,9 +118,7 @@ def test_columns_inside_a_struct(tmp_path):
     named = {"source_column": "translation.en", "target_column": "translation.de"}
     _, stream = open_stream("translation", train_file=path, validation_file=path, **named)
     assert stream_rows(stream)[0] == {"source": "e0", "target": "d0"}
-    with pytest.raises(
-        ValueError, match=r"has no column 'translation.fr' \(--target_column\); its columns are: trans"
-    ):
+    with pytest.raises(ValueError, match=r"has no column 'translation.fr' \(--target_column\); .*: trans"):
         open_stream("translation", train_file=path, **named | {"target_column": "translation.fr"})
 
 
@@ -153,9 +151,7 @@ def test_first_rows_are_held_out(tmp_path, capsys):
     assert list(texts["validation"]["text"]) == TEXTS[:3]
     assert [row["text"] for row in stream_rows(stream)] == TEXTS[3:20]  # the third once more would leak
     assert "a.txt: the first 3 rows are held out for validation." in capsys.readouterr().out
-    with pytest.raises(
-        ValueError, match=r"a.txt: --streaming finds no rows for train in addition to the 21 held out: give a smaller"
-    ):
+    with pytest.raises(ValueError, match=r"a.txt: --streaming finds no rows for train in addition to the 21 held"):
         open_stream("causal", train_file=path)
 
 

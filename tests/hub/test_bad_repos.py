@@ -262,9 +262,7 @@ def test_native_weights_may_hold_more_than_the_model_and_nothing_less(tmp_path):
     edit(tmp_path, architectures=["BertForMaskedLM"])
     saved_folder(str(tmp_path))
     edit(tmp_path, architectures=["BertForQuestionAnswering"])
-    with pytest.raises(
-        ValueError, match=r"has weights without qa_outputs\.bias, qa_outputs\.weight, which a BertForQ"
-    ):
+    with pytest.raises(ValueError, match=r"has weights without qa_outputs\.bias, qa_outputs\.weight, .* BertForQ"):
         saved_folder(str(tmp_path))
     edit(tmp_path, architectures=["Tensor"])
     with pytest.raises(ValueError, match=r"architectures=\['Tensor'\] .* a class of transformers for a BertConfig"):

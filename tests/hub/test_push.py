@@ -215,9 +215,7 @@ def test_without_a_network_it_is_said(saved, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", WRITE)  # this process itself is offline: tests/conftest.py
     with pytest.raises(SystemExit, match="HF_HUB_OFFLINE is set: the Hub is not asked, and ann/x is not"):
         push.main([str(saved("decoder")), "ann/x"])
-    with pytest.raises(
-        ValueError, match="--model ann/x is not a directory, nor can it be read from the Hub: HF_HUB_OFFLINE is set"
-    ):
+    with pytest.raises(ValueError, match=r"--model ann/x is not a directory, nor .*: HF_HUB_OFFLINE is set"):
         saved_folder("ann/x")
 
 

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from vanillaformer import PRESETS, preset
 from vanillaformer.acceleration.plug_in import switched_off
 from vanillaformer.configuration import VanillaConfig
+from vanillaformer.hub import remote_code
 from vanillaformer.hub.remote_code import auto_classes
 
 from .random_configs import LENGTH, NEW, random_fields
@@ -148,3 +149,16 @@ def test_random_configs(number: int, tmp_path: Path) -> None:
         except (ValueError, StrictDataclassError):
             continue
     check(config, tmp_path, ALL_KINDS[kind][1].__name__)
+
+
+def test_the_code_of_a_config_is_made_once_and_that_of_another_anew(tmp_path: Path, monkeypatch) -> None:
+    made, files_of, config = [], remote_code.files_of, toy_config("decoder")
+    monkeypatch.setattr(remote_code, "FILES", {})
+    monkeypatch.setattr(remote_code, "files_of", lambda *given: made.append(given) or files_of(*given))
+    texts = []
+    for number, norm in enumerate(("layer_norm", "layer_norm", "rms_norm", "layer_norm")):
+        config.norm = norm
+        config.save_pretrained(tmp_path / str(number))
+        texts.append((tmp_path / str(number) / "modeling_vanilla_decoder.py").read_text())
+    assert texts[0] == texts[1] == texts[3] != texts[2]
+    assert len(made) == 2

@@ -1,14 +1,19 @@
 """One tiny run of each kind for all tests, of all workers."""
 
 import os
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pytest
 from filelock import FileLock
 from script_runs import PROGRAMS, pictures, train
+
+from vanillaformer.training.report.card import descriptions
+from vanillaformer.training.trainer import account
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,12 +26,28 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory):
         yield
 
 
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of a model or its config, and of numbers, that is computed once for each config."""
+    found: dict[Any, Any] = {}
+
+    def known(model: Any, *numbers: int | None) -> Any:
+        config = getattr(model, "config", model)
+        key = type(model), repr(config), config._attn_implementation, numbers
+        if key not in found:
+            found[key] = function(model, *numbers)
+        return found[key]
+
+    return known
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cheap_runs():
-    """Runs without pictures, but for those of `trained`, which read the names that are to be classified once."""
+    """Runs without pictures, but for those of `trained`, which read names and count operations of a config once."""
     names = import_module("vanillaformer.data.embedded")
     with pytest.MonkeyPatch.context() as patch, pictures(drawn=False):
         patch.setattr(names, "language_names", cache(names.language_names))
+        patch.setattr(account, "text_flops", once(account.text_flops))
+        patch.setattr(descriptions, "count_flops", once(descriptions.count_flops))
         yield
 
 

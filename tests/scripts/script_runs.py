@@ -253,7 +253,7 @@ Setup = Callable[[int, Path], None]
 def train_as_rank(job: str, rank: int, port: int, argv: Sequence[str], setups: Sequence[Setup]) -> None:
     """Run a training program as one of two processes, as torchrun starts them, after `setup(rank, folder)`."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), VANILLAFORMER_REMOTE_CODE="off")  # it takes long
     for setup in setups:
         setup(rank, Path(argv[argv.index("--output_dir") + 1]))
     PROGRAMS[job][0].train(argv)
@@ -273,15 +273,21 @@ def train_together(job: str, folder: Path, *options: str, setups: Sequence[Setup
     assert [process.exitcode for process in ranks] == [exitcode] * 2
 
 
-def nan_in_second(rank: int, folder: Path) -> None:
-    """Let the loss of the second process be no number at step 3."""
+def nan_loss(*steps: int) -> Any:
+    """Return a context in which the loss of these steps is no number."""
     compute = RunTrainer.compute_loss
 
     def spoiled(trainer: RunTrainer, model: Any, *details: Any, **keywords: Any) -> Any:
         loss = compute(trainer, model, *details, **keywords)
-        return loss * float("nan") if model.training and rank == 1 and trainer.state.global_step == 2 else loss
+        return loss * float("nan") if model.training and trainer.state.global_step + 1 in steps else loss
 
-    RunTrainer.compute_loss = spoiled  # type: ignore[method-assign]
+    return mock.patch.object(RunTrainer, "compute_loss", spoiled)
+
+
+def nan_in_second(rank: int, folder: Path) -> None:
+    """Let the loss of the second process be no number at step 3."""
+    if rank == 1:
+        nan_loss(3).start()
 
 
 def note_dropped_layers(rank: int, folder: Path) -> None:

@@ -1,10 +1,12 @@
 """The card that a run leaves: its code runs, with the package and without, and a person's edits stay."""
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -25,12 +27,11 @@ SHORT = ("--max_steps", "2", "--eval_steps", "2")
 RUNNER = """
 import contextlib, io, importlib.abc, json, os, sys, traceback
 
-if sys.argv[3] == "without":
-    class Absent(importlib.abc.MetaPathFinder):
-        def find_spec(self, name, path=None, target=None):
-            if name.partition(".")[0] == "vanillaformer":
-                raise ModuleNotFoundError(name)
-    sys.meta_path.insert(0, Absent())
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "vanillaformer":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
 import torch, transformers.generation.utils, transformers.trainer_utils
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 assert "vanillaformer" not in sys.modules
@@ -67,22 +68,18 @@ def printed(cards: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
     """What the blocks of code of each card print."""
     blocks = {name: re.findall(r"```python\n(.*?)```", card, re.DOTALL) for name, card in cards.items()}
     assert {name: len(found) for name, found in blocks.items()} == dict.fromkeys(RUNS, 2)
-    home = tmp_path_factory.mktemp("home")
+    home, printed = tmp_path_factory.mktemp("home"), {}
+    codes, found = home / "codes.json", home / "found.json"
+    codes.write_text(json.dumps({name: code for name, (_, code) in blocks.items()}))
+    command = [sys.executable, "-c", RUNNER, codes, found]
     env = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    results = {}
-    for number, kind in enumerate(("with", "without")):
-        codes, found = home / f"{kind}.json", home / f"{kind}_found.json"
-        codes.write_text(json.dumps({name: block[number] for name, block in blocks.items()}))
-        done = subprocess.run(
-            [sys.executable, "-c", RUNNER, codes, found, kind],
-            env=env,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        results[kind] = json.loads(found.read_text())
-    return results
+    done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, (code, _) in blocks.items():
+        with redirect_stdout(io.StringIO()) as output:
+            exec(compile(code, name, "exec"), {})
+        printed[name] = output.getvalue()
+    return {"with": printed, "without": json.loads(found.read_text())}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the programs run in forks")

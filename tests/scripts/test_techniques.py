@@ -1,8 +1,6 @@
 """Techniques of training, in whole runs: they do what they say, and a resumed run ends as an uninterrupted one."""
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,14 +10,12 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from script_runs import adding, arguments, assert_equal_weights, kill_in_step, logged, record, train, weights
+from script_runs import adding, arguments, assert_equal_weights, kill_in_step, logged, nan_loss, record, train, weights
 from transformers import AutoModelForCausalLM, TrainerCallback
 
-from vanillaformer.training import run
 from vanillaformer.training import run as runs
 from vanillaformer.training.run_folder.files import TEACHERS
 from vanillaformer.training.trainer import distillation
-from vanillaformer.training.trainer.trainer import RunTrainer
 
 
 def metrics(folder: Path) -> dict[str, float]:
@@ -162,19 +158,6 @@ def test_lora(base: str, job: str, targets: list[str], heads: set[str], trained,
 
 
 # ------------------------------------------------------------------------------------------------- what goes wrong
-@contextmanager
-def nan_loss(*steps: int) -> Iterator[None]:
-    """Let the loss of these steps be no number."""
-    compute = RunTrainer.compute_loss
-
-    def spoiled(trainer: RunTrainer, model: Any, *details: Any, **keywords: Any) -> Any:
-        loss = compute(trainer, model, *details, **keywords)
-        return loss * float("nan") if model.training and trainer.state.global_step + 1 in steps else loss
-
-    with mock.patch.object(RunTrainer, "compute_loss", spoiled):
-        yield
-
-
 def test_nan_loss_stops_before_it_spoils_anything(trained, tmp_path: Path) -> None:
     message = (
         r"NaN or infinite at step 4 \(learning rate 0.00\d+\); .* the last checkpoint is .*checkpoint-2\. Try a lower"
@@ -241,7 +224,7 @@ def test_unwritable_folder(reason: str, tmp_path: Path, monkeypatch) -> None:
     folder = tmp_path / "file" / "run" if reason == "no folder" else tmp_path / "run"
     if reason == "read-only":  # simulated: root may write everywhere
         monkeypatch.setattr(Path, "write_text", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
-    monkeypatch.setattr(run, "prepare_tokenizers", lambda *_: pytest.fail("work was begun"))
+    monkeypatch.setattr(runs, "prepare_tokenizers", lambda *_: pytest.fail("work was begun"))
     with pytest.raises(ValueError, match=r"--output_dir .*run cannot be written to \("):
         train("causal", folder)
 

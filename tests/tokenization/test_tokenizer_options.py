@@ -28,7 +28,5 @@ def test_room_is_what_special_tokens_leave():
     options = TrainingOptions(vocab_size=10, special_tokens=("<pad>", "<unk>"), unk_token="<unk>")
     assert (options.room, options.unk_id) == (8, 1)
     options.require_room(8, "eight letters")
-    with pytest.raises(
-        ValueError, match="vocab_size=10 is too small: 2 special tokens and nine letters need at least 11"
-    ):
+    with pytest.raises(ValueError, match=r"vocab_size=10 is too small: 2 special .* nine letters .* 11"):
         options.require_room(9, "nine letters")

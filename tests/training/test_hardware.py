@@ -11,19 +11,20 @@ import torch
 from vanillaformer.training import hardware
 from vanillaformer.training.trainer import callbacks
 
-# Prints the page faults of 20 tensors of 64 MiB, one after the other, behind a line that prepares the process.
+# Prints the page faults of 20 tensors of 64 MiB, one after the other, before freed memory is kept and afterwards.
 FAULTS = """
 import resource
 import ctypes
 import torch
 from vanillaformer.training.hardware import keep_freed_memory
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: whether there are huge pages depends on the moment
-{}
-torch.ones(2**24)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(20):
+for prepare in (bool, keep_freed_memory):
+    kept = prepare()
     torch.ones(2**24)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.ones(2**24)
+    print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
@@ -52,14 +53,8 @@ def set_threads(monkeypatch) -> list[int]:
 @pytest.mark.parametrize(
     ("cores", "busy", "allowed", "threads"),
     [
-        (8, 0, 8, 8),
-        (8, 3, 8, 5),
-        (8, 3.4, 8, 5),
-        (8, 7, 8, 1),
-        (2, 1, 2, 1),
-        (2, 0.1, 2, 2),
-        (64, 0, 4, 4),
-        (64, 0, 99, 8),
+        *((8, 0, 8, 8), (8, 3, 8, 5), (8, 3.4, 8, 5), (8, 7, 8, 1)),
+        *((2, 1, 2, 1), (2, 0.1, 2, 2), (64, 0, 4, 4), (64, 0, 99, 8)),
     ],
 )
 def test_threads_are_as_many_as_cores_are_free(monkeypatch, set_threads, cores, busy, allowed, threads) -> None:
@@ -96,22 +91,18 @@ def test_own_time_is_measured() -> None:
     assert 0 <= idle <= elapsed * psutil.cpu_count() + 0.1  # counted in hundredths of a second, core by core
 
 
-def faults(line: str, **environment: str) -> int:
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", FAULTS.format(line)]
-    return int(subprocess.run(command, env=own | environment, check=True, capture_output=True, text=True).stdout)
-
-
 @pytest.mark.skipif("linux" not in sys.platform or os.confstr("CS_GNU_LIBC_VERSION") is None, reason="not glibc")
-def test_memory_is_taken_from_the_system_once() -> None:
+@pytest.mark.parametrize("own", [{}, {"MALLOC_ARENA_MAX": "4"}])
+def test_memory_is_taken_from_the_system_once_but_settings_of_the_users_own_stay(own: dict[str, str]) -> None:
     """A tensor in new memory costs a fault for each page; the first may still be one."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", FAULTS]
+    done = subprocess.run(command, env=others | own, check=True, capture_output=True, text=True)
+    (_, before), (kept, after) = map(str.split, done.stdout.splitlines())
     pages = 64 * 2**20 // resource.getpagesize()
-    assert faults("") >= 20 * pages
-    assert faults("assert keep_freed_memory()") < 2 * pages
-
-
-def test_settings_of_the_users_own_stay() -> None:
-    assert faults("assert not keep_freed_memory()", MALLOC_ARENA_MAX="4") >= 0
+    assert kept == str(not own)
+    assert int(before) >= 20 * pages
+    assert own or int(after) < 2 * pages
 
 
 @pytest.mark.parametrize(

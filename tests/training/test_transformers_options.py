@@ -78,15 +78,9 @@ def test_refused_options(name: str, capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            "--dataloader_persistent_workers true",
-            "--dataloader_persistent_workers True needs --dataloader_num_workers",
-        ),
+        ("--dataloader_persistent_workers true", "--dataloader_persistent_workers True needs --dataloader_num_w"),
         ("--dataloader_prefetch_factor 2", "--dataloader_prefetch_factor 2 needs --dataloader_num_workers"),
-        (
-            "--dataloader_multiprocessing_context spawn",
-            "--dataloader_multiprocessing_context spawn needs --dataloader",
-        ),
+        ("--dataloader_multiprocessing_context spawn", "--dataloader_multiprocessing_context spawn needs --data"),
         ("--hub_strategy all_checkpoints", "--hub_strategy all_checkpoints is not supported"),
         ("--hub_strategy every_save", "--hub_strategy every_save is not supported"),
         ("--debug tpu_metrics_debug", "is not supported: choose underflow_overflow"),

@@ -93,6 +93,14 @@ def assert_same_gradients(found: dict[str, torch.Tensor], expected: dict[str, to
         assert (found[name] - value).norm() <= 1e-10 * value.norm() + 1e-12 * scale, name
 
 
+def assert_packed_as_padded(model: Any, packed: dict[str, Any], alone: dict[str, Any], **options: Any) -> None:
+    """The loss and the gradients of two batches are equal."""
+    loss, found = gradients(model, packed, **options)
+    expected_loss, expected = gradients(model, alone, **options)
+    assert_close(loss, expected_loss, "loss", 1e-12)
+    assert_same_gradients(found, expected)
+
+
 def test_every_pair_is_packed_once_with_less_padding():
     rows = pairs()
     batch = PackedPairs(toy("encoder_decoder"), padded)(rows)
@@ -107,35 +115,21 @@ def test_every_pair_is_packed_once_with_less_padding():
         assert real.float().mean() > 1.5 * sum(pair[side] for pair in LENGTHS) / padded(rows)[ids].numel()
 
 
-@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("window", [{}, {"sliding_window": 3}], ids=["whole", "window"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("choices", position_choices(), ids=lambda choices: "-".join(choices.values()))
 def test_loss_and_gradients_are_those_of_the_padded_batch(choices, implementation, window):
-    model = toy("encoder_decoder", **choices, **({"sliding_window": window} if window else {})).double()
-    model.set_attn_implementation(implementation)
-    check_packing(model, OFF)
-    options: dict[str, Any] = {"labeled_only": True, "return_logits": False}
-    loss, found = gradients(model, PackedPairs(model, padded)(pairs()), **options)
-    expected_loss, expected = gradients(model, padded(pairs()), **options)
-    assert_close(loss, expected_loss, "loss", 1e-12)
-    assert_same_gradients(found, expected)
-
-
-@pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("choices", position_choices(), ids=lambda choices: "-".join(choices.values()))
-def test_texts_have_the_loss_and_gradients_of_the_padded_batch(choices, implementation, window):
-    model = classifier(**choices, **({"sliding_window": window} if window else {}))
-    model.set_attn_implementation(implementation)
-    check_packing(model, OFF)
-    packed = PackedTexts(model, padded_texts)(texts())
+    translator, of_texts = toy("encoder_decoder", **choices, **window).double(), classifier(**choices, **window)
+    for model in (translator, of_texts):
+        model.set_attn_implementation(implementation)
+        check_packing(model, OFF)
+    packed = PackedPairs(translator, padded)(pairs())
+    assert_packed_as_padded(translator, packed, padded(pairs()), labeled_only=True, return_logits=False)
+    packed = PackedTexts(of_texts, padded_texts)(texts())
     order = packed["labels"].tolist()
     assert sorted(order) == sorted(row["labels"] for row in texts())
     assert len(packed["input_ids"]) < len(order)
-    loss, found = gradients(model, packed)
-    expected_loss, expected = gradients(model, padded_texts(texts()))
-    assert_close(loss, expected_loss, "loss", 1e-12)
-    assert_same_gradients(found, expected)
+    assert_packed_as_padded(of_texts, packed, padded_texts(texts()))
 
 
 @pytest.mark.parametrize("choices", [choices for choices in position_choices() if "bias" not in str(choices)], ids=str)
@@ -146,11 +140,8 @@ def test_texts_in_groups_have_the_loss_and_gradients_of_the_padded_batch(choices
     assert (len(packed["input_ids"]) == 1) == grouped
     order = packed["labels"].tolist()
     assert sorted(order) == sorted(row["labels"] for row in texts())
-    loss, found = gradients(model, packed)
+    assert_packed_as_padded(model, packed, padded_texts(texts()))
     assert groups == ([[(2, 12), (3, 5), (2, 2)]] * len(model.model.layers) if grouped else [])
-    expected_loss, expected = gradients(model, padded_texts(texts()))
-    assert_close(loss, expected_loss, "loss", 1e-12)
-    assert_same_gradients(found, expected)
 
 
 WHOLE_ROWS: dict[str, dict[str, Any]] = {

@@ -82,9 +82,7 @@ def test_masked_texts_are_framed_each(encoder_tokenizer):
 def test_long_texts(decoder_tokenizer):
     rows = packed_rows(splits(), decoder_tokenizer, block_size=16, long_texts="skip")["train"]
     assert sum(len(documents(row)) for row in rows) == 5
-    with pytest.raises(
-        ValueError, match=r"row 6 \('a text that is longer than a row' ...\): the text has more than 1"
-    ):
+    with pytest.raises(ValueError, match=r"row 6 \('a text that is longer than a row' ...\): the text .* than 1"):
         packed_rows(splits(), decoder_tokenizer, block_size=16, long_texts="error")
 
 

@@ -1,5 +1,7 @@
 """The loss on held-out data is the mean over all targets, in whatever batches and order the rows come."""
 
+from functools import partial
+
 import pytest
 import torch
 from datasets import Dataset
@@ -28,35 +30,30 @@ def texts(tokenizer) -> list[list[int]]:
     return [tokenizer("abc def ghi " * 4)["input_ids"][:length] for length in LENGTHS]
 
 
-def causal(tokenizer):
-    torch.manual_seed(0)
-    rows = Dataset.from_dict({"input_ids": texts(tokenizer)})
-    model = VanillaDecoderForCausalLM(VanillaDecoderConfig(vocab_size=300, **SIZE))
-    return model, rows, DataCollatorForLanguageModeling(tokenizer, mlm=False)
+# Each with a model, its config and what makes batches of rows
+JOBS = {
+    "causal": (VanillaDecoderForCausalLM, VanillaDecoderConfig, partial(DataCollatorForLanguageModeling, mlm=False)),
+    "masked": (VanillaEncoderForMaskedLM, VanillaEncoderConfig, partial(RowMasking, mlm_probability=0.3)),
+    "translation": (
+        VanillaEncoderDecoderForConditionalGeneration, VanillaEncoderDecoderConfig,
+        partial(DataCollatorForSeq2Seq, label_pad_token_id=-100),
+    ),
+}  # fmt: skip
 
 
-def masked(tokenizer):
-    torch.manual_seed(0)
-    rows = Dataset.from_dict({"input_ids": texts(tokenizer)})
-    model = VanillaEncoderForMaskedLM(VanillaEncoderConfig(vocab_size=300, **SIZE))
-    return model, rows, RowMasking(tokenizer, mlm_probability=0.3)
-
-
-def translation(tokenizer):
+def made(name, tokenizer):
     torch.manual_seed(0)
     ids = texts(tokenizer)
     rows = Dataset.from_dict({"input_ids": ids, "labels": [row[::-1] for row in ids]})
-    model = VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderConfig(vocab_size=300, **SIZE))
-    return model, rows, DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100)
-
-
-JOBS = {"causal": causal, "masked": masked, "translation": translation}
+    model_class, config_class, collator = JOBS[name]
+    rows = rows if name == "translation" else rows.remove_columns("labels")
+    return model_class(config_class(vocab_size=300, **SIZE)), rows, collator(tokenizer)
 
 
 @pytest.fixture(params=JOBS)
 def job(request, decoder_tokenizer, encoder_tokenizer, translator_tokenizer):
     tokenizers = {"causal": decoder_tokenizer, "masked": encoder_tokenizer, "translation": translator_tokenizer}
-    return request.param, *JOBS[request.param](tokenizers[request.param])
+    return request.param, *made(request.param, tokenizers[request.param])
 
 
 def trainer(name, model, rows, collator, folder, size) -> Trainer:
@@ -98,7 +95,7 @@ def test_loss_is_the_mean_over_targets(job, size, tmp_path) -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_two_losses_are_the_means_over_the_targets_of_each(size, encoder_tokenizer, tmp_path) -> None:
-    _, rows, collator = masked(encoder_tokenizer)
+    _, rows, collator = made("masked", encoder_tokenizer)
     rows = rows.add_column("next_sentence_label", [0, 1, 1, 0, 1, 0, 1])
     model = VanillaEncoderForPreTraining(VanillaEncoderConfig(vocab_size=300, **SIZE)).eval()
     tokens, pairs = [], []
@@ -116,7 +113,7 @@ def test_two_losses_are_the_means_over_the_targets_of_each(size, encoder_tokeniz
 
 
 def test_without_a_target_there_is_no_loss(encoder_tokenizer, tmp_path) -> None:
-    model, rows, collator = masked(encoder_tokenizer)
+    model, rows, collator = made("masked", encoder_tokenizer)
     empty = Dataset.from_dict({"input_ids": [encoder_tokenizer("")["input_ids"]] * 3})  # [CLS] [SEP]
     one = trainer("masked", model, rows, collator, tmp_path, 2)
     one.compute_metrics, one.preprocess_logits_for_metrics = language_model_metrics(), token_scores(causal=False)
