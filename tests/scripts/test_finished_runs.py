@@ -135,7 +135,7 @@ def test_other_settings_and_shorter_runs_are_refused(more: tuple[str, ...], mess
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
-def test_new_test_data_is_scored(run: Path, tmp_path: Path) -> None:
+def test_new_test_data_is_scored(run: Path, tmp_path: Path, capfd) -> None:
     before, old = record(run), (run / "model.safetensors").read_bytes()
     write_csv(Path("test.csv"), ROWS[:9])
     assert again(run, "--test_file", "test.csv").metrics["test_loss"] > 0
@@ -147,9 +147,11 @@ def test_new_test_data_is_scored(run: Path, tmp_path: Path) -> None:
     assert (run / "predictions_test.jsonl").read_text() == (tmp_path / "anew" / "predictions_test.jsonl").read_text()
     assert (run / "README.md").read_text().lower().count("test") > 1
     assert (run / "model.safetensors").read_bytes() == old
-    made = (run / "predictions_test.jsonl").stat().st_mtime_ns
-    again(run, "--test_file", "test.csv")
-    assert (run / "predictions_test.jsonl").stat().st_mtime_ns == made
+    names = "predictions_test.jsonl", "model.safetensors"
+    made = [(run / name).stat().st_mtime_ns for name in names]
+    assert again(run, "--test_file", "test.csv").metrics == found["metrics"]
+    assert [(run / name).stat().st_mtime_ns for name in names] == made
+    assert "nothing to train" in capfd.readouterr().out
 
 
 def test_card_is_written_anew(run: Path) -> None:

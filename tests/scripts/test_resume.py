@@ -196,16 +196,6 @@ def test_a_profiled_model_is_not_profiled_again(tmp_path: Path, capfd) -> None:
     assert max(value.max() for value in factors) > 1.05
 
 
-def test_finished_run_is_not_trained_again(trained, tmp_path: Path, capfd) -> None:
-    folder = trained("translation")
-    before = (folder / "model.safetensors").stat().st_mtime_ns
-    metrics = record(folder)["metrics"]
-    run = train("translation", folder)
-    assert (folder / "model.safetensors").stat().st_mtime_ns == before
-    assert run.metrics == metrics
-    assert "nothing to train" in capfd.readouterr().out
-
-
 @pytest.mark.parametrize("job", ["translation", "classification"])
 def test_a_run_of_an_earlier_version_goes_on(job: str, trained, tmp_path: Path, capfd) -> None:
     """Its record lacks the flags that are new since then."""
