@@ -22,15 +22,10 @@ GROUPS = (
 
 
 class HelpPage:
-    """The options of dataclasses with their descriptions.
+    """The options of dataclasses with their descriptions, notes on some, and lists of names to end with, by title.
 
     An option's group is in its field's metadata, or else the `HELP_GROUP` of the class that declares it. Of
     transformers' own options the page shows those that a class names in `TRANSFORMERS_HELP`, others only if asked to.
-
-    Args:
-        types: The dataclasses.
-        notes: What else to say of an option, by its field.
-        names: Lists of names to end with, by title.
     """
 
     def __init__(self, types: Sequence[Any], notes: Mapping[str, str], names: Mapping[str, Sequence[str]]):

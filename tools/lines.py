@@ -11,7 +11,7 @@ BUDGETS = {
     "acceleration": (1_100, 10),
     "comparison": (1_380, 8),
     "configuration": (2_500, 20),
-    "console": (710, 7),
+    "console": (700, 7),
     "conversion": (5_780, 44),
     "data": (4_300, 25),
     "exploration": (2_700, 14),
