@@ -59,42 +59,27 @@ AT_LEAST_1 = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
     "vocab_size", "max_position_embeddings", "sliding_window", "relative_attention_num_buckets",
 )  # fmt: skip
-GREATER_THAN_0 = {"attention_scale": 0, "attn_logit_softcapping": 0.0, "final_logit_softcapping": -1.0}
-BOOLEANS = {
-    "scale_embedding": "yes", "embedding_norm": 1, "attention_bias": None, "rotary_layers": [1, 0],
-    "norm_weight": None, "norm_bias": "yes", "final_norm": 1, "mlp_bias": "no",
+WRONG: dict[str, list[tuple[str, Any]]] = {
+    "at least 1": [*((field, 0) for field in AT_LEAST_1), ("hidden_size", -8)],
+    "at least 0": [("dropout", -0.1), ("dropout", float("nan")), ("norm_eps", -1e-5), ("initializer_range", -0.02),
+                   ("position_offset", -1)],
+    "greater than 0": [("attention_scale", 0), ("attention_scale", float("nan")), ("attn_logit_softcapping", 0.0),
+                       ("final_logit_softcapping", -1.0)],
+    "less than 1": [("dropout", 1.0), ("attention_dropout", 1), ("activation_dropout", 1.5)],
+    "finite": [("norm_eps", float("inf")), ("norm_eps", float("nan")), ("logit_scale", float("inf"))],
+    "int": [("hidden_size", 64.0), ("hidden_size", "64"), ("hidden_size", True), ("intermediate_size", 12.5)],
+    "float": [("initializer_range", "small")],
+    "bool": [("scale_embedding", "yes"), ("embedding_norm", 1), ("attention_bias", None), ("rotary_layers", [1, 0]),
+             ("norm_weight", None), ("norm_bias", "yes"), ("final_norm", 1), ("mlp_bias", "no")],
+    "gelu": [("hidden_act", "gelo")],
+    "o_proj": [("attention_bias", ["q_proj", "out_proj"])],
+    "different": [("attention_bias", ["q_proj", "q_proj"])],
 }  # fmt: skip
 
 
 @every_config
 @pytest.mark.parametrize(
-    ("field", "value", "allowed"),
-    [
-        *((field, 0, "at least 1") for field in AT_LEAST_1),
-        *((field, value, "greater than 0") for field, value in GREATER_THAN_0.items()),
-        *((field, value, "bool") for field, value in BOOLEANS.items()),
-        ("hidden_size", -8, "at least 1"),
-        ("hidden_size", 64.0, "int"),
-        ("hidden_size", "64", "int"),
-        ("hidden_size", True, "int"),
-        ("intermediate_size", 12.5, "int"),
-        ("dropout", 1.0, "less than 1"),
-        ("dropout", -0.1, "at least 0"),
-        ("dropout", float("nan"), "at least 0"),
-        ("attention_dropout", 1, "less than 1"),
-        ("activation_dropout", 1.5, "less than 1"),
-        ("norm_eps", -1e-5, "at least 0"),
-        ("norm_eps", float("inf"), "finite"),
-        ("norm_eps", float("nan"), "finite"),
-        ("initializer_range", -0.02, "at least 0"),
-        ("initializer_range", "small", "float"),
-        ("hidden_act", "gelo", "gelu"),
-        ("attention_bias", ["q_proj", "out_proj"], "o_proj"),
-        ("attention_bias", ["q_proj", "q_proj"], "different"),
-        ("attention_scale", float("nan"), "greater than 0"),
-        ("logit_scale", float("inf"), "finite"),
-        ("position_offset", -1, "at least 0"),
-    ],
+    ("field", "value", "allowed"), [(*wrong, allowed) for allowed, some in WRONG.items() for wrong in some]
 )
 def test_an_error_names_the_field_the_value_and_what_is_allowed(config_class, field, value, allowed):
     message = error_of(config_class, **{field: value})

@@ -119,11 +119,13 @@ def test_a_model_compiles_into_one_graph(kind, overrides):
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("kind", ["decoder", "encoder"])
-def test_the_loss_without_logits_is_part_of_the_graph(kind):
+@pytest.mark.parametrize(
+    ("kind", "backend"), [("decoder", "aot_eager"), ("encoder", "eager"), ("encoder_decoder", "eager")]
+)
+def test_the_loss_without_logits_is_part_of_the_graph(kind, backend):
     model, inputs = toy(kind), inputs_of(kind) | {"labels": labels_of(kind), "return_logits": False}
     torch.compiler.reset()
-    found = torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs)
+    found = torch.compile(model, fullgraph=True, backend=backend)(**inputs)
     assert found.logits is None
     assert_close(found.loss, model(**inputs).loss, "loss")
     found.loss.backward()

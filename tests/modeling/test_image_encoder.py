@@ -75,9 +75,9 @@ def test_both_kinds_of_patches_are_drawn_from_one_distribution(initialization):
 TOYS = [fields for fields in single_values(KIND) if is_allowed(KIND, fields)]
 
 
-@pytest.mark.parametrize("overrides", TOYS + [mixture(KIND, number) for number in range(40)], ids=name_of)
+@pytest.mark.parametrize("overrides", [*TOYS, *range(40)])
 def test_every_choice_attends_alike_and_a_batch_is_its_images(overrides):
-    model = toy(KIND, **overrides)
+    model = toy(KIND, **(mixture(KIND, overrides) if isinstance(overrides, int) else overrides))
     config = model.config
     images = pixels(3, *(side * config.patch_size for side in config.grid), config.num_channels)
     with torch.no_grad(), attending(model, "eager"):
@@ -164,30 +164,6 @@ def test_a_mask_of_another_shape_is_refused():
     model = toy(KIND, VanillaImageEncoderForMaskedImageModeling)
     with pytest.raises(ValueError, match=r"bool_masked_pos must have the shape .*\(3, 6\), got \(3, 7\)"):
         model(pixels(), torch.zeros(3, 7))
-
-
-@pytest.mark.parametrize(
-    ("fields", "parts"),
-    [
-        ({"image_size": 30, "patch_size": 4}, ["image_size=30", "patch_size=4"]),
-        ({"image_size": [32, 30], "patch_size": 4}, ["[32, 30]", "patch_size=4"]),
-        ({"image_size": [32]}, ["image_size", "[32]", "list of two"]),
-        ({"image_size": 0}, ["image_size", "0"]),
-        ({"image_size": 2**40}, ["image_size", "65,536"]),
-        ({"use_cls_token": False}, ["image_pooling='first'", "use_cls_token"]),
-        ({"use_cls_token": False, "use_distillation_token": True, "image_pooling": "mean"}, ["use_cls_token"]),
-        ({"max_position_embeddings": 12}, ["max_position_embeddings=12", "197"]),
-        ({"position_offset": 2}, ["position_offset=2", "images"]),
-        ({"logit_scale": 0.5}, ["logit_scale=0.5", "images"]),
-        ({"image_pooling": "last"}, ["last", "first", "mean", "first_and_mean"]),
-        ({"img_size": 32}, ["img_size", "image_size"]),
-    ],
-)
-def test_a_config_error_names_the_field_the_value_and_what_is_allowed(fields, parts):
-    with pytest.raises((ValueError, StrictDataclassError)) as info:
-        VanillaImageEncoderConfig(**fields)
-    for part in parts:
-        assert part in str(info.value), f"{part!r} is missing from: {info.value}"
 
 
 def test_sizes_follow_an_override_and_survive_a_file():
@@ -403,6 +379,18 @@ def test_rotary_scores_depend_on_the_distance_in_rows_and_columns():
 @pytest.mark.parametrize(
     ("fields", "parts"),
     [
+        ({"image_size": 30, "patch_size": 4}, ["image_size=30", "patch_size=4"]),
+        ({"image_size": [32, 30], "patch_size": 4}, ["[32, 30]", "patch_size=4"]),
+        ({"image_size": [32]}, ["image_size", "[32]", "list of two"]),
+        ({"image_size": 0}, ["image_size", "0"]),
+        ({"image_size": 2**40}, ["image_size", "65,536"]),
+        ({"use_cls_token": False}, ["image_pooling='first'", "use_cls_token"]),
+        ({"use_cls_token": False, "use_distillation_token": True, "image_pooling": "mean"}, ["use_cls_token"]),
+        ({"max_position_embeddings": 12}, ["max_position_embeddings=12", "197"]),
+        ({"position_offset": 2}, ["position_offset=2", "images"]),
+        ({"logit_scale": 0.5}, ["logit_scale=0.5", "images"]),
+        ({"image_pooling": "last"}, ["last", "first", "mean", "first_and_mean"]),
+        ({"img_size": 32}, ["img_size", "image_size"]),
         ({"window_size": 2}, ["window_size=2", "use_cls_token", "num_register_tokens"]),
         ({"depths": [1, 1]}, ["depths=[1, 1]", "use_cls_token"]),
         ({"position_embedding_type": "window_relative"}, ["window_relative", "window_size"]),
@@ -419,7 +407,7 @@ def test_rotary_scores_depend_on_the_distance_in_rows_and_columns():
         ({"rope_2d_theta": 5.0}, ["rope_2d_theta=5.0", "rotary_2d"]),
     ],
 )
-def test_windows_that_do_not_fit_are_refused_by_name(fields, parts):
+def test_a_config_error_names_the_field_the_value_and_what_is_allowed(fields, parts):
     with pytest.raises((ValueError, StrictDataclassError)) as info:
         VanillaImageEncoderConfig(**fields)
     for part in parts:
