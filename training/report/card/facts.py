@@ -137,7 +137,8 @@ class CardFacts:
     @property
     def model_class(self) -> str:
         """The class that the model is saved as: one that came in as a native model is one of ours in training."""
-        return self.training["model_class"] if self.is_ours else next(iter(self.config.architectures))
+        trained = self.training["model_class"]
+        return trained if self.is_ours else next(iter(self.config.architectures or [trained]))
 
     @property
     def started_from(self) -> str | None:
