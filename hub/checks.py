@@ -64,7 +64,14 @@ def check_folder(folder: Path) -> None:
     if (folder / GENERATION).is_file():
         check_settings(read_json(folder / GENERATION), GENERATION)
     check_extent(fields, stored)
-    check_weights(folder, open_config(folder), stored)
+    config: Any = open_config(folder)
+    size = getattr(config, "decoder_vocab_size", None) or getattr(config, "vocab_size", None)
+    settings = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
+    for name in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"):
+        value = settings.get(name)
+        if size and any((token or 0) >= size for token in (value if isinstance(value, list) else [value])):
+            raise ValueError(f"has {name}={value} in {GENERATION}, but the model has {size:,} tokens")
+    check_weights(folder, config, stored)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBas
 TARGET_SUBFOLDER = "target_tokenizer"
 # Stored in the source's tokenizer_config.json, so that loading never takes a missing target for a joint vocabulary.
 MARKER = "target_tokenizer"
+# One of these is in a folder with a tokenizer; without any, transformers would make an empty one of some classes
+FILES = ("*tokenizer*.json", "vocab*", "*.model", "*.spm", "*.tiktoken")
 
 
 def save_pair(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, folder: str | PathLike[str]) -> None:
@@ -38,6 +40,9 @@ def load_pair(
     A tokenizer without a pad token pads with the token that ends a text, as is usual for GPT-2's. Keywords are passed
     on to `AutoTokenizer.from_pretrained`; a missing source, or the target that belongs to it, is an OSError.
     """
+    folder = Path(path_or_hub_id, kwargs.get("subfolder") or "")
+    if folder.is_dir() and not any(path for pattern in FILES for path in folder.glob(pattern)):
+        raise OSError(f"{folder} has no tokenizer: neither tokenizer.json nor a vocabulary")
     source = _padding(AutoTokenizer.from_pretrained(path_or_hub_id, **kwargs))
     subfolder = Path(kwargs.pop("subfolder", None) or "", TARGET_SUBFOLDER)
     saved_by_hand = (Path(path_or_hub_id) / subfolder / "tokenizer_config.json").is_file()

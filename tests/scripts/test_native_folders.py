@@ -100,6 +100,55 @@ def test_what_ours_cannot_be_runs_as_it_is(tmp_path: Path, capsys: Any) -> None:
         explore.main([str(folder), "--text", TEXT])
 
 
+def without_tokenizer(folder: Path) -> None:
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+
+
+def start_of_none(folder: Path) -> None:
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"decoder_start_token_id": 9999}))
+
+
+def token_of_none(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["model"]["vocab"]["<y>"] = 400
+    path.write_text(json.dumps(tokenizer))
+
+
+def half(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def a_part_missing(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    index = {"metadata": {}, "weight_map": {"x": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without_tokenizer, "has no tokenizer"),
+        (start_of_none, "decoder_start_token_id=9999 in generation_config.json, but the model has"),
+        (token_of_none, "vocab_size="),
+        (half, "damaged model.safetensors"),
+        (a_part_missing, "names 'model-00002-of-00002.safetensors', which is not there"),
+    ],
+)
+def test_a_damaged_folder_is_named_in_one_line_and_nothing_is_written(
+    change: Any, message: str, tmp_path: Path, capsys: Any
+) -> None:
+    folder = saved("t5", tmp_path / "t5")
+    change(folder)
+    with pytest.raises(SystemExit, match=message) as said:
+        generate.main(["--model", str(folder), "--text", TEXT, "--output_file", str(tmp_path / "out")])
+    assert "\n" not in str(said.value)
+    assert not (tmp_path / "out").exists()
+
+
 def test_images(tmp_path: Path, capsys: Any) -> None:
     config = transformers.ViTConfig(**LLAMA, image_size=16, patch_size=4, num_labels=3, initializer_range=0.3)
     model = transformers.ViTForImageClassification(config).eval()
