@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-contract test-engines bench check docs clean
+.PHONY: help install demo test test-contract test-engines canary bench check docs clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -30,6 +30,14 @@ test-engines: $(STAMP) ## Run every export on its engine, llama.cpp too (pip bui
 	$(PIP) -e '.[ctranslate2,onnx,gguf,llama-cpp]'
 	OMP_NUM_THREADS=1 TEST_ENGINES=all $(BIN)/python -m pytest -n 2 tests/conversion/exports
 
+canary: ## Run contract, conversions and known traps on transformers' newest release (TRANSFORMERS=5.24.0: on that one).
+	$(PYTHON) -m venv .canary
+	grep -v '^transformers==' constraints.txt > .canary/constraints.txt
+	.canary/bin/python -m pip install -q --no-compile --upgrade -c .canary/constraints.txt -e '.[dev,contract]' \
+		'transformers$(if $(TRANSFORMERS),==$(TRANSFORMERS))'
+	OMP_NUM_THREADS=1 .canary/bin/python -m pytest -n 2 tests/conversion tests/modeling tests/ecosystem
+	OMP_NUM_THREADS=1 .canary/bin/python tools/contract/run.py
+
 bench: $(STAMP) ## Time training and decoding beside transformers, bare torch and CTranslate2 (a quarter of an hour).
 	$(BIN)/python benchmarks/table.py --wait_idle 2
 
@@ -44,7 +52,7 @@ docs: $(STAMP) ## Write the API pages to build/docs, from the docstrings.
 	$(BIN)/python docs/api/make.py build/docs
 
 clean: ## Delete what was made here, but not the runs.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
+	rm -rf $(VENV) .canary .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
 
 # What the programs need. --no-compile: Python compiles the files it imports, a tenth of what is installed.
 $(BASE): pyproject.toml constraints.txt
