@@ -156,8 +156,9 @@ def test_an_attention_function_of_the_user_sees_the_mask(kind: str, monkeypatch:
     assert_close(model(**inputs).logits, expected, "logits")
 
 
-def test_remote_and_registered_code_in_one_process(tmp_path: Path) -> None:
+def test_remote_and_registered_code_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers#45698: what one had saved, the other could not load."""
+    monkeypatch.delenv("VANILLAFORMER_REMOTE_CODE")
     model = toy("decoder").eval()
     model.save_pretrained(tmp_path / "model")
     code = """if True:
