@@ -8,8 +8,16 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import EvalPrediction
 
+from vanillaformer.training.metrics import Metric
 from vanillaformer.training.metrics import compute as m
-from vanillaformer.training.metrics.scores import bleu, chrf, compute_scores, corpus_perplexity, sacrebleu_signatures
+from vanillaformer.training.metrics.scores import (
+    accuracy,
+    bleu,
+    chrf,
+    compute_scores,
+    corpus_perplexity,
+    sacrebleu_signatures,
+)
 
 TEXTS = ["the cat sat on the mat .", "a dog , a bone and a house !", "zwei Katzen"]
 WANTED = ["the cat sat on a mat .", "a dog , a bone and a house !", "zwei Hunde"]
@@ -39,6 +47,24 @@ def test_bleu_tokenization():
     assert bleu(chinese, wanted, tokenize="zh") == pytest.approx(score)
     with pytest.raises(ValueError, match=r"bleu_tokenize='japanese'.*13a"):
         bleu(chinese, wanted, tokenize="japanese")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "function", "rows"),
+    [
+        ("bleu", {"tokenize": "intl"}, bleu, list(zip(TEXTS, WANTED))),
+        ("accuracy", {}, accuracy, [(1, 1), (0, 2)]),
+        ("perplexity", {}, corpus_perplexity, [(2.0, 1), (4.0, 2)]),
+    ],
+)
+def test_a_score_is_a_metric_of_evaluate_filled_in_batches(name, options, function, rows, monkeypatch):
+    monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
+    metric = Metric(name, **options)
+    for predicted, wanted in rows:
+        metric.add_batch(predictions=[predicted], references=[wanted])
+    assert metric.compute()[name] == pytest.approx(function(*map(list, zip(*rows)), **options))
+    with pytest.raises(ValueError, match="no metric computes 'gen_len': choose from exact_match, bleu, chrf"):
+        Metric("gen_len")
 
 
 def test_tokenized_lower_cased_bleu():
