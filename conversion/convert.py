@@ -13,7 +13,7 @@ from vanillaformer.configuration import BlockConfig, VanillaConfig
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .architectures import ARCHITECTURES
-from .mapping.architecture import OUR_CLASSES, Architecture, main_head
+from .mapping.architecture import CLASSIFIERS, OUR_CLASSES, Architecture, main_head
 from .mapping.fitting import Fit, changed_fields, fit, our_config
 from .mapping.weights import (
     convert_weights,
@@ -96,8 +96,10 @@ def as_ours(model: PreTrainedModel) -> PreTrainedModel:
 def give_back(model: VanillaPreTrainedModel) -> PreTrainedModel:
     """Return a model from `take_over` as what it was: the native class and config with the weights of today."""
     form: Any = model.native_form
-    architecture, head = ARCHITECTURES[form.architecture], form.head
-    native = architecture.native_model(model.config, head, model.dtype, copy.deepcopy(form.config))
+    architecture, head, config = ARCHITECTURES[form.architecture], form.head, copy.deepcopy(form.config)
+    if head in CLASSIFIERS:  # what its outputs mean is decided by the data
+        config.problem_type = model.config.problem_type
+    native = architecture.native_model(model.config, head, model.dtype, config)
     write_tensors(native, native_weights(architecture, model, native, head))
     copy_runtime_state(model, native)
     return native

@@ -39,6 +39,8 @@ Prediction = Literal[
 """Kinds of predictions, which decide the scores."""
 
 MASK = "[MASK]"
+IOBES = {"L-": "E-", "U-": "S-"}
+"""The prefixes of tags that IOBES, which seqeval reads, calls otherwise than BILOU."""
 KINDS: dict[str, str] = {**MODEL_KINDS, "vanilla_image_encoder": "image_encoder"}
 """The kinds of model by `model_type`; those of texts have tokenizers."""
 
@@ -94,6 +96,11 @@ class Task:
     def reads_images(self) -> bool:
         """Whether its inputs are images."""
         return "image" in self.columns
+
+
+def seqeval_tag(tag: str) -> str:
+    """Return a tag of a token as seqeval reads it."""
+    return IOBES.get(tag[:2], tag[:2]) + tag[2:]
 
 
 # Tasks whose models differ in their outputs

@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerBase
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.console.program import hide_progress_bars
-from vanillaformer.data.tasks import TASKS, TaskName
+from vanillaformer.data.tasks import TASKS, TaskName, seqeval_tag
+from vanillaformer.hub.checks import few
 from vanillaformer.hub.errors import file_errors
 from vanillaformer.hub.file_names import EXPORT
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
@@ -92,8 +93,9 @@ def continue_prompts(loaded: LoadedModel, texts: list[str], **options: Any) -> l
 
 
 def class_probabilities(loaded: LoadedModel, texts: list[str]) -> torch.Tensor:
-    """Return the probability of each class for each text (texts, classes)."""
-    return loaded.model(**loaded.encode(texts)).logits.float().softmax(dim=-1)
+    """Return the probability of each class for each text (texts, classes); a single output is a yes or no."""
+    logits = loaded.model(**loaded.encode(texts)).logits.float()
+    return logits.sigmoid() if logits.shape[-1] == 1 else logits.softmax(dim=-1)
 
 
 def classify(loaded: LoadedModel, texts: list[str], *, reject_below: float = 0.0) -> list[str]:
@@ -135,8 +137,8 @@ def find_entities(loaded: LoadedModel, texts: list[str]) -> list[str]:
     inputs = loaded.encode(texts)
     if not inputs.encodings:
         raise ValueError("the tokenizer is not a fast one, which tells where in a text its tokens stand")
-    names, results = loaded.model.config.id2label, []
-    spans = any(name.startswith(("B-", "I-")) for name in names.values())
+    names, results = {number: seqeval_tag(tag) for number, tag in loaded.model.config.id2label.items()}, []
+    spans = any(name.startswith(("B-", "I-", "E-", "S-")) for name in names.values())
     for text, encoding, ids in zip(texts, inputs.encodings, loaded.model(**inputs).logits.argmax(dim=-1).tolist()):
         words, tags = text.split(" "), dict[int, str]()
         for word, number in zip(first_pieces(text, encoding.offsets), ids):
@@ -209,7 +211,10 @@ def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"--device {device} cannot be used here: {reason}") from error
     dtype = inference_dtype(torch.device(device).type, arguments.bf16)
-    model = open_model(model_class, folder, f"--model {arguments.model_name_or_path}", dtype=dtype)
+    source = f"--model {arguments.model_name_or_path}"
+    model, found = open_model(model_class, folder, source, dtype=dtype, output_loading_info=True)
+    if missing := found["missing_keys"]:  # of a model saved for another task
+        raise ValueError(f"{source} has weights without {few(missing)}, which a {type(model).__name__} has")
     if not isinstance(model, VanillaPreTrainedModel):
         from vanillaformer.conversion.convert import as_ours  # with the tables of all architectures
 
@@ -237,6 +242,8 @@ def check_options(
     if options and not generates and not arguments.chat:
         names = ", ".join(f"--{name}" for name in options if getattr(arguments, name))
         raise ValueError(f"{names}: {architecture} generates nothing")
+    if arguments.text_pair and function not in (classify, fill_masks):
+        raise ValueError(f"--text_pair: {architecture} reads one text at a time")
     decodings = {config.decoding} if isinstance(config, VanillaEncoderDecoderConfig) else set()
     for decoding, choice in DECODING_CHOICES.items():
         for name in choice.options if decoding not in decodings else ():

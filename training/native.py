@@ -12,10 +12,11 @@ from vanillaformer.configuration import VanillaConfig
 from vanillaformer.console.reporting import report
 from vanillaformer.conversion.convert import choose_architecture, give_back, head_of_ours, take_over, to_native
 from vanillaformer.hub.checks import open_config, read_json
-from vanillaformer.hub.file_names import CONFIG, TOKENIZERS, matching_files
+from vanillaformer.hub.file_names import CONFIG, IMAGE_PROCESSOR, TOKENIZERS, matching_files
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
+KEPT = tuple(name for name in TOKENIZERS if name != IMAGE_PROCESSOR)  # which scales images as in training
 UNKNOWN = 10**20  # model_max_length of a tokenizer that knows none
 
 
@@ -86,16 +87,23 @@ def native_form(trainer: Any, folder: Path, *, save_as: str | None, origin: Path
 def keep_tokenizer(origin: Path, folder: Path) -> None:
     """Put the tokenizer files of a model in place of those that were saved again.
 
-    One that does not say how many tokens the model reads gets that number: without it, nothing can be cut to fit.
+    One that does not say how many tokens the model reads gets that number: without it, nothing can be cut to fit. The
+    side that long texts were cut at in training is the one that they are cut at in use.
     """
-    limits = []
-    for path in matching_files(folder, TOKENIZERS).values():
-        if path.name == TOKENIZER_CONFIG:
-            limits.append(read_json(path).get("model_max_length"))
+    saved: dict[str, Any] = {}
+    for path in matching_files(folder, KEPT).values():
+        if path == folder / TOKENIZER_CONFIG:
+            saved = read_json(path)
         path.unlink()
-    for name, path in matching_files(origin, TOKENIZERS).items():
+    for name, path in matching_files(origin, KEPT).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(path.read_bytes())
     path = folder / TOKENIZER_CONFIG
-    if limits and path.is_file() and (settings := read_json(path)).get("model_max_length", UNKNOWN) >= UNKNOWN:
-        path.write_text(json.dumps(settings | {"model_max_length": limits[0]}, indent=2, ensure_ascii=False) + "\n")
+    if not saved or not path.is_file():
+        return
+    settings, side = read_json(path), saved.get("truncation_side", "right")
+    changes = {} if settings.get("truncation_side", "right") == side else {"truncation_side": side}
+    if settings.get("model_max_length", UNKNOWN) >= UNKNOWN:
+        changes["model_max_length"] = saved.get("model_max_length")
+    if changes:
+        path.write_text(json.dumps(settings | changes, indent=2, ensure_ascii=False) + "\n")

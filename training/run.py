@@ -97,7 +97,9 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         if task.model_args.saved is not None or task.model_args.save_as is not None:
             from .native import native_form
 
-            kept = None if getattr(task.tokenizer_args, "tokenizer_name_or_path", None) else task.model_args.saved
+            # Of dialogues with the template by which the model is talked with
+            other = getattr(task.tokenizer_args, "tokenizer_name_or_path", None) or task.data_args.turns_column
+            kept = None if other else task.model_args.saved
             trainer.saved_form = partial(native_form, save_as=task.model_args.save_as, origin=kept)
         train_and_save(run, task, trainer, rows, tokenizers, data=data, example=example)
         task.finish(run, data)

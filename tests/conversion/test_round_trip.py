@@ -154,6 +154,17 @@ def test_labels_are_carried(name, head):
         assert config.problem_type == "single_label_classification"
 
 
+@pytest.mark.parametrize(("name", "head"), [("bert", "sequence"), ("gpt2", "sequence")])
+@pytest.mark.parametrize("problem", ["regression", "multi_label_classification", None])
+def test_what_is_given_back_has_the_problem_that_it_was_trained_for(name, head, problem):
+    native = native_model(next(case for case in CASES if case.architecture == name and case.head == head))
+    native.config.problem_type = "single_label_classification"
+    ours = take_over(native)
+    assert ours.config.problem_type == "single_label_classification"
+    ours.config.problem_type = problem
+    assert give_back(ours).config.problem_type == problem
+
+
 def test_weights_decide_what_is_tied():
     """A checkpoint may have an output layer of its own although its config says otherwise."""
     case = next(case for case in MAIN_CASES if case.architecture == "gpt2")

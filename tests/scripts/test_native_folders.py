@@ -27,6 +27,7 @@ FOLDERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "marian": ("MarianMTModel", BART | {"init_std": 0.3, "forced_eos_token_id": 3}, "encoder_decoder"),
     "bert": ("BertForMaskedLM", BERT, "encoder"),
     "bert-classifier": ("BertForSequenceClassification", BERT, "encoder"),
+    "bert-scorer": ("BertForSequenceClassification", BERT | {"num_labels": 1}, "encoder"),
     "bert-tagger": ("BertForTokenClassification", BERT, "encoder"),
 }
 TEXT = "Montag, 3. Mai"
@@ -64,7 +65,7 @@ def expected(name: str, folder: Path) -> str:
     inputs = tokenizer(TEXT + " [MASK]" * (name == "bert"), return_tensors="pt")
     if model.can_generate():
         return str(tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True))
-    if name == "bert-classifier":
+    if name in ("bert-classifier", "bert-scorer"):
         (answer,) = pipeline("text-classification", model=model, tokenizer=tokenizer)(TEXT)
         return f"{answer['label']}\t{answer['score']:.4f}"
     ids = model(**inputs).logits[0].argmax(-1)
@@ -98,6 +99,22 @@ def test_what_ours_cannot_be_runs_as_it_is(tmp_path: Path, capsys: Any) -> None:
     assert "GPT2LMHeadModel cannot be exported to ctranslate2: the model must be a" in err
     with pytest.raises(SystemExit, match=r"scale_attn_by_inverse_layer_idx=True"):
         explore.main([str(folder), "--text", TEXT])
+
+
+def test_weights_of_another_task_are_refused(tmp_path: Path) -> None:
+    """ELECTRA's discriminator has no output layer, which transformers would make of random numbers."""
+    tokenizer, sizes = tokenizer_of("encoder"), {key: value for key, value in BERT.items() if key != "num_labels"}
+    config = transformers.ElectraConfig(vocab_size=len(tokenizer), embedding_size=16, **sizes)
+    transformers.ElectraForPreTraining(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(SystemExit, match=r"without generator_.*, which a ElectraForMaskedLM has"):
+        generate.main(["--model", str(tmp_path), "--text", f"{TEXT} [MASK]"])
+
+
+@pytest.mark.parametrize("folder", ["gpt2", "bert-tagger"], indirect=True)
+def test_pairs_are_for_classifiers(folder: Path) -> None:
+    with pytest.raises(SystemExit, match=r"--text_pair: .* reads one text at a time"):
+        generate.main(["--model", str(folder), "--text", TEXT, "--text_pair", TEXT])
 
 
 def without_tokenizer(folder: Path) -> None:

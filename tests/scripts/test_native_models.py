@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingA
 
 from vanillaformer.scripts import generate
 from vanillaformer.tokenization import ModelKind, train
+from vanillaformer.training.native import keep_tokenizer
 from vanillaformer.training.trainer.trainer import RunTrainer
 
 STEPS = "--max_steps 5 --eval_steps 2 --save_steps 2 --logging_steps 1 --per_device_train_batch_size 8 --use_cpu"
@@ -224,6 +225,40 @@ def test_packed_rows_of_a_native_model(name: str, tmp_path: Path) -> None:
         assert (tmp_path / "run" / path.name).read_bytes() == path.read_bytes()
     checkpoint = json.loads((tmp_path / "run" / "checkpoint-4" / "config.json").read_text())
     assert checkpoint["model_type"].startswith("vanilla")
+
+
+def test_what_training_decides_of_the_tokenizer_is_saved(tmp_path: Path) -> None:
+    """The side at which texts are cut, and how images are scaled; all else is as it was."""
+    native, saved = native_folder("bert-classifier", tmp_path / "native"), tmp_path / "saved"
+    origin = json.loads((native / "tokenizer_config.json").read_text()) | {"model_max_length": 64}
+    (native / "tokenizer_config.json").write_text(json.dumps(origin))
+    (native / "preprocessor_config.json").write_text("{}")
+    saved.mkdir()
+    (saved / "preprocessor_config.json").write_text('{"size": 8}')
+    (saved / "tokenizer_config.json").write_text(json.dumps({"truncation_side": "left", "model_max_length": 32}))
+    keep_tokenizer(native, saved)
+    assert (saved / "preprocessor_config.json").read_text() == '{"size": 8}'
+    assert json.loads((saved / "tokenizer_config.json").read_text()) == origin | {"truncation_side": "left"}
+    assert (saved / "tokenizer.json").read_bytes() == (native / "tokenizer.json").read_bytes()
+
+
+def test_a_native_model_of_dialogues_keeps_their_template(tmp_path: Path) -> None:
+    native = native_folder("gpt2", tmp_path / "native")
+    tokenizer: Any = AutoTokenizer.from_pretrained(native)
+    tokenizer.add_special_tokens({"extra_special_tokens": ["[SEP]"]})
+    tokenizer.save_pretrained(native)
+    ids = {f"{token}_token_id": getattr(tokenizer, f"{token}_token_id") for token in ("pad", "bos", "eos")}
+    config = transformers.GPT2Config(vocab_size=len(tokenizer), **GPT2, **ids)
+    transformers.GPT2LMHeadModel(config).save_pretrained(native)
+    rows = [{"turns": [f"hello {n}", "hi"]} for n in range(40)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    file = ["--train_file", str(tmp_path / "a.jsonl"), "--turns_column", "turns", "--block_size", "32"]
+    command = [*STEPS.split(), *file, "--model_name_or_path", str(native), "--output_dir", str(tmp_path / "run")]
+    PROGRAMS["causal"][0].train(command)
+    saved: Any = AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["architectures"] == ["GPT2LMHeadModel"]
+    text = saved.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
+    assert text.endswith(f"a[SEP]{saved.eos_token}")
 
 
 @pytest.mark.parametrize("save_as", ["vanilla", "native"])

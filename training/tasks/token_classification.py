@@ -28,6 +28,7 @@ from vanillaformer.data.arguments import TokenDataArguments
 from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.tokenizing import handle_long_texts, map_splits, with_raw_texts
+from vanillaformer.data.tasks import seqeval_tag
 from vanillaformer.modeling.heads import IGNORE_INDEX
 from vanillaformer.tokenization import TokenizerAlgorithm
 from vanillaformer.tokenization.control_tokens import text_tokenizer
@@ -192,7 +193,7 @@ def collate(rows: Sequence[Mapping[str, Any]], *, padded: DataCollatorForTokenCl
 def entities(tags: Sequence[Sequence[str]]) -> list[list[str]]:
     """Return tags as seqeval reads them: without prefixes, as those of parts of speech, each word is an entity."""
     if any(tag.startswith(PREFIXES) for row in tags for tag in row):
-        return [list(row) for row in tags]
+        return [[seqeval_tag(tag) for tag in row] for row in tags]
     return [[tag if tag == OUTSIDE else f"B-{tag}" for tag in row] for row in tags]
 
 

@@ -20,6 +20,7 @@ from vanillaformer.conversion import to_native
 from vanillaformer.data.arguments import TokenDataArguments
 from vanillaformer.data.embedded import tagged_phrases
 from vanillaformer.data.loading import load_data
+from vanillaformer.inference.tasks import find_entities
 from vanillaformer.tokenization import train as train_tokenizer
 from vanillaformer.training.report.baselines import BaselineData
 from vanillaformer.training.tasks import token_classification as task
@@ -179,8 +180,34 @@ def test_scores_and_baseline_are_seqevals() -> None:
     assert scores["accuracy"] == 3 / 4
     words = task.tag_scores([["NOUN", "VERB"]], [["NOUN", "NOUN"]])
     assert words == {"entity_f1": 0.5, "entity_precision": 0.5, "entity_recall": 0.5, "accuracy": 0.5}
+    bilou = task.tag_scores([["U-PER", "U-PER", "B-LOC", "L-LOC"]], [["U-PER", "U-PER", "U-LOC", "U-LOC"]])
+    assert bilou["entity_precision"] == pytest.approx(2 / 3)
+    assert bilou["entity_recall"] == 2 / 4
     nothing = task.tag_scores([["O"]], [["O"]])
     assert (nothing["entity_f1"], nothing["accuracy"]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("tags", "printed"),
+    [
+        ("U-PER U-PER B-LOC L-LOC", "PER: a\tPER: b\tLOC: c d"),
+        ("S-PER O B-LOC E-LOC", "PER: a\tLOC: c d"),
+        ("B-PER I-PER O B-PER", "PER: a b\tPER: d"),
+        ("NOUN VERB NOUN NOUN", "a/NOUN b/VERB c/NOUN d/NOUN"),
+    ],
+)
+def test_entities_are_found_by_the_prefixes_of_training(tags: str, printed: str) -> None:
+    names = sorted(set(tags.split()))
+    tokenizer = train_tokenizer(["a b c d"] * 3, kind="encoder", algorithm="wordpiece", vocab_size=300)
+
+    def model(input_ids: torch.Tensor, **_: Any) -> Any:
+        ids = [0, *(names.index(tag) for tag in tags.split()), 0]
+        assert input_ids.shape == (1, len(ids))
+        return SimpleNamespace(logits=functional.one_hot(torch.tensor([ids]), len(names)))
+
+    model.config = SimpleNamespace(id2label=dict(enumerate(names)))  # type: ignore[attr-defined]
+    loaded: Any = SimpleNamespace(model=model, encode=lambda texts: tokenizer(texts, return_tensors="pt"))
+    assert find_entities(loaded, ["a b c d"]) == [printed]
 
 
 def test_a_run_leaves_entities_by_kind(tmp_path: Path) -> None:
