@@ -23,7 +23,7 @@ BUDGETS = {
     "tokenization": (730, 7),
     "training": (7_800, 46),
 }
-OTHERS = {"tests": (30_000, None), "tools": (2_540, None), "benchmarks": (2_160, None)}
+OTHERS = {"tests": (30_000, None), "tools": (2_540, None), "benchmarks": (2_390, None)}
 PRODUCT = (36_500, 280)
 
 

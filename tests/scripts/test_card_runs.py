@@ -119,7 +119,8 @@ def test_cards_tell_what_the_run_knows(cards: dict[str, str]) -> None:
     assert "label smoothing 0.1" in cards["two_vocabularies"]
     assert "@inproceedings{szegedy2016rethinking" in cards["two_vocabularies"]
     assert "szegedy2016rethinking" not in cards["translation"]
-    assert "300 source and 300 target tokens" in cards["two_vocabularies"]
+    for size in ("vocab_size", "decoder_vocab_size"):
+        assert f"| `{size}` | 300 |" in cards["two_vocabularies"]
     assert "signature: nrefs:1|case:mixed" in cards["translation"]
     assert "License: House rules." in cards["classification"]
     assert ModelCard(cards["classification"]).data.license == "mit"

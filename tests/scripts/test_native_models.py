@@ -1,5 +1,6 @@
 """Native models train as ours with the losses of transformers' Trainer, and saved as the classes that they were."""
 
+import copy
 import json
 import math
 from functools import cache
@@ -33,7 +34,8 @@ GPT2 = {"n_embd": 16, "n_head": 2, "n_layer": 1, "n_positions": 64, "resid_pdrop
 GPT2 |= {"attn_pdrop": 0, "summary_first_dropout": 0}
 LLAMA = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 32}
 BERT = {**LLAMA, "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "max_position_embeddings": 64}
-T5 = {"d_model": 16, "num_heads": 2, "num_layers": 1, "d_ff": 32, "d_kv": 8, "dropout_rate": 0}
+T5: dict[str, Any] = {"d_model": 16, "num_heads": 2, "num_layers": 1, "d_ff": 32, "d_kv": 8, "dropout_rate": 0}
+T5["initializer_factor"] = 0.3  # with 1.0 an untied output layer gives logits so large that rounding errors grow
 BART: dict[str, Any] = {
     "d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_layers": 1,
     "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64, "dropout": 0,
@@ -83,6 +85,9 @@ def native_folder(name: str, folder: Path) -> Path:
     tokenizer, model_class = tokenizer_of(kind), getattr(transformers, class_name)
     ids = {f"{token}_token_id": getattr(tokenizer, f"{token}_token_id") for token in ("pad", "bos", "eos")}
     ids["decoder_start_token_id"] = tokenizer.eos_token_id if name == "bart" else tokenizer.pad_token_id
+    if name == "distilbert":  # whose tokenizers have no token types
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
     torch.manual_seed(0)
     model_class(model_class.config_class(vocab_size=len(tokenizer), **fields, **ids)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
