@@ -34,6 +34,10 @@ def as_ours(model: PreTrainedModel, save_as: str | None, args: Any, checkpoint: 
     name = type(model).__name__
     if isinstance(model, VanillaPreTrainedModel):
         if save_as == "native":
+            if args.fsdp or args.deepspeed:
+                raise ValueError(
+                    "--save_as native: models divided among processes are saved as the class that they are"
+                )
             choose_architecture(model.config, head_of_ours(model), None)
         return model
     if (

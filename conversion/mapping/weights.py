@@ -134,7 +134,11 @@ def move_weights(architecture: Architecture, native: PreTrainedModel, ours: Vani
     """
     links, values, targets = checked_links(architecture, native, ours, head), tensors_of(native), tensors_of(ours)
     sources: dict[int, torch.Tensor] = {}
+    filled: dict[int, list[int]] = {}  # our tensors by the native one that they come from
     for link in links:
+        ids = [id(targets[name]) for name in link.ours if name in targets]
+        if ids and filled.setdefault(id(values[link.native]), ids) != ids and not isinstance(link.kind, HeadRow):
+            raise ValueError(f"{link.native} is one tensor with another of the native model, and ours are two")
         for name in link.ours if not isinstance(link.kind, HeadRow) else ():
             source = values[link.native]
             if name in targets and not torch.equal(sources.setdefault(id(targets[name]), source), source):

@@ -13,6 +13,8 @@ from transformers import (
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    GPT2Config,
+    GPT2LMHeadModel,
     PreTrainedModel,
 )
 
@@ -92,6 +94,18 @@ def test_a_model_is_taken_over_and_given_back(case):
     known = {"dtype": None}  # which only a saved model's config has
     assert back.config.to_dict() | known == native.config.to_dict() | known
     assert_equal(back, native)
+
+
+def test_layers_that_somebody_tied_are_not_taken_over():
+    """Ours have a tensor each, of which one would never be written."""
+    native = GPT2LMHeadModel(
+        GPT2Config(n_embd=8, n_head=2, n_layer=2, n_positions=8, vocab_size=11, bos_token_id=1, eos_token_id=2)
+    )
+    first, second = native.transformer.h
+    second.mlp.c_fc.weight = first.mlp.c_fc.weight
+    with pytest.raises(ValueError, match=r"c_fc\.weight is one tensor with another of the native model"):
+        take_over(native)
+    assert all(weight.numel() for weight in native.parameters())
 
 
 @pytest.mark.parametrize("case", MAIN_CASES, ids=str)
