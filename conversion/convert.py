@@ -85,7 +85,7 @@ def take_over(native: PreTrainedModel) -> VanillaPreTrainedModel:
     return ours
 
 
-def as_ours(model: PreTrainedModel) -> PreTrainedModel:
+def ours_if_possible(model: PreTrainedModel) -> PreTrainedModel:
     """Return the model of a folder as ours: a native one taken over, or as it is where none of ours is the same."""
     try:
         return model if isinstance(model, VanillaPreTrainedModel) else take_over(model)

@@ -216,9 +216,9 @@ def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments
     if missing := found["missing_keys"]:  # of a model saved for another task
         raise ValueError(f"{source} has weights without {few(missing)}, which a {type(model).__name__} has")
     if not isinstance(model, VanillaPreTrainedModel):
-        from vanillaformer.conversion.convert import as_ours  # with the tables of all architectures
+        from vanillaformer.conversion.convert import ours_if_possible  # with the tables of all architectures
 
-        model = as_ours(model)
+        model = ours_if_possible(model)
     return model.to(device).eval()
 
 

@@ -23,7 +23,7 @@ class Recurrence(nn.RNNBase):
     ) -> tuple[torch.Tensor, States]:
         """Return the outputs (B, T, directions * D) and the states after the last token of each row.
 
-        Padding, 0 in the mask (B, T), may be anywhere: it leaves states unchanged, and outputs are 0.
+        Padding (0 in the mask (B, T)) may stand anywhere; it leaves states unchanged, and its outputs are 0.
         """
         before = None if states is None else tuple(state.to(x.dtype).transpose(0, 1).contiguous() for state in states)
         if mask is None:

@@ -68,7 +68,7 @@ OF_KIND: dict[str, dict[str, Any]] = {
 }
 # Pairs are combined around the placement that goes with every layout.
 AROUND = {"norm_placement": "pre"}
-# Toys draw all weights anew, whatever a config says of how they start.
+# Toys redraw all their weights, so the initialization of a config makes no difference.
 UNPAIRED = "initialization"
 
 Value = dict[str, Any]
@@ -349,7 +349,7 @@ def pair_cover(kind: str) -> PairCover:
 def cover(kind: str, times: int | None = None) -> list[Value]:
     """Configs, as overrides of the toys' fields, in which all pairs of values meet that are allowed to.
 
-    With `times` as many of them as it takes for every value to be in so many.
+    With `times`, only as many configs as are needed for every value to occur that often.
     """
     chosen, found = [], Counter[Place]()
     for row in pair_cover(kind).rows:

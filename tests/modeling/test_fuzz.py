@@ -1,4 +1,4 @@
-"""Random configs over all fields: valid ones build, train, generate and come back; spoiled ones are refused by name.
+"""Random configs over all fields: valid ones build, train, generate and reload; invalid ones are refused by name.
 
 `VANILLAFORMER_FUZZ` is the number of valid ones, `VANILLAFORMER_FUZZ_SEED` the seed that all are drawn from.
 """

@@ -89,7 +89,7 @@ def over(choices: dict[str, list[dict[str, Any]]]) -> pytest.MarkDecorator:
 
 
 def toys(*kinds: str, times: int | None = None) -> pytest.MarkDecorator:
-    """Parametrise a test over configs in which every two values of two axes meet, or every value is in so many."""
+    """Parametrise a test over configs that cover every pair of values, or every value `times` times."""
     return over({kind: cover(kind, times) for kind in kinds or KINDS})
 
 

@@ -274,7 +274,7 @@ def train_together(job: str, folder: Path, *options: str, setups: Sequence[Setup
 
 
 def nan_loss(*steps: int) -> Any:
-    """Return a context in which the loss of these steps is no number."""
+    """Return a context in which the loss of these steps is NaN."""
     compute = RunTrainer.compute_loss
 
     def spoiled(trainer: RunTrainer, model: Any, *details: Any, **keywords: Any) -> Any:
