@@ -64,10 +64,11 @@ def written_by(model: PreTrainedModel, output: torch.Tensor, prompt: torch.Tenso
     return tokens_of_row[: tokens_of_row.index(end) + 1] if end in tokens_of_row else tokens_of_row
 
 
-WINDOWED = [fields for fields in single_values("decoder") if "sliding_window" in fields]
+def choices_and_windows(kind: str) -> list[dict[str, Any]]:
+    return few_choices() + [fields for fields in single_values(kind) if "sliding_window" in fields]
 
 
-@over(dict.fromkeys(GENERATORS, few_choices() + WINDOWED))
+@over({kind: choices_and_windows(kind) for kind in GENERATORS})
 def test_greedy_search_takes_the_likeliest_token_of_the_full_pass(kind, overrides):
     model = shared_toy(kind, overrides)
     prompts = prompt_of(kind)
