@@ -146,6 +146,8 @@ class TranslationDataArguments(TextDataArguments):
     test_target_file: list[str] | None = option(None, "Target lines of a text --test_file")
     source_column: str = option("source", "Column of the source, such as translation.en")
     target_column: str = option("target", "Column of the target text")
+    source_lang: str | None = option(None, "Multilingual tokenizers: code of the source language")
+    target_lang: str | None = option(None, "Multilingual tokenizers: code of the target language")
     embedded_size: int = option(30_000, "Embedded data: number of pairs in all splits")
     source_locale: str = option("en", "Embedded data: source locale")
     target_locale: str = option("de", "Embedded data: target locale")

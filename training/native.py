@@ -17,6 +17,8 @@ from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 KEPT = tuple(name for name in TOKENIZERS if name != IMAGE_PROCESSOR)  # which scales images as in training
+DECIDED = {"truncation_side": "right", "src_lang": None, "tgt_lang": None}
+"""Settings of a tokenizer that training decides, with their defaults."""
 UNKNOWN = 10**20  # model_max_length of a tokenizer that knows none
 
 
@@ -92,7 +94,7 @@ def keep_tokenizer(origin: Path, folder: Path) -> None:
     """Put the tokenizer files of a model in place of those that were saved again.
 
     One that does not say how many tokens the model reads gets that number: without it, nothing can be cut to fit. The
-    side that long texts were cut at in training is the one that they are cut at in use.
+    side that long texts were cut at in training, and the languages, are those in use.
     """
     saved: dict[str, Any] = {}
     for path in matching_files(folder, KEPT).values():
@@ -103,10 +105,11 @@ def keep_tokenizer(origin: Path, folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(path.read_bytes())
     path = folder / TOKENIZER_CONFIG
-    if not saved or not path.is_file():
+    if not saved:
         return
-    settings, side = read_json(path), saved.get("truncation_side", "right")
-    changes = {} if settings.get("truncation_side", "right") == side else {"truncation_side": side}
+    settings = read_json(path) if path.is_file() else {}
+    now, before = ({**DECIDED, **each} for each in (saved, settings))
+    changes = {name: now[name] for name in DECIDED if now[name] != before[name]}
     if settings.get("model_max_length", UNKNOWN) >= UNKNOWN:
         changes["model_max_length"] = saved.get("model_max_length")
     if changes:

@@ -41,7 +41,7 @@ from .finishing import (
     summarize_run,
 )
 from .hardware import configure_cpu
-from .models import build_model, check_model, check_preset, fit_attention
+from .models import build_model, check_model, check_preset, fit_attention, set_language
 from .report.card.facts import card_example, data_source, training_facts
 from .run_folder.files import locked, move_aside, resume_point, spent_of_budget
 from .run_folder.run import Run, compared_settings, default_settings, open_folder, recover
@@ -201,6 +201,8 @@ def new_model(
         fields=task.fields(),
         trained=run.folder if run.finished else None,
     )
+    if task.name == "translation":
+        set_language(model, tokenizers[-1])
     if task.model_args.saved is not None or task.model_args.save_as is not None:
         from .native import as_ours  # with the tables of all architectures, which other runs do not need
 

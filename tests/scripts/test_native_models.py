@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from script_runs import FEW, PAIRS, PROGRAMS, TEXTS
-from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoTokenizer, Seq2SeqTrainingArguments, Trainer
 
 from vanillaformer.scripts import generate
 from vanillaformer.tokenization import ModelKind, train
@@ -116,11 +116,11 @@ class Recorder:
         patch.setattr(RunTrainer, "compute_loss", recording)
 
 
-def plain_losses(model: Any, recorded: Recorder, folder: Path) -> list[float]:
+def plain_losses(model: Any, recorded: Recorder, folder: Path, base: Any = Trainer) -> list[float]:
     """The losses of transformers' own trainer for the same batches."""
     losses: list[float] = []
 
-    class Plain(Trainer):
+    class Plain(base):  # type: ignore[misc]
         def compute_loss(self, *others: Any, **options: Any) -> Any:
             loss: Any = super().compute_loss(*others, **options)
             losses.append(loss.item())
@@ -130,7 +130,7 @@ def plain_losses(model: Any, recorded: Recorder, folder: Path) -> list[float]:
             return range(len(recorded.batches))
 
     fixed: dict[str, Any] = {"per_device_train_batch_size": 1, "use_cpu": True, "report_to": [], "save_strategy": "no"}
-    arguments = TrainingArguments(str(folder), remove_unused_columns=False, **fixed, **recorded.settings)
+    arguments = Seq2SeqTrainingArguments(str(folder), remove_unused_columns=False, **fixed, **recorded.settings)
     plain = Plain(model, arguments, train_dataset=recorded.batches, data_collator=lambda rows: dict(rows[0]))  # type: ignore[arg-type]
     if isinstance(model, transformers.GPT2LMHeadModel):  # by whose name it finds no loss, and counts a target too many
         plain._loss_shifts_labels = True
