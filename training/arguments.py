@@ -50,7 +50,7 @@ class ModelArguments:
     )
     model_name_or_path: str | None = option(None, "Saved model to start from (folder or Hub id)")
     model_revision: str | None = option(None, "Branch, tag or commit of --model_name_or_path")
-    save_as: Literal["native", "vanilla"] | None = option(None, "Form of the saved model (default: as it came in)")
+    save_as: Literal["native", "vanilla"] | None = option(None, "Form to save (default: kept)")
     attn_implementation: str | None = option(None, "Attention: eager, sdpa, flex_attention, ...")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("float32", "Dtype")
 
