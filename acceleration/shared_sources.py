@@ -94,20 +94,16 @@ class SharedSourceCache(EncoderDecoderCache):
         caches: Those of self-attention and of cross-attention, the latter empty.
         copies: Rows of each source.
         buckets: The sources in buckets of similar length; none for all in one.
-
-    Attributes:
-        parts: By layer, for each bucket the numbers of its sources, keys, values and mask.
-        order: The numbers of the sources, bucket by bucket.
-        positions: The position of each source in that order.
     """
 
     def __init__(self, *caches: Cache, copies: int, buckets: Sequence[Bucket] = ()):
         super().__init__(*caches)
         self.copies = copies
         self.buckets = buckets
+        # By layer, for each bucket the numbers of its sources, keys, values and mask
         self.parts: dict[int, list[tuple[torch.Tensor, ...]]] = {}
-        self.order = torch.cat([rows for rows, _ in buckets] or [torch.empty(0)])
-        self.positions = self.order.argsort()
+        self.order = torch.cat([rows for rows, _ in buckets] or [torch.empty(0)])  # sources, bucket by bucket
+        self.positions = self.order.argsort()  # of each source in that order
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Put row `beam_idx[i]` of self-attention in the place of row i."""

@@ -5,15 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Activation:
-    """Description of an activation function of transformers.
+    """Description of an activation function of transformers."""
 
-    Attributes:
-        gated: Name of the gated feed-forward layer that has it.
-        papers: Papers that introduced it, as keys of `training/report/card/references.bib`.
-    """
-
-    gated: str | None = None
-    papers: tuple[str, ...] = ()
+    gated: str | None = None  # name of the gated feed-forward layer that has it
+    papers: tuple[str, ...] = ()  # papers that introduced it, as keys of `training/report/card/references.bib`
 
 
 # All others of transformers can be chosen too; they have no special name and no citation

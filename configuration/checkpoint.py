@@ -9,17 +9,12 @@ from transformers import PreTrainedConfig
 
 
 class SavedConfig(PreTrainedConfig):
-    """What configs in the package have in common with those in the code beside a saved model.
+    """What configs in the package have in common with those in the code beside a saved model."""
 
-    Attributes:
-        derived_fields: What a field that is left at `None` is derived by.
-        code_map: The classes of the model type by Auto class, as `auto_map` has them.
-        fixed: Fields that the code beside a saved model is for one value of.
-    """
-
-    derived_fields: ClassVar[dict[str, Callable[[Any], Any]]] = {}
+    derived_fields: ClassVar[dict[str, Callable[[Any], Any]]] = {}  # what a field that is left at `None` is derived by
+    # The classes of the model type by Auto class, as `auto_map` has them
     code_map: ClassVar[dict[str, str] | None] = None
-    fixed: ClassVar[dict[str, Any]] = {}
+    fixed: ClassVar[dict[str, Any]] = {}  # fields that the code beside a saved model is for one value of
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.check_given(kwargs)

@@ -11,32 +11,22 @@ from typing import Literal, get_args
 
 @dataclass(frozen=True)
 class Choice:
-    """One value of an option.
+    """One value of an option."""
 
-    Attributes:
-        words: Description in a model card. In formulas x is the residual stream, f the sublayer, φ the activation.
-        papers: Papers that introduced it, as keys of `training/report/card/references.bib`.
-        seen_in: Well-known models that use it.
-        fields: Fields of the config that only values which list them read: with others they must keep their default.
-        sizes: The same of fields that every config has a value for: with others they have no effect.
-    """
-
-    words: str
-    papers: tuple[str, ...] = ()
-    seen_in: str = ""
+    words: str  # description in a model card. In formulas x is the residual stream, f the sublayer, φ the activation.
+    papers: tuple[str, ...] = ()  # papers that introduced it, as keys of `training/report/card/references.bib`
+    seen_in: str = ""  # well-known models that use it
+    # Fields of the config that only values which list them read: with others they must keep their default
     fields: tuple[str, ...] = ()
+    # The same of fields that every config has a value for: with others they have no effect
     sizes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class NormChoice(Choice):
-    """Description of a norm.
+    """Description of a norm."""
 
-    Attributes:
-        has_bias: Default of `norm_bias`.
-    """
-
-    has_bias: bool = False
+    has_bias: bool = False  # default of `norm_bias`
 
 
 Norm = Literal["layer_norm", "rms_norm"]
@@ -48,16 +38,12 @@ NORM_CHOICES: dict[str, NormChoice] = {
 
 @dataclass(frozen=True)
 class PlacementChoice(Choice):
-    """Description of a placement of norm and residual sum around a sublayer.
+    """Description of a placement of norm and residual sum around a sublayer."""
 
-    Attributes:
-        layouts: The values of `block_layout` that it fits: parallel sublayers need a last step that is a sum, and a
-            shared norm one norm, in front of them.
-        initialization: The initialization that it was published with, its default.
-    """
-
+    # The values of `block_layout` that it fits: parallel sublayers need a last step that is a sum, and a shared norm
+    # one norm, in front of them
     layouts: tuple[str, ...] = ("sequential",)
-    initialization: str | None = None
+    initialization: str | None = None  # the initialization that it was published with, its default
 
 
 NormPlacement = Literal[
@@ -108,17 +94,12 @@ FEED_FORWARD_CHOICES: dict[str, Choice] = {
 
 @dataclass(frozen=True)
 class PositionChoice(Choice):
-    """Description of a position scheme.
+    """Description of a position scheme."""
 
-    Attributes:
-        has_table: Whether positions are rows of a table of `max_position_embeddings` rows: longer inputs are an error.
-        is_biased: Whether it adds a bias to the attention scores.
-        has_stages: Whether it fits stages of different widths.
-    """
-
+    # Whether positions are rows of a table of `max_position_embeddings` rows: longer inputs are an error
     has_table: bool = False
-    is_biased: bool = False
-    has_stages: bool = True
+    is_biased: bool = False  # whether it adds a bias to the attention scores
+    has_stages: bool = True  # whether it fits stages of different widths
 
 
 PositionEmbedding = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
@@ -203,12 +184,9 @@ SINUSOIDAL_CHOICES: dict[str, Choice] = {
 
 @dataclass(frozen=True)
 class QueryKeyNormChoice(Choice):
-    """Description of a norm of queries and keys.
+    """Description of a norm of queries and keys."""
 
-    Attributes:
-        spans_heads: Whether norm or weight involve several heads: attention cannot then be split by heads as usual.
-    """
-
+    # Whether norm or weight involve several heads: attention cannot then be split by heads as usual
     spans_heads: bool = False
 
 
@@ -235,13 +213,9 @@ LAYER_TYPE_CHOICES: dict[str, Choice] = {
 
 @dataclass(frozen=True)
 class InitializationChoice(Choice):
-    """Description of an initialization.
+    """Description of an initialization."""
 
-    Attributes:
-        placement: The value of `norm_placement` that it needs.
-    """
-
-    placement: str | None = None
+    placement: str | None = None  # the value of `norm_placement` that it needs
 
 
 Initialization = Literal[
@@ -333,21 +307,14 @@ RECURRENT_INITIALIZATION_CHOICES: dict[str, Choice] = {
 
 @dataclass(frozen=True)
 class DecodingChoice(Choice):
-    """Description of the way from a decoder's outputs to a text.
+    """Description of the way from a decoder's outputs to a text."""
 
-    Attributes:
-        is_parallel: Whether all positions are predicted at once.
-        needs_table: Whether decoder inputs differ only by the positions added to them.
-        upsamples: Whether the decoder has `ctc_upsampling` positions for each source token.
-        excludes: Options of a training program that need a prefix of the target, or a label for each position.
-        options: Options of `generate` that only such models have.
-    """
-
-    is_parallel: bool = False
-    needs_table: bool = False
-    upsamples: bool = False
+    is_parallel: bool = False  # whether all positions are predicted at once
+    needs_table: bool = False  # whether decoder inputs differ only by the positions added to them
+    upsamples: bool = False  # whether the decoder has `ctc_upsampling` positions for each source token
+    # Options of a training program that need a prefix of the target, or a label for each position
     excludes: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # options of `generate` that only such models have
 
 
 Decoding = Literal["autoregressive", "mask_predict", "ctc"]

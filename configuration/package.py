@@ -35,15 +35,11 @@ def check_version(fields: dict[str, Any], current: str | None) -> None:
 
 
 class PackageConfig(SavedConfig):
-    """What configs do in the package alone: save the code of models, check names and versions, derive fields again.
+    """What configs do in the package alone: save the code of models, check names and versions, derive fields again."""
 
-    Attributes:
-        code_version: The version of vanillaformer that this class belongs to.
-        write_remote_code: Writes the code of a config's models into a folder and returns its `auto_map`, `None` for a
-            config class of a user.
-    """
-
-    code_version: ClassVar[str | None] = None
+    code_version: ClassVar[str | None] = None  # the version of vanillaformer that this class belongs to
+    # Writes the code of a config's models into a folder and returns its `auto_map`, `None` for a config class of a
+    # user
     write_remote_code: ClassVar[Callable[[Any, Path], dict[str, str] | None] | None] = None
 
     @classmethod

@@ -40,35 +40,23 @@ Quoting = Literal["minimal", "none"]
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How text files are read.
+    """How text files are read."""
 
-    Attributes:
-        separator: The character between the cells of .csv and .tsv files; None is a comma, in .tsv files a tab.
-        quoting: minimal: cells may be in quotation marks; none: quotation marks are text. None is minimal, for .tsv
-            files none.
-        sample_by: The unit of text in .txt files: line, paragraph, passage or document.
-    """
-
+    # The character between the cells of .csv and .tsv files; None is a comma, in .tsv files a tab
     separator: str | None = None
+    # minimal: cells may be in quotation marks; none: they are text. None is minimal, for .tsv files none.
     quoting: Quoting | None = None
-    sample_by: str = "line"
+    sample_by: str = "line"  # the unit of text in .txt files: line, paragraph, passage or document
 
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How images are read.
+    """How images are read."""
 
-    Attributes:
-        size: Height and width in pixels.
-        folder: Where relative paths begin.
-        workers: Threads that decode.
-        kept: Whether the pixels are kept for another run.
-    """
-
-    size: int = 0
-    folder: Path = Path()
-    workers: int = 1
-    kept: bool = True
+    size: int = 0  # height and width in pixels
+    folder: Path = Path()  # where relative paths begin
+    workers: int = 1  # threads that decode
+    kept: bool = True  # whether the pixels are kept for another run
 
 
 def format_of(path: Path) -> str:

@@ -34,16 +34,11 @@ from .tasks import TASKS, TaskName
 
 @dataclass
 class TaskData:
-    """The data of a task.
+    """The data of a task."""
 
-    Attributes:
-        splits: `train`, `validation` and, where there is one, `test`, with the task's columns.
-        stream: With --streaming the training data, of which `train` has the first rows.
-        stats: By split, how many rows were left out, or also occur in the training data.
-    """
-
-    splits: DatasetDict
-    stream: TextStream | None = None
+    splits: DatasetDict  # `train`, `validation` and, where there is one, `test`, with the task's columns
+    stream: TextStream | None = None  # with --streaming the training data, of which `train` has the first rows
+    # By split, how many rows were left out, or also occur in the training data
     stats: DataStats = field(default_factory=dict)
 
 

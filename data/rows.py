@@ -33,29 +33,18 @@ BAD, BLANK = "bad rows left out", "blank texts left out"
 
 @dataclass
 class SplitRows:
-    """The rows of a split, or some of those of a stream.
-
-    Attributes:
-        split: The split.
-        name: Name of their source in messages.
-        rows: The rows, with the columns that tell a row's number and file.
-        columns: The columns of the task there, by the option that names each: {"source_column": "en"}.
-        more_columns: Further columns, by which rows are split and sorted.
-        skip_bad: Leave out rows that cannot be used; otherwise the first is an error.
-        images: How images are read.
-        stats: How many rows were left out, by the reason.
-        reported: For a stream, the kinds of messages printed already; None for a whole split.
-    """
+    """The rows of a split, or some of those of a stream."""
 
     split: str
-    name: str
-    rows: Any
+    name: str  # name of their source in messages
+    rows: Any  # the rows, with the columns that tell a row's number and file
+    # The columns of the task there, by the option that names each: {"source_column": "en"}
     columns: Columns = field(default_factory=dict)
-    more_columns: Columns = field(default_factory=dict)
-    skip_bad: bool = False
-    images: ImageOptions = field(default_factory=ImageOptions)
-    stats: dict[str, int] = field(default_factory=dict)
-    reported: set[str] | None = None
+    more_columns: Columns = field(default_factory=dict)  # further columns, by which rows are split and sorted
+    skip_bad: bool = False  # leave out rows that cannot be used; otherwise the first is an error
+    images: ImageOptions = field(default_factory=ImageOptions)  # how images are read
+    stats: dict[str, int] = field(default_factory=dict)  # how many rows were left out, by the reason
+    reported: set[str] | None = None  # for a stream, the kinds of messages printed already; None for a whole split
 
     def with_rows(self, rows: Dataset) -> "SplitRows":
         """Return other rows of the same split."""

@@ -71,24 +71,16 @@ def check_streaming(data_args: DataArguments, training_args: Any) -> None:
 
 @dataclass
 class TextStream:
-    """The rows of a split in the task's columns, in order, for any number of epochs.
+    """The rows of a split in the task's columns, in order, for any number of epochs."""
 
-    Attributes:
-        source: The split, whose rows are a stream before any check.
-        task: The task.
-        buffer: Size of the shuffle buffer; 0 keeps the order.
-        seed: Seed of the order.
-        names: Names of the classes, once known.
-        left_out: Keys of texts whose rows are left out, sorted.
-        leaks: Finds those of the held-out rows among the rows that are read.
-    """
-
-    source: SplitRows
+    source: SplitRows  # the split, whose rows are a stream before any check
     task: TaskName
-    buffer: int = 0
-    seed: int = 0
-    names: list[str] | None = None
+    buffer: int = 0  # size of the shuffle buffer; 0 keeps the order
+    seed: int = 0  # seed of the order
+    names: list[str] | None = None  # names of the classes, once known
+    # Keys of texts whose rows are left out, sorted
     left_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    # Finds those of the held-out rows among the rows that are read
     leaks: LeakCounter = field(default_factory=lambda: LeakCounter({}, ""))
 
     def __post_init__(self) -> None:
@@ -219,13 +211,9 @@ def open_streams(
 
 
 class StreamedRows(IterableDataset):
-    """Tokenized rows without an end: the epochs of a stream one after the other.
+    """Tokenized rows without an end: the epochs of a stream one after the other."""
 
-    Attributes:
-        first_rows: The first of the rows, in the order of the data.
-    """
-
-    first_rows: Dataset | None = None
+    first_rows: Dataset | None = None  # the first of the rows, in the order of the data
 
     def __init__(
         self,

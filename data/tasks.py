@@ -47,44 +47,27 @@ KINDS: dict[str, str] = {**MODEL_KINDS, "vanilla_image_encoder": "image_encoder"
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A task.
+    """A task."""
 
-    Attributes:
-        program: The program that trains for it, a subcommand of `vanillaformer`.
-        auto_class: The class that loads its models.
-        architectures: How the names of classes end that do it, ours and others.
-        model_kinds: The kinds of model that can be trained for it.
-        preset: The preset of a new model where none is named.
-        generates: Whether its models generate text.
-        predicts: What its models predict, which decides their scores.
-        columns: The columns of its data.
-        input_option: The option of `generate` that takes its inputs; empty where that does not use its models.
-        length_option: The option with the length of a row in tokens, if it has one; of a pair, that of the target.
-        pipeline_tag: Its name on the Hub.
-        does: What a model does, for its card: "This model ...".
-        limits: What no model of this task can be relied on for.
-        example: An input, for data of any kind.
-        embedded_example: An input for models of the embedded data; empty where a row of it is one.
-        use: Python code that uses `tokenizer` and `model`, formatted with `example` and `decoder`.
-        pipe: The call of transformers' pipeline `pipe`, formatted with `example`; empty where there is no pipeline.
-    """
-
-    program: str
-    auto_class: Any
-    architectures: tuple[str, ...]
-    model_kinds: tuple[str, ...]
-    preset: str
-    generates: bool = False
-    predicts: tuple[Prediction, ...]
-    columns: tuple[str, ...]
+    program: str  # the program that trains for it, a subcommand of `vanillaformer`
+    auto_class: Any  # the class that loads its models
+    architectures: tuple[str, ...]  # how the names of classes end that do it, ours and others
+    model_kinds: tuple[str, ...]  # the kinds of model that can be trained for it
+    preset: str  # the preset of a new model where none is named
+    generates: bool = False  # whether its models generate text
+    predicts: tuple[Prediction, ...]  # what its models predict, which decides their scores
+    columns: tuple[str, ...]  # the columns of its data
+    # The option of `generate` that takes its inputs; empty where that does not use its models
     input_option: str = "text"
+    # The option with the length of a row in tokens, if it has one; of a pair, that of the target
     length_option: str = ""
-    pipeline_tag: str
-    does: str
-    limits: str
-    example: str
-    embedded_example: str = ""
-    use: str
+    pipeline_tag: str  # its name on the Hub
+    does: str  # what a model does, for its card: "This model ..."
+    limits: str  # what no model of this task can be relied on for
+    example: str  # an input, for data of any kind
+    embedded_example: str = ""  # an input for models of the embedded data; empty where a row of it is one
+    use: str  # Python code that uses `tokenizer` and `model`, formatted with `example` and `decoder`
+    # The call of transformers' pipeline `pipe`, formatted with `example`; empty where there is no pipeline
     pipe: str = ""
 
     @property

@@ -17,33 +17,21 @@ Edit = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class Definition:
-    """A statement at the top of a module that binds names.
-
-    Attributes:
-        module: The module.
-        node: The statement.
-        first: Number of its first line, from 0, that of a comment in front of it included.
-        last: Number of the line after its last, that of a string that describes it included.
-    """
+    """A statement at the top of a module that binds names."""
 
     module: str
     node: ast.stmt
-    first: int
-    last: int
+    first: int  # number of its first line, from 0, that of a comment in front of it included
+    last: int  # number of the line after its last, that of a string that describes it included
 
 
 class Source:
-    """A text of Python, and where the nodes of its tree stand in it.
-
-    Attributes:
-        text: The text as bytes, what `ast` counts.
-        offsets: The first byte of each line, and the end.
-    """
+    """A text of Python, and where the nodes of its tree stand in it."""
 
     def __init__(self, text: str):
-        self.tree, self.text = ast.parse(text), text.encode()
+        self.tree, self.text = ast.parse(text), text.encode()  # the latter as bytes, which `ast` counts
         self.lines = self.text.splitlines(keepends=True)
-        self.offsets = [0, *accumulate(map(len, self.lines))]
+        self.offsets = [0, *accumulate(map(len, self.lines))]  # the first byte of each line, and the end
 
     def first_line(self, node: ast.AST) -> int:
         """Return the number, from 0, of the first line of a statement, its decorators and comments included."""
@@ -70,13 +58,7 @@ class Source:
 
 
 class Module(Source):
-    """The source of a module.
-
-    Attributes:
-        title: The first line of its docstring.
-        definitions: Its definitions by name.
-        imports: Its imports by the name that they bind.
-    """
+    """The source of a module."""
 
     def __init__(self, name: str):
         spec = find_spec(name)
@@ -89,7 +71,7 @@ class Module(Source):
         self.package = name if spec is not None and spec.submodule_search_locations else name.rpartition(".")[0]
         self.title = (ast.get_docstring(self.tree) or "").partition("\n")[0]
         self.definitions: dict[str, Definition] = {}
-        self.imports: dict[str, Import] = {}
+        self.imports: dict[str, Import] = {}  # by the name that they bind
         for node, *described in with_descriptions(self.tree.body):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 self.imports |= self._bound_by(node)

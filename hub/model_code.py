@@ -53,13 +53,7 @@ FOLDED: dict[tuple[Definition, str], Source] = {}
 
 
 class ModelCode:
-    """The definitions that classes of a model need.
-
-    Attributes:
-        texts: The text of each definition, in reading order.
-        reads: What each definition reads, by name.
-        absent: The names of parts that the model does not have.
-    """
+    """The definitions that classes of a model need."""
 
     def __init__(self, config: VanillaConfig, classes: Iterable[type]):
         self.config, classes = config, list(dict.fromkeys(classes))
@@ -71,10 +65,10 @@ class ModelCode:
         self.words = {"enter_name", "register_for_auto_class"}  # what may be the name of a member
         order, size = reading_order([cls.__module__ for cls in classes]), 0
         while size != (size := len(self.words)):  # until no other member is named
-            self.texts: dict[Definition, str] = {}
-            self.reads: dict[Definition, dict[str, Definition | Import]] = {}
+            self.texts: dict[Definition, str] = {}  # in reading order
+            self.reads: dict[Definition, dict[str, Definition | Import]] = {}  # by name
             self.names: dict[str, Definition | Import] = {}
-            self.absent: set[str] = set()
+            self.absent: set[str] = set()  # names of parts that the model does not have
             for cls in classes:
                 self._add(resolve(cls.__module__, cls.__name__))
 

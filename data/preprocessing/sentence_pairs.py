@@ -36,17 +36,11 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents as sentences in one stream of tokens.
+    """Documents as sentences in one stream of tokens."""
 
-    Attributes:
-        tokens: The stream of all ids.
-        bounds: Where each sentence begins in the stream, and where the last one ends.
-        starts: Number of the first sentence of each document, and the number of all sentences.
-    """
-
-    tokens: np.ndarray
-    bounds: Sequence[int]
-    starts: Sequence[int]
+    tokens: np.ndarray  # the stream of all ids
+    bounds: Sequence[int]  # where each sentence begins in the stream, and where the last one ends
+    starts: Sequence[int]  # number of the first sentence of each document, and the number of all sentences
 
     def __len__(self) -> int:
         return len(self.starts) - 1

@@ -32,11 +32,7 @@ RAW_TEXTS = ("source", "target", "text", "name", "tokens", "tags")
 
 
 class TokenizedSplits(DatasetDict):
-    """Rows of token ids by split.
-
-    Attributes:
-        stats: By split, how many texts were too long.
-    """
+    """Rows of token ids by split, and how many texts of each were too long."""
 
     def __init__(self, splits: Mapping[str, Dataset], stats: DataStats | None = None):
         super().__init__(splits)
@@ -282,21 +278,13 @@ def _check_length(option: str, length: int, tokenizer: PreTrainedTokenizerBase) 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Cuts the stream of all tokens to blocks.
+    """Cuts the stream of all tokens to blocks."""
 
-    Attributes:
-        size: Tokens of the stream in a block.
-        stride: Tokens from the start of one block to that of the next.
-        smallest: Tokens that the last of several blocks needs.
-        start: Tokens before each block.
-        end: Tokens after each block.
-    """
-
-    size: int
-    stride: int
-    smallest: int = 2
-    start: tuple[int, ...] = ()
-    end: tuple[int, ...] = ()
+    size: int  # tokens of the stream in a block
+    stride: int  # tokens from the start of one block to that of the next
+    smallest: int = 2  # tokens that the last of several blocks needs
+    start: tuple[int, ...] = ()  # tokens before each block
+    end: tuple[int, ...] = ()  # tokens after each block
 
     def cut(self, pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yield the blocks (number, length) of a stream that comes in pieces; only the last may be shorter."""
