@@ -1,6 +1,8 @@
 """Saving and loading of the two tokenizers of a translation model next to its weights."""
 
+import copy
 import shutil
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ TARGET_SUBFOLDER = "target_tokenizer"
 # Stored in the source's tokenizer_config.json, so that loading never takes a missing target for a joint vocabulary.
 MARKER = "target_tokenizer"
 # One of these is in a folder with a tokenizer; without any, transformers would make an empty one of some classes
+# What only the package sentencepiece reads, where there is no tokenizer.json
+PIECES = ("*.spm", "spiece.model", "sentencepiece.bpe.model")
 FILES = ("*tokenizer*.json", "vocab*", "*.model", "*.spm", "*.tiktoken")
 
 
@@ -43,11 +47,17 @@ def load_pair(
     folder = Path(path_or_hub_id, kwargs.get("subfolder") or "")
     if folder.is_dir() and not any(path for pattern in FILES for path in folder.glob(pattern)):
         raise OSError(f"{folder} has no tokenizer: neither tokenizer.json nor a vocabulary")
+    pieces = [path.name for pattern in PIECES for path in folder.glob(pattern)]
+    if pieces and not (folder / "tokenizer.json").is_file() and find_spec("sentencepiece") is None:
+        raise OSError(
+            f"{folder} has a tokenizer ({pieces[0]}) that needs sentencepiece, which is not installed: "
+            "pip install 'vanillaformer[sentencepiece]'"
+        )
     source = _padding(AutoTokenizer.from_pretrained(path_or_hub_id, **kwargs))
     subfolder = Path(kwargs.pop("subfolder", None) or "", TARGET_SUBFOLDER)
     saved_by_hand = (Path(path_or_hub_id) / subfolder / "tokenizer_config.json").is_file()
     if MARKER not in source.init_kwargs and not saved_by_hand:
-        return source, source
+        return source, _target_side(source) if getattr(source, "separate_vocabs", False) else source
     kwargs["config"] = PreTrainedConfig()  # the sub-folder has none, and offline the search for it would fail
     try:
         target = _padding(AutoTokenizer.from_pretrained(path_or_hub_id, subfolder=subfolder.as_posix(), **kwargs))
@@ -57,6 +67,16 @@ def load_pair(
             f"loaded from its sub-folder {subfolder.as_posix()}"
         ) from error
     return source, target
+
+
+def _target_side(tokenizer: Any) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of the targets that is in a Marian tokenizer with two vocabularies."""
+    target = copy.copy(tokenizer)
+    target.encoder = target.current_encoder = tokenizer.target_encoder
+    target.spm_files = tokenizer.spm_files[1:] * 2
+    target.init_kwargs = dict(tokenizer.init_kwargs)
+    target._update_total_vocab_size()
+    return copy.copy(target)  # which reads the files
 
 
 def _padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

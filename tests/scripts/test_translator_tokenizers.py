@@ -1,4 +1,4 @@
-"""Multilingual translators (mBART, mBART-50, NLLB, M2M-100) train for one pair of languages and keep it."""
+"""Native translators with their own tokenizers: Marian's, and multilingual ones, which are set to two languages."""
 
 import csv
 import json
@@ -14,39 +14,60 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, Seq2SeqTrainer
 
 from vanillaformer.scripts import generate, train_translation
+from vanillaformer.tokenization import pairs
 
 PAIRS = [(f"Saturday, August {n}, {1900 + 7 * n}", f"Samstag, {n}. August {1900 + 7 * n}") for n in range(1, 31)]
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 SIZES = {**BART, "encoder_layerdrop": 0, "decoder_layerdrop": 0, "attention_dropout": 0, "init_std": 0.2}
 # Tokenizer, class of model, codes, and the tokens before and after a text of the first language
-FOLDERS: dict[str, tuple[str, str, tuple[str, str], tuple[str, ...], tuple[str, ...]]] = {
-    "mbart": ("MBartTokenizer", "MBart", ("en_XX", "de_DE"), (), ("</s>", "en_XX")),
-    "mbart50": ("MBart50Tokenizer", "MBart", ("en_XX", "de_DE"), ("en_XX",), ("</s>",)),
-    "nllb": ("NllbTokenizer", "M2M100", ("eng_Latn", "deu_Latn"), ("eng_Latn",), ("</s>",)),
-    "m2m_100": ("M2M100Tokenizer", "M2M100", ("en", "de"), ("__en__",), ("</s>",)),
+FOLDERS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "marian": ("MarianTokenizer", "MarianMTModel", (), (), ("</s>",)),
+    "marian-two": ("MarianTokenizer", "MarianMTModel", (), (), ("</s>",)),
+    "mbart": ("MBartTokenizer", "MBartForConditionalGeneration", ("en_XX", "de_DE"), (), ("</s>", "en_XX")),
+    "mbart50": ("MBart50Tokenizer", "MBartForConditionalGeneration", ("en_XX", "de_DE"), ("en_XX",), ("</s>",)),
+    "nllb": ("NllbTokenizer", "M2M100ForConditionalGeneration", ("eng_Latn", "deu_Latn"), ("eng_Latn",), ("</s>",)),
+    "m2m_100": ("M2M100Tokenizer", "M2M100ForConditionalGeneration", ("en", "de"), ("__en__",), ("</s>",)),
 }
 
 
+def pieces_of(texts: list[str], path: Path) -> list[str]:
+    """Train SentencePiece on texts, and return its pieces."""
+    sentencepiece: Any = pytest.importorskip("sentencepiece")
+    model = BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=model, vocab_size=60, hard_vocab_limit=False, minloglevel=2
+    )
+    path.write_bytes(model.getvalue())
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    return [processor.id_to_piece(number) for number in range(3, processor.get_piece_size())]
+
+
+def write_vocabulary(path: Path, *tokens: str) -> None:
+    path.write_text(json.dumps({token: number for number, token in enumerate(dict.fromkeys(tokens))}))
+
+
 def save_tokenizer(name: str, folder: Path) -> None:
-    """A tokenizer of the class, trained on the pairs; that of M2M-100 is read from SentencePiece's file."""
-    texts = [text for pair in PAIRS for text in pair]
+    """A tokenizer of the class, trained on the pairs; those of Marian and M2M-100 read files of SentencePiece."""
+    sources, targets = ([pair[side] for pair in PAIRS] for side in (0, 1))
+    settings: dict[str, Any] = {"tokenizer_class": FOLDERS[name][0]}
     if name == "m2m_100":
-        sentencepiece: Any = pytest.importorskip("sentencepiece")
-        model = BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts), model_writer=model, vocab_size=60, hard_vocab_limit=False, minloglevel=2
+        write_vocabulary(
+            folder / "vocab.json", *SPECIAL, *pieces_of(sources + targets, folder / "sentencepiece.bpe.model")
         )
-        (folder / "sentencepiece.bpe.model").write_bytes(model.getvalue())
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-        pieces = [*SPECIAL, *(processor.id_to_piece(number) for number in range(3, processor.get_piece_size()))]
-        (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
         codes = transformers.models.m2m_100.tokenization_m2m_100.FAIRSEQ_LANGUAGE_CODES["m2m100"]
-        settings = {
-            "tokenizer_class": FOLDERS[name][0],
-            "additional_special_tokens": [f"__{code}__" for code in codes],
-        }
+        settings["additional_special_tokens"] = [f"__{code}__" for code in codes]
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
         return
+    if name.startswith("marian"):
+        one, other = pieces_of(sources, folder / "source.spm"), pieces_of(targets, folder / "target.spm")
+        settings["separate_vocabs"] = name == "marian-two"
+        if settings["separate_vocabs"]:
+            write_vocabulary(folder / "target_vocab.json", "</s>", "<unk>", "<pad>", *other)
+            other = []
+        write_vocabulary(folder / "vocab.json", "</s>", "<unk>", "<pad>", *one, *other)
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        return
+    texts = sources + targets
     trained = Tokenizer(models.BPE(unk_token="<unk>") if name == "nllb" else models.Unigram())
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer: Any = (
@@ -73,13 +94,17 @@ def native(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     folder.mkdir()
     save_tokenizer(request.param, folder)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    size = max(tokenizer.get_vocab().values(), default=0) + 1
+    sizes: dict[str, Any] = {**SIZES, "vocab_size": max(tokenizer.get_vocab().values(), default=0) + 1}
+    if request.param.startswith("marian"):
+        ids = {"pad_token_id": 2, "decoder_start_token_id": 2, "eos_token_id": 0, "forced_eos_token_id": 0}
+        sizes |= {**ids, "share_encoder_decoder_embeddings": request.param == "marian"}
+        sizes["decoder_vocab_size"] = len(getattr(tokenizer, "target_encoder", tokenizer.encoder))
     torch.manual_seed(0)
-    family = FOLDERS[request.param][1]
-    config = getattr(transformers, f"{family}Config")(vocab_size=size, **SIZES)
-    if family == "MBart":
+    model_class = getattr(transformers, FOLDERS[request.param][1])
+    config = model_class.config_class(**sizes)
+    if request.param.startswith("mbart"):
         config.decoder_start_token_id = None  # it starts from the last token of the target
-    getattr(transformers, f"{family}ForConditionalGeneration")(config).save_pretrained(folder)
+    model_class(config).save_pretrained(folder)
     return folder
 
 
@@ -93,15 +118,16 @@ def run(native: Path, out: Path, *options: str) -> Any:
 
 
 @pytest.mark.parametrize("native", FOLDERS, indirect=True)
-def test_a_pair_of_languages_is_trained_and_kept(
+def test_tokens_losses_and_translations_are_those_of_transformers(
     native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Tokens, losses and translations are those of transformers' tokenizer, trainer and model."""
-    _, _, (source, target), before, after = FOLDERS[native.name]
-    tokenizer: Any = AutoTokenizer.from_pretrained(native, src_lang=source, tgt_lang=target)
+    """And a pair of languages is kept in what is saved."""
+    _, _, codes, before, after = FOLDERS[native.name]
+    set_to = dict(zip(("src_lang", "tgt_lang"), codes))
+    languages = [text for pair in zip(("--source_lang", "--target_lang"), codes) for text in pair]
+    tokenizer: Any = AutoTokenizer.from_pretrained(native, **set_to)
     with monkeypatch.context() as patch:
         recorded = Recorder(patch)
-        languages = "--source_lang", source, "--target_lang", target
         run(native, tmp_path / "run", *languages, *LONG)
     rows = {
         (tuple(tokenizer(one)["input_ids"]), tuple(tokenizer(text_target=other)["input_ids"])) for one, other in PAIRS
@@ -117,31 +143,30 @@ def test_a_pair_of_languages_is_trained_and_kept(
     assert tuple(tokens[-len(after) :]) == after
 
     plain = transformers.AutoModelForSeq2SeqLM.from_pretrained(native)
-    assert recorded.losses == pytest.approx(
-        plain_losses(plain, recorded, tmp_path / "plain", Seq2SeqTrainer), rel=1e-5
-    )
+    expected = plain_losses(plain, recorded, tmp_path / "plain", Seq2SeqTrainer)
+    assert recorded.losses == pytest.approx(expected, rel=1e-5)
 
     model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
     saved: Any = AutoTokenizer.from_pretrained(tmp_path / "run")
     assert (type(model), type(saved)) == (type(plain), type(tokenizer))
-    assert (saved.src_lang, saved.tgt_lang) == (source, target)
-    language = tokenizer(text_target="")["input_ids"][1 if native.name == "mbart" else 0]
-    settings = model.generation_config
-    first = settings.decoder_start_token_id if native.name == "mbart" else settings.forced_bos_token_id
-    assert first == language
+    assert {name: getattr(saved, name) for name in set_to} == set_to
     records = [json.loads(line) for line in (tmp_path / "run" / "predictions_test.jsonl").read_text().splitlines()]
     texts = [record["source"] for record in records]
     outputs = model.generate(**saved(texts, return_tensors="pt", padding=True))
-    assert {int(row[0 if native.name == "mbart" else 1]) for row in outputs} == {language}
+    if codes:
+        starts = native.name == "mbart"  # with the language, which others write after their start
+        language = tokenizer(text_target="")["input_ids"][1 if starts else 0]
+        assert {int(row[0 if starts else 1]) for row in outputs} == {language}
     translations = saved.batch_decode(outputs, skip_special_tokens=True)
     assert [record["prediction"] for record in records] == translations
-    assert not any(code in translation for translation in translations for code in (source, target) if len(code) > 2)
+    assert not any(code in translation for translation in translations for code in codes if len(code) > 2)
     capsys.readouterr()
     generate.main(["--model", str(tmp_path / "run"), "--text", *texts, "--device", "cpu"])
     assert capsys.readouterr().out.splitlines() == translations
 
     run(tmp_path / "run", tmp_path / "again", "--max_steps", "1")  # with the languages that it was saved with
-    assert AutoTokenizer.from_pretrained(tmp_path / "again").tgt_lang == target
+    again: Any = AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert {name: getattr(again, name) for name in set_to} == set_to
 
 
 @pytest.mark.parametrize("native", ["mbart", "nllb"], indirect=True)
@@ -159,3 +184,12 @@ def test_other_tokenizers_have_no_languages(tmp_path: Path) -> None:
     languages = "--source_lang", "en_XX", "--target_lang", "de_DE"
     with pytest.raises(ValueError, match="--source_lang en_XX --target_lang de_DE: the tokenizer has no codes"):
         train_translation.train([*STEPS.split(), *languages, "--output_dir", str(tmp_path / "run")])
+
+
+@pytest.mark.parametrize("native", ["marian", "m2m_100"], indirect=True)
+def test_the_extra_of_a_tokenizer_is_named(native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "find_spec", lambda name: None)
+    with pytest.raises(OSError, match=r"needs sentencepiece, .*: pip install 'vanillaformer\[sentencepiece\]'"):
+        run(native, tmp_path / "run")
+    with pytest.raises(SystemExit, match=r"pip install 'vanillaformer\[sentencepiece\]'"):
+        generate.main(["--model", str(native), "--text", "Saturday"])
