@@ -16,8 +16,7 @@ from .plain import is_plain, is_unchanged
 
 LOGITS = {"cpu": 2**21, "cuda": 2**26}
 """Logits in a chunk: few enough for a processor's caches, enough to keep a graphics card busy."""
-POSITIONS = 256
-"""Positions in a chunk at least: fewer would read the weights too often."""
+POSITIONS = 256  # positions in a chunk at least: fewer would read the weights too often
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
 

@@ -25,8 +25,7 @@ from .plain import MARK, is_computed_now, is_plain
 
 SWITCH = "VANILLAFORMER_ONEDNN"
 """Environment variable: 0 for never, 1 for always; otherwise oneDNN is used where it was measured to be faster."""
-WORK = 2**22
-"""Multiplications for each thread from which oneDNN pays: it takes 30 µs more to begin."""
+WORK = 2**22  # multiplications for each thread from which oneDNN pays: it takes 30 µs more to begin
 
 
 PLAIN_FORWARD = nn.Linear.forward

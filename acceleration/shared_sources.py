@@ -14,16 +14,12 @@ from vanillaformer.modeling.parts.attention import CrossAttention
 
 from .plain import is_unchanged
 
-BUCKET_ROWS = 8
-"""Rows in a bucket at least: fewer leave a processor's matrix units idle."""
+BUCKET_ROWS = 8  # rows in a bucket at least: fewer leave a processor's matrix units idle
 MAX_BUCKETS = 8
-WORTHWHILE = 0.75
-"""Part of the computation that may remain."""
-TENSOR_MASKS = ("eager", "sdpa")
-"""Attention implementations whose masks are tensors (B, 1, T, S)."""
+WORTHWHILE = 0.75  # part of the computation that may remain
+TENSOR_MASKS = ("eager", "sdpa")  # attention implementations whose masks are tensors (B, 1, T, S)
 
-Bucket = tuple[torch.Tensor, int]
-"""Numbers of sources, and the length of the longest."""
+Bucket = tuple[torch.Tensor, int]  # numbers of sources, and the length of the longest
 
 
 def source_buckets(mask: torch.Tensor | None) -> list[Bucket]:

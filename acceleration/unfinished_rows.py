@@ -14,8 +14,7 @@ from .plain import is_unchanged
 
 WORTHWHILE = 0.75
 """Part of the rows that may be left when the others leave: each time the cache is copied."""
-LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
-"""Layers of a cache that can drop rows."""
+LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)  # layers of a cache that can drop rows
 
 
 class UnfinishedRows:

@@ -24,10 +24,8 @@ from .resolving import check_tokenizers, checked, shared_defaults, tokenizer_pri
 from .results import LEAST_STEPS, Result, VariantResult, read_record, read_result
 from .running import Job, Outcome, Runner
 
-MEASURED_STEPS = 4
-"""Steps whose mean says whether a budget is too small."""
-MULTIPLE = 8
-"""Widths of feed-forward layers are multiples of it."""
+MEASURED_STEPS = 4  # steps whose mean says whether a budget is too small
+MULTIPLE = 8  # widths of feed-forward layers are multiples of it
 Tuning = dict[str, list[tuple[Options, float | None]]]
 
 

@@ -19,8 +19,7 @@ TOLERANCE = {"seconds": 0.05}
 COUNTED = 0.02
 LEAST_STEPS = round(0.5 / COUNTED)
 """Steps of a budget in tokens or FLOPs: with fewer, half a step is more than the tolerance."""
-LAST_PART = 5
-"""The end of a run is its last fifth."""
+LAST_PART = 5  # the end of a run is its last fifth
 FEWEST_LOSSES, FEWEST_AT_END = 10, 3
 """Training losses that tell whether a run diverged, and those of its end: fewer are single batches."""
 NOISE = 8

@@ -19,8 +19,7 @@ from scipy import optimize, stats
 
 CONFIDENCE = 0.95
 TINY = float(np.finfo(np.float64).tiny)
-OUTLYING = 0.01
-"""A variance that is so improbable, among as many equal ones, is not one of them."""
+OUTLYING = 0.01  # a variance that is so improbable, among as many equal ones, is not one of them
 
 
 @dataclass(frozen=True)

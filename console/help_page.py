@@ -9,8 +9,7 @@ from typing import Any
 
 INDENT = 32
 WIDTHS = (72, 100)
-FEW = 8
-"""Choices that are listed."""
+FEW = 8  # choices that are listed
 HELP, OTHERS = "Help", "Other options of transformers"
 # Groups in the order of the page; others follow
 GROUPS = (

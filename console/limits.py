@@ -8,8 +8,7 @@ from typing import Any
 Limit = tuple[str, Callable[[Any], bool]]
 """Words that complete "it must be ...", and the test; comparisons are such that NaN fails."""
 
-BUDGETS = ("max_time", "max_tokens", "max_flops")
-"""Lengths of a run that are budgets."""
+BUDGETS = ("max_time", "max_tokens", "max_flops")  # lengths of a run that are budgets
 POSITIVE_INT: Limit = ("at least 1", lambda value: value >= 1)
 NOT_NEGATIVE: Limit = ("0 or more", lambda value: 0 <= value < math.inf)
 POSITIVE: Limit = ("greater than 0", lambda value: 0 < value < math.inf)

@@ -10,8 +10,7 @@ from threading import Event, Thread
 from typing import TextIO
 
 TOKEN = re.compile(r"hf_[\w-]{4,}")
-EVERY = 10.0
-"""Seconds between two lines on a stage."""
+EVERY = 10.0  # seconds between two lines on a stage
 Advance = Callable[[int], None]
 
 

@@ -27,8 +27,7 @@ from transformers import PreTrainedTokenizerBase
 from vanillaformer.console.reporting import Advance, stage
 
 FOLDER = "vanillaformer"
-SAMPLE, SAMPLE_BYTES = 20_000, 10_000_000
-"""Most texts in a sample, and about the most bytes."""
+SAMPLE, SAMPLE_BYTES = 20_000, 10_000_000  # most texts in a sample, and about the most bytes
 BATCH_BYTES = 2**20
 """Text that is worked on together: what a tokenizer makes of it takes 70 times as much memory."""
 
@@ -121,8 +120,7 @@ class TextColumn:
             yield from table[self.column].to_pylist()
 
 
-VERSION = 1
-"""To be raised when a function that is cached returns other rows for the same arguments."""
+VERSION = 1  # to be raised when a function that is cached returns other rows for the same arguments
 UNREAD = ("name_or_path", "is_local", "local_files_only", "model_max_length")
 """Settings of a tokenizer that no id depends on: where it was loaded from, and where others cut."""
 Prints = dict[str, dict[str, Any]]

@@ -30,8 +30,7 @@ LANGUAGES = (
 )
 # Tests are as large as the rest and repetitive, encodings are tables; the others are programs and installed packages.
 LEFT_OUT = {"test", "tests", "encodings", "idlelib", "turtledemo", "site-packages", "dist-packages", "__pycache__"}
-BRIGHTEST = 16
-"""The value of white in the digits."""
+BRIGHTEST = 16  # the value of white in the digits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,17 +20,13 @@ and of why it cannot be read."""
 
 LIST_OPTIONS = ("turns_column", "tokens_column", "tags_column", "labels_column")
 """Options that name columns of lists."""
-NAME = "name"
-"""Column of the name of an image's file, empty where it has none."""
-MAX_CELL = 1 << 26
-"""Characters of a cell; a longer one has a quotation mark that was never closed."""
-FIRST_ROWS = 1_000
-"""Rows of a JSON file among which at least one must have each column."""
+NAME = "name"  # column of the name of an image's file, empty where it has none
+MAX_CELL = 1 << 26  # characters of a cell; a longer one has a quotation mark that was never closed
+FIRST_ROWS = 1_000  # rows of a JSON file among which at least one must have each column
 PASSAGE, PART, MAX_DOCUMENT = 1 << 11, 1 << 20, 1 << 24
 """Characters of a passage, of a part of a very large document, and of the largest undivided document."""
 
-Paths = tuple[Path, ...]
-"""A file, or a text file and the file of its translations."""
+Paths = tuple[Path, ...]  # a file, or a text file and the file of its translations
 Columns = Mapping[str, str]
 """The needed columns, by the option that names each: {"source_column": "en"}."""
 Row = tuple[tuple[Any, ...] | None, int, str | None]

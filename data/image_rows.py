@@ -21,14 +21,10 @@ from .formats import FILE, NAME, PROBLEM, ROW, ImageOptions, image_cell
 from .images import CHANNELS, ENDINGS, image_files, pixels, read_image
 
 DECODED = Features({"image": Value("large_binary"), NAME: Value("string"), PROBLEM: Value("string")})
-AT_ONCE = 256
-"""Images that are decoded together."""
-MAX_FILE_BYTES = 2**35
-"""Bytes of the pixels of a split, which are kept in a file."""
-LOOKED_AT = 25
-"""Images whose sizes are looked at."""
-MAX_DEFAULT_SIDE = 64
-"""Pixels of a side that no image has by default: a small model sees no more."""
+AT_ONCE = 256  # images that are decoded together
+MAX_FILE_BYTES = 2**35  # bytes of the pixels of a split, which are kept in a file
+LOOKED_AT = 25  # images whose sizes are looked at
+MAX_DEFAULT_SIDE = 64  # pixels of a side that no image has by default: a small model sees no more
 
 Cell = tuple[str, bytes | Path | None]
 """The name of an image's file, and its bytes or its path; None for a row without an image."""

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-CHANNELS = 3
-"""Every pipeline of transformers converts images to RGB."""
-MAX_PIXELS = 100_000_000
-"""Pixels of the largest image that is decoded: 400 MB in memory."""
+CHANNELS = 3  # every pipeline of transformers converts images to RGB
+MAX_PIXELS = 100_000_000  # pixels of the largest image that is decoded: 400 MB in memory
 TOO_LARGE = f"it has more than the {MAX_PIXELS // 1_000_000:,} million pixels that are allowed"
 FORMATS = {
     "BMP": (".bmp",),
@@ -28,8 +26,7 @@ FORMATS = {
 ENDINGS = tuple(ending for endings in FORMATS.values() for ending in endings)
 DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
 """Modes of 16 bits, whose highest 8 are kept: Pillow would clip them to white."""
-UNBOUNDED = ("F", "I")
-"""Modes of 32 bits, in which no value is known to be white."""
+UNBOUNDED = ("F", "I")  # modes of 32 bits, in which no value is known to be white
 
 
 def pillow() -> Any:

@@ -28,8 +28,7 @@ CLOCK = re.compile(
 )
 LIKE_A_DATE = re.compile(r"\d.*\b(?:19|20)\d\d\b|\b(?:19|20)\d\d\b.*\d")
 MONTH = re.compile(r"(?:0?[1-9]|1[0-2])\.(?:19|20)\d\d")
-SAMPLE = 200
-"""Values on which formats are tried that may not be those of the column."""
+SAMPLE = 200  # values on which formats are tried that may not be those of the column
 HOW = "write integers, decimal numbers, or dates such as 2019-01-31"
 
 

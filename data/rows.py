@@ -20,10 +20,8 @@ from .caching import arrow_column, distinct_cells, select_rows
 from .formats import FILE, LINES, PROBLEM, ROW, Columns, ImageOptions, check_columns, needed_cells
 from .tasks import TASKS, TaskName
 
-READ = "__read__"
-"""Column of a row's number in the order in which a stream is read."""
-ORDER = "__order__"
-"""Column of the value by which rows are ordered."""
+READ = "__read__"  # column of a row's number in the order in which a stream is read
+ORDER = "__order__"  # column of the value by which rows are ordered
 RESERVED = (ROW, FILE, LINES, PROBLEM, READ, ORDER)
 TEXT_OPTIONS = ("source_column", "target_column", "text_column", "turns_column", "text_pair_column", "score_column")
 DataStats = dict[str, dict[str, Any]]
@@ -212,10 +210,8 @@ def distinct_words(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
     return cells, number_of
 
 
-LISTED = 12
-"""Classes that are named in a list."""
-WIDTH = 40
-"""Characters of a name there."""
+LISTED = 12  # classes that are named in a list
+WIDTH = 40  # characters of a name there
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 
 

@@ -253,8 +253,7 @@ SIGNS = "*/\\&%#@"
 """Punctuation that stands for a word or an operation."""
 OF_NUMBERS = re.compile("[.,:](?=[0-9])|[-\u2010-\u2015](?= *[0-9])")
 """Punctuation that a number has: 3 - 5 is not 3 5."""
-PRIVATE = 0xE000
-"""The first of the characters for private use, which stand for such punctuation."""
+PRIVATE = 0xE000  # the first of the characters for private use, which stand for such punctuation
 WORD = re.compile(r"[^\W_]")
 
 

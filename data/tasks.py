@@ -29,10 +29,8 @@ TaskName = Literal[
     "image_classification",
     "masked_image",
 ]
-Objective = Literal["causal", "masked", "mlm+nsp"]
-"""The tasks of language models."""
-ImageObjective = Literal["image_classification", "masked_image"]
-"""The tasks of image encoders."""
+Objective = Literal["causal", "masked", "mlm+nsp"]  # the tasks of language models
+ImageObjective = Literal["image_classification", "masked_image"]  # the tasks of image encoders
 Prediction = Literal[
     "texts", "tokens", "next_tokens", "sentence_pairs", "classes", "labels", "values", "tags", "pixels"
 ]

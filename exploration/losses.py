@@ -33,8 +33,7 @@ Replacement = Literal["zero", "mean"]
 SUBLAYERS = ("self_attn", "cross_attn", "mlp")
 PARTS = (*SUBLAYERS, "layer")  # that can be ablated: the columns of `sublayer_ablation`
 NAMES = {"encoder": "the encoder", "decoder": "the decoder", "cross": "cross-attention"}
-Advance = Callable[[], Any]
-"""Called after each pass over the rows."""
+Advance = Callable[[], Any]  # called after each pass over the rows
 
 
 # -------------------------------------------------------------------------------------------------------- the loss

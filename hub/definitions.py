@@ -9,10 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 ROOT = __name__.partition(".")[0]
-Import = tuple[str, str | None]
-"""A module, and a name in it or `None` for the module itself."""
-Edit = tuple[int, int, str]
-"""First byte, the one after the last, and what replaces them."""
+Import = tuple[str, str | None]  # a module, and a name in it or `None` for the module itself
+Edit = tuple[int, int, str]  # first byte, the one after the last, and what replaces them
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from .file_names import CARRIED, CODE, EXPORT, INDEX, NEEDED, UNSAFE, WEIGHTS
 
 __all__ = ["open_config", "open_image_processor", "open_model", "saved_folder"]
 
-LARGEST_SIDE = 4_096
-"""Pixels of a side that images may be scaled to."""
+LARGEST_SIDE = 4_096  # pixels of a side that images may be scaled to
 
 
 def saved_folder(source: str, revision: str | None = None, option: str = "--model", *, exported: bool = False) -> Path:

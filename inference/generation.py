@@ -20,11 +20,9 @@ from .arguments import GenerateArguments
 from .tasks import AUTO, LoadedModel, load, run
 from .text_files import hint, output_stream, read_texts
 
-ENGINE = "ctranslate2"
-"""Several times faster than torch, and exported to in a second."""
+ENGINE = "ctranslate2"  # several times faster than torch, and exported to in a second
 CACHE = Path(HF_HOME) / "vanillaformer" / "exports"
-COMPARED = 8
-"""Texts whose results are compared with those of torch."""
+COMPARED = 8  # texts whose results are compared with those of torch
 
 
 def call_options(generate_args: GenerateArguments) -> dict[str, Any]:

@@ -11,8 +11,7 @@ PAIR = "\ufdd0"
 """Between the two texts of a pair: a character that Unicode keeps for use inside of programs."""
 PASSAGE = 1 << 16
 """Characters of a part of a long text. The library takes texts by 256 and works on many times their size."""
-IN_MEMORY = 1 << 26
-"""Bytes of texts that are not put on disk."""
+IN_MEMORY = 1 << 26  # bytes of texts that are not put on disk
 # After a line's end between two visible characters: no algorithm has a word, or a run of white space, across it.
 BOUNDARY = re.compile(r"(?<=\S\n)(?=\S)")
 

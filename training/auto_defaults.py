@@ -18,8 +18,7 @@ from .hardware import has_bfloat16
 from .run_folder.run import BY_DATA, Run, Settings
 from .tasks.base import Default, HardwareFacts, LengthRule, TrainingTask
 
-PERCENT = 99
-"""Texts in a hundred that a length is chosen for, with half as much room again."""
+PERCENT = 99  # texts in a hundred that a length is chosen for, with half as much room again
 SHORTEST = 64
 # The options that may be chosen, by the dataclass that has them
 OPTIONS = {

@@ -42,13 +42,11 @@ from .trainer.trainer import RunTrainer
 
 # What a generation config that lacks a field means by it
 SEARCH = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
-MAX_ROWS, MIN_ROWS = 1_000, 64
-"""Training rows that are scored."""
+MAX_ROWS, MIN_ROWS = 1_000, 64  # training rows that are scored
 SHARE = 0.05
 """Most training rows to score, of those trained on: a row scored takes about a third of the time of one trained on."""
 PREFIX = "train_rows"
-PROMPT_END = 60
-"""Characters that are shown of the text before a sample."""
+PROMPT_END = 60  # characters that are shown of the text before a sample
 ADVISED = {"label_smoothing_factor", "token_dropout", "r_drop", "shift", "mixup"}
 """Training arguments that the diagnosis can recommend."""
 

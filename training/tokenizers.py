@@ -19,8 +19,7 @@ from .run_folder.run import Run
 from .tasks.base import TrainingTask
 
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
-SHOWN = 12
-"""Tokens of the first text that are printed."""
+SHOWN = 12  # tokens of the first text that are printed
 
 
 def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) -> Pair:

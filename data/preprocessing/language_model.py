@@ -181,8 +181,7 @@ def _rows(texts: Dataset, size: int) -> Dataset:
     return Dataset(pa.table({name: pa.LargeListArray.from_arrays(bounds, values) for name, values in columns.items()}))
 
 
-FRAME = 2
-"""[CLS] and [SEP] of a masked row."""
+FRAME = 2  # [CLS] and [SEP] of a masked row
 
 
 def language_model_rows(

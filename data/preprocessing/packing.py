@@ -31,12 +31,10 @@ ROOM = 96
 """Tokens in a row of a packed batch, about, unless a text is longer: attention computes what is masked too, so that
 long rows would cost more than the padding of short ones."""
 Row = dict[str, Any]
-PAYS = 0.25
-"""Share of padding in a batch from which packing is the default."""
+PAYS = 0.25  # share of padding in a batch from which packing is the default
 LONG = 64
 """Tokens in the texts of a batch, on average, from which those of similar length are neighbors, in a single row."""
-SIMILAR = 0.85
-"""Shortest of the texts that are padded to the same length, as a part of the longest."""
+SIMILAR = 0.85  # shortest of the texts that are padded to the same length, as a part of the longest
 # What packed rows cannot be trained with, and what it is then
 NEEDED = {"decoding": "autoregressive", "output_distribution": "softmax"}
 OFF = {"guided_attention": 0.0, "scheduled_sampling": "none", "ensemble": 0}

@@ -17,8 +17,7 @@ from ..splits import hashes
 from .batching import row_lengths, row_order, token_batches
 from .tokenizing import TokenizedSplits
 
-BATCHES = 200
-"""Number of batches from which the share of padding is estimated."""
+BATCHES = 200  # number of batches from which the share of padding is estimated
 UNREACHABLE = "references that cannot be produced exactly"
 UNSEEN = "classes without rows"
 IDS_AT_ONCE = 1_000_000

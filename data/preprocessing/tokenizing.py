@@ -25,8 +25,7 @@ from ..rows import DataStats
 Batch = dict[str, list[Any]]
 ENCODING = ("__call__", "_encode_plus", "_switch_to_input_mode", "_switch_to_target_mode")
 """Methods of a fast tokenizer that decide what it makes of a text."""
-PARTS = 32
-"""Parts of long texts that are tokenized together."""
+PARTS = 32  # parts of long texts that are tokenized together
 RAW_TEXTS = ("source", "target", "text", "name", "tokens", "tags")
 """Columns of rows with the texts of the data, or the names of images, which are not passed to the model."""
 

@@ -30,10 +30,8 @@ from ..trainer.trainer import RunTrainer
 from .baselines import batches_of
 from .classes import labels_and_predictions
 
-MIN_ROWS = 50
-"""Validation rows below which nothing is fitted."""
-MAX_TEMPERATURE = 20.0
-"""Temperatures are between its inverse and this."""
+MIN_ROWS = 50  # validation rows below which nothing is fitted
+MAX_TEMPERATURE = 20.0  # temperatures are between its inverse and this
 BINS = 15
 THRESHOLDS = (0.5, 0.7, 0.9)
 OUTPUT_LAYERS = ("classifier", "score")

@@ -19,10 +19,8 @@ from .plots import NUMBERED, confusion_picture
 
 PICTURED = 150
 """Classes whose whole matrix is drawn and kept in the record; of more, a part is drawn and no matrix is kept."""
-ERRORS, WORST = 5, 3
-"""Errors and classes that are shown in the terminal."""
-WIDTH = 100
-"""Characters of a text there."""
+ERRORS, WORST = 5, 3  # errors and classes that are shown in the terminal
+WIDTH = 100  # characters of a text there
 PREFIXES = {"validation": "eval", "test": "test"}
 
 

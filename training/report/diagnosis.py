@@ -16,16 +16,14 @@ Settings = Mapping[str, Any]
 
 END = 0.8
 """The last fifth of a run, in which it is asked whether the model still improved, begins here."""
-MIN_EVALUATIONS = 3
-"""With fewer evaluations nothing is said of a trend."""
+MIN_EVALUATIONS = 3  # with fewer evaluations nothing is said of a trend
 STEADY = 0.05
 """Part of what a loss has fallen before that it has to fall in the last fifth, if each evaluation there is lower."""
 LOSS_NOISE = 0.005
 """Relative changes of a loss up to this, or up to a quarter of `1/√N` over N targets, are noise."""
 OVERFITTED = {"classes": 0.5, "tokens": 0.85}
 """Training losses below this share of the validation loss are far below it."""
-LIKE_VALIDATION = 0.95
-"""Training losses above this share of the validation loss are about the same."""
+LIKE_VALIDATION = 0.95  # training losses above this share of the validation loss are about the same
 UNFITTED = 0.9
 """Training losses above this share of the trivial baseline's have learned next to nothing."""
 SPLITS = {"test": "test", "eval": "validation"}

@@ -18,11 +18,9 @@ from ..metrics.scores import ENTRIES
 
 NUMBERED = 40
 """Classes of a picture with numbers in it, and of one that shows a part of the classes."""
-CONFUSED, COLUMNS = 24, 6
-"""Images of the picture of errors, and those in a row."""
+CONFUSED, COLUMNS = 24, 6  # images of the picture of errors, and those in a row
 RECONSTRUCTED = 8
-TITLE = 24
-"""Most characters of the names of two classes."""
+TITLE = 24  # most characters of the names of two classes
 
 
 def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:

@@ -21,10 +21,8 @@ from ..trainer.trainer import RunTrainer
 
 Tokenizers = tuple[PreTrainedTokenizerBase, ...]
 """Those of source and target; of models of images, none."""
-ACCELERATOR = 150
-"""Processor cores that an accelerator stands for."""
-BFLOAT16 = "the device multiplies bfloat16 faster than float32"
-"""Why a run computes in bfloat16."""
+ACCELERATOR = 150  # processor cores that an accelerator stands for
+BFLOAT16 = "the device multiplies bfloat16 faster than float32"  # why a run computes in bfloat16
 
 
 class Default(NamedTuple):

@@ -58,20 +58,16 @@ from ..trainer.losses import EnsembleArguments
 from ..training_arguments import EVALUATION, OPTIMIZER, OUTPUT, TRAINING, RunDefaults, best_checkpoint_help
 from .base import Default, HardwareFacts, Tokenizers, TrainingTask
 
-MOST_EPOCHS, FEWEST_EPOCHS = 60, 10
-"""Passes over few and over many images."""
-SMALL = 20
-"""Pixels of a side below which a shift by one changes too much."""
+MOST_EPOCHS, FEWEST_EPOCHS = 60, 10  # passes over few and over many images
+SMALL = 20  # pixels of a side below which a shift by one changes too much
 IMAGES_SEEN = 30_000
 """Images, each as often as there are passes, after which a small model of few images is as good as it gets."""
 MAX_VALUES = 2**27
 """Most pixel values that a classifier is fitted on, 512 MiB; of more training images every second, third ..."""
-AT_ONCE = 100
-"""Images whose hidden patches are compared together."""
+AT_ONCE = 100  # images whose hidden patches are compared together
 FEATURES = 3_072
 """Pixels that the linear classifier looks at; of larger images every second, third ... in both directions."""
-RIDGE = 0.01
-"""Weight of the squared coefficients of the linear classifier, by training image."""
+RIDGE = 0.01  # weight of the squared coefficients of the linear classifier, by training image
 
 
 @dataclass

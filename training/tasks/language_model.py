@@ -52,8 +52,7 @@ from ..trainer.trainer import RunTrainer
 from ..training_arguments import EPOCHS, EVALUATION, TRAINING, RunDefaults, best_checkpoint_help
 from .base import BFLOAT16, Default, HardwareFacts, Tokenizers, TrainingTask
 
-STREAMED = 100_000_000
-"""Bytes of text that a stream is taken to have."""
+STREAMED = 100_000_000  # bytes of text that a stream is taken to have
 BYTES_PER_CORE_SECOND = 15_000
 """Bytes of text that a processor core trains the smallest model on, in a second."""
 # Hidden size, layers: the core-seconds and bytes of text from which on it is the better one. Ten minutes of two cores

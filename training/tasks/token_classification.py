@@ -50,8 +50,7 @@ from ..training_arguments import (
 )
 from .base import Default, HardwareFacts, Tokenizers, TrainingTask, names_of_training
 
-OUTSIDE = "O"
-"""The tag of words that are part of no entity."""
+OUTSIDE = "O"  # the tag of words that are part of no entity
 PREFIXES = ("B-", "I-", "E-", "S-", "L-", "U-")
 """Prefixes of tags by which entities of several words begin, go on and end."""
 ROWS_SEEN = 40_000

@@ -52,8 +52,7 @@ from ..training_arguments import (
 )
 from .base import BFLOAT16, Default, HardwareFacts, LengthRule, Tokenizers, TrainingTask
 
-STREAMED = 1_000_000
-"""Pairs that a stream is taken to have."""
+STREAMED = 1_000_000  # pairs that a stream is taken to have
 # Hidden size, layers on each side: the core-seconds and pairs from which on it is the better one
 MODELS = ((128, 4, 0, 0), (256, 4, 12_000, 100_000), (512, 6, 100_000, 1_000_000))
 # Pairs up to which this dropout is the better one

@@ -18,8 +18,7 @@ from vanillaformer.data.targets import targets_of
 from vanillaformer.modeling.counts import TextFlops, patch_grid, polynomial_terms, text_flops
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
-WITH_GRADIENT = 3
-"""A forward and a backward pass cost as much as three forward passes."""
+WITH_GRADIENT = 3  # a forward and a backward pass cost as much as three forward passes
 COUNTED = ("steps", "rows", "tokens", "flops", "retried_steps")
 
 

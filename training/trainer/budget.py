@@ -19,27 +19,20 @@ from vanillaformer.console.reporting import report
 
 from .account import Account, StatefulCallback, from_all
 
-UNLIMITED = 10**9
-"""More steps than any run has."""
-PLANNED = ("eval", "save", "logging")
-"""What is made at equal parts of a run."""
+UNLIMITED = 10**9  # more steps than any run has
+PLANNED = ("eval", "save", "logging")  # what is made at equal parts of a run
 UNCOUNTED_STEPS = 3
 """First steps of a process, in which caches are filled and models compiled: they count as much as the next one."""
-SCHEDULE_STEPS = 1_000
-"""Steps of the schedule, which progress runs through, and between them."""
-WARMUP_SHARE = 0.05
-"""Part of the schedule that a warm-up given in steps takes."""
+SCHEDULE_STEPS = 1_000  # steps of the schedule, which progress runs through, and between them
+WARMUP_SHARE = 0.05  # part of the schedule that a warm-up given in steps takes
 COUNTS = {"max_tokens": ("tokens", "tokens", ",.0f"), "max_flops": ("flops", "FLOPs", ".4g")}
 """For each budget that is counted its number in the account, its unit and how it is written."""
-DEFAULT_TIME = 600.0
-"""Seconds of a run for which no length is given."""
-LENGTHS = ("max_steps", "num_train_epochs", *COUNTS)
-"""Other lengths of a run, which exclude a time."""
+DEFAULT_TIME = 600.0  # seconds of a run for which no length is given
+LENGTHS = ("max_steps", "num_train_epochs", *COUNTS)  # other lengths of a run, which exclude a time
 NUMBER = r"(\d+(?:\.\d*)?)"
 DURATION = re.compile(rf"(?:{NUMBER}\s*h)?\s*(?:{NUMBER}\s*m(?:in)?)?\s*(?:{NUMBER}\s*s?)?")
 UNITS = (3600, 60, 1)
-SMOOTHING = 0.02
-"""Weight of a new step in the mean duration of steps."""
+SMOOTHING = 0.02  # weight of a new step in the mean duration of steps
 EVALUATION_SHARE = 0.1
 """Largest part of the time that evaluations and checkpoints take; with the first and the last one it can be more."""
 

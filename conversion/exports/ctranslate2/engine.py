@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 
 from ..engine import Engine, Rows, Search, StatesOfEngine, exported_model, model_class_of, padded, read_record
 
-HEAD = "head.safetensors"
-"""The weights after the stack of a classifier or a masked language model."""
+HEAD = "head.safetensors"  # the weights after the stack of a classifier or a masked language model
 RUNNERS = {"encoder_decoder": "Translator", "decoder": "Generator", "encoder": "Encoder"}
 ALIBI_STEP = 2048
 """Tokens by which the engine extends its table of ALiBi's biases, once per call; its answers are wrong beyond that."""

@@ -31,14 +31,10 @@ from ...run_folder.run import BY_DATA, Run
 from ...trainer.trainer import RunTrainer
 
 NOT_STATED = "not stated"
-GREETING = "Hello, how are you?"
-"""For models of dialogues."""
-WIDTH = 100
-"""Most characters of an example, of running text fewer."""
-SHOWN = 3
-"""Samples that are shown."""
-LOOKED_THROUGH = 100
-"""Rows that an example is chosen from."""
+GREETING = "Hello, how are you?"  # for models of dialogues
+WIDTH = 100  # most characters of an example, of running text fewer
+SHOWN = 3  # samples that are shown
+LOOKED_THROUGH = 100  # rows that an example is chosen from
 CHAT = """turns = [{{"role": "user", "content": {example!r}}}]
 inputs = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True, return_tensors="pt")
 reply = model.generate(**inputs, max_new_tokens=32)[0, inputs["input_ids"].shape[1] :]

@@ -34,8 +34,7 @@ SHOWN = """
 """.split()  # noqa: SIM905 - a list would be a line for each
 BUDGET_WORDS = {"max_time": "time budget", "max_tokens": "token budget", "max_flops": "FLOP budget"}
 MAX_CLASS_NAMES = 12
-Table = list[tuple[str, ...]]
-"""The heading and the rows."""
+Table = list[tuple[str, ...]]  # the heading and the rows
 
 # https://huggingface.co/docs/hub/repositories-licenses, without those that are one model's own
 LICENSES = frozenset(
