@@ -20,12 +20,9 @@ def package_folders() -> dict[str, Path]:
     return found
 
 
-def test_every_package_on_the_disk_is_listed():
+def test_every_package_and_its_files_are_listed():
     assert sorted(PACKAGES) == sorted(package_folders()), "a package that is not listed is absent from wheels"
-
-
-def test_files_beside_the_code_are_package_data():
-    """What is not listed is absent from wheel and sdist."""
+    # What is not listed is absent from wheel and sdist
     found = {
         package: sorted(path.name for path in folder.iterdir() if path.is_file() and path.suffix != ".py")
         for package, folder in package_folders().items()
@@ -34,9 +31,6 @@ def test_files_beside_the_code_are_package_data():
     assert {package: names for package, names in found.items() if names} == PYPROJECT["tool"]["setuptools"][
         "package-data"
     ]
-
-
-def test_every_folder_with_code_is_mapped():
     with_code = {path.parent.name for path in ROOT.glob("*/*.py")} - OTHER_FOLDERS
     assert with_code == set(FOLDERS.values()) - {"src/vanillaformer"}
 
@@ -53,29 +47,20 @@ def test_the_installed_package_is_this_checkout(package):
     assert Path(module.__file__).resolve().parent == package_folders()[package]
 
 
-def test_src_holds_the_root_and_the_command_only():
+def test_src_holds_the_root_the_command_and_links_to_the_mapped_folders():
     assert [path.name for path in sorted((ROOT / "src").glob("*.py"))] == ["vanillaformer_cli.py"]
     assert [path.name for path in sorted((ROOT / "src/vanillaformer").glob("*.py"))] == ["__init__.py", "__main__.py"]
     assert (ROOT / "src/vanillaformer/py.typed").is_file()
-
-
-def test_links_show_editors_the_mapped_folders():
     links = {path.name: path for path in (ROOT / "src/vanillaformer").iterdir() if path.is_symlink()}
     assert sorted(links) == sorted(folder for folder in FOLDERS.values() if "/" not in folder)
     assert all(link.resolve() == ROOT / name for name, link in links.items())
     assert all(not link.readlink().is_absolute() for link in links.values())
-
-
-def test_nothing_in_the_root_shadows_the_package():
     assert not (ROOT / "vanillaformer").exists()
     assert not (ROOT / "__init__.py").exists()
 
 
-def test_the_version_is_the_projects():
+def test_the_version_is_the_projects_and_console_commands_lead_to_functions():
     assert vanillaformer.__version__ == PYPROJECT["project"]["version"]
-
-
-def test_console_commands_lead_to_functions():
     for target in PYPROJECT["project"]["scripts"].values():
         module, function = target.split(":")
         assert callable(getattr(importlib.import_module(module), function)), target

@@ -39,18 +39,12 @@ def test_python_blocks_run_one_after_the_other(tmp_path):
     assert "rotary" in result.stdout
 
 
-def test_every_preset_and_tokenizer_algorithm_is_named():
+def test_presets_tokenizer_algorithms_and_architectures_are_named_and_tables_are_the_codes():
     missing = [name for name in (*PRESETS, *TokenizerAlgorithm.__args__) if f"`{name}`" not in README]
     assert not missing
-
-
-def test_the_tables_of_the_pages_are_those_that_the_code_makes():
-    assert not list(runpy.run_path(str(ROOT / "tools" / "tables.py"))["outdated"]()), "run python tools/tables.py"
-
-
-def test_every_native_architecture_is_named():
     missing = [name for name in ARCHITECTURES if f"`{name}`" not in DEPLOY]
     assert not missing
+    assert not list(runpy.run_path(str(ROOT / "tools" / "tables.py"))["outdated"]()), "run python tools/tables.py"
 
 
 @pytest.mark.parametrize("literal", [name for name, value in vars(options).items() if get_args(value)])
@@ -79,13 +73,10 @@ def test_every_field_of_the_block_is_in_the_list_of_parts(field):
     assert f"`{field}`" in PARTS or field in of_transformers | common
 
 
-def test_the_page_on_training_has_an_example_that_runs(capsys):
+def test_the_pages_on_training_and_parts_have_examples_that_run(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", TRAINING, re.DOTALL)
     exec(block, {})
     assert "cat" in capsys.readouterr().out
-
-
-def test_the_list_of_parts_has_an_example_that_runs(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", PARTS, re.DOTALL)
     exec(block, {})
     assert f"'embeddings': {37000 * 512}" in capsys.readouterr().out

@@ -5,6 +5,7 @@ import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,8 @@ build, saved_bytes, training_memory = (NAMES[name] for name in ("build", "saved_
 BATCH, LENGTH = 16, 24
 
 
-@few_toys()
-def test_activations_are_what_a_step_saves(kind, overrides):
-    model = copy.deepcopy(shared_toy(kind, overrides)).requires_grad_(True).train()
-    inputs = {"input_ids": tokens(BATCH, LENGTH)}
-    if kind == "encoder_decoder":
-        inputs["decoder_input_ids"] = tokens(BATCH, LENGTH, TARGET_VOCABULARY)
+def really_saved(model: torch.nn.Module, step: Callable[[], object]) -> int:
+    """Return the bytes of numbers that a step saves for the gradients, without weights and buffers."""
     known = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     saved = {}
 
@@ -39,10 +36,20 @@ def test_activations_are_what_a_step_saves(kind, overrides):
             saved[storage.data_ptr()] = storage
         return tensor
 
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        step()
+    return sum(storage.nbytes() for storage in saved.values())
+
+
+@few_toys()
+def test_activations_are_what_a_step_saves(kind, overrides):
+    model = copy.deepcopy(shared_toy(kind, overrides)).requires_grad_(True).train()
+    inputs = {"input_ids": tokens(BATCH, LENGTH)}
+    if kind == "encoder_decoder":
+        inputs["decoder_input_ids"] = tokens(BATCH, LENGTH, TARGET_VOCABULARY)
     fused = "sdpa" if model.config.attn_logit_softcapping is None else "eager"
-    with attending(model, fused), saved_tensors_hooks(pack, lambda tensor: tensor):
-        model.base_model(**inputs)
-    real = sum(storage.nbytes() for storage in saved.values())
+    with attending(model, fused):
+        real = really_saved(model, lambda: model.base_model(**inputs))
     inputs = inputs_on_meta(model.config, BATCH, LENGTH, LENGTH)
     predicted = saved_bytes(build(model.config, torch.float64), inputs, "cpu")
     assert predicted.total == pytest.approx(real, rel=0.2)
@@ -89,7 +96,7 @@ def test_the_peak_is_that_of_a_process(sizes):
     assert training_memory(preset("gpt-tiny", **sizes), 8, 128).peak == pytest.approx(found, rel=0.2)
 
 
-def test_what_divides_memory():
+def test_what_divides_memory_and_recurrent_models_are_refused():
     config = preset("gpt-tiny", num_hidden_layers=12, vocab_size=200)
     whole = training_memory(config, 4, 64)
     assert training_memory(config, 8, 64).activations > 1.8 * whole.activations
@@ -99,6 +106,8 @@ def test_what_divides_memory():
     parts = training_memory(config, 4, 64, devices=8)
     assert (parts.gradients, parts.optimizer) == (whole.gradients // 8, whole.optimizer // 8)
     assert whole.weights // 8 < parts.weights < whole.weights // 2
+    with pytest.raises(ValueError, match="is counted for Transformers, not for recurrent models"):
+        training_memory(preset("gru-tiny"), 4, 32)
 
 
 @pytest.mark.parametrize("name", ["vit-tiny", "swin-tiny", "gemma2", "modernbert", "t5", "bloom"])
@@ -118,20 +127,6 @@ def test_logits_that_no_loss_computes_in_chunks_are_counted(fields):
     config = preset("transformer-tiny", vocab_size=3000, num_hidden_layers=1, dropout=0.0, **fields)
     model = AutoModelForSeq2SeqLM.from_config(config)
     ids = torch.randint(4, 3000, (8, 32), generator=torch.Generator().manual_seed(0))
-    saved = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
-        return tensor
-
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(input_ids=ids, labels=ids, return_logits=False)
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    real = sum(storage.nbytes() for pointer, storage in saved.items() if pointer not in weights)
+    real = really_saved(model, lambda: model(input_ids=ids, labels=ids, return_logits=False))
     memory = training_memory(config, 8, 32)
     assert real < memory.activations + memory.workspace < 5 * real  # gradients by logits come on top
-
-
-def test_recurrent_models_are_refused():
-    with pytest.raises(ValueError, match="is counted for Transformers, not for recurrent models"):
-        training_memory(preset("gru-tiny"), 4, 32)

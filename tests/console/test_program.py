@@ -72,7 +72,7 @@ def test_an_error_of_ours_keeps_its_traceback(error) -> None:
     assert raised.value is error
 
 
-def test_the_traceback_of_a_users_error_can_be_asked_for(monkeypatch) -> None:
+def test_usage_errors_keep_their_exit_code_and_tracebacks_can_be_asked_for(monkeypatch) -> None:
     monkeypatch.setenv("VANILLAFORMER_TRACEBACK", "1")
 
     @program
@@ -81,16 +81,13 @@ def test_the_traceback_of_a_users_error_can_be_asked_for(monkeypatch) -> None:
 
     with pytest.raises(ValueError, match="x"):
         main([])
+    assert ended(SystemExit(2)).code == 2
 
 
 @pytest.mark.parametrize(("message", "line"), [("", "interrupted"), ("stopped at step 3", "stopped at step 3")])
 def test_interrupted(message, line, capsys) -> None:
     assert ended(KeyboardInterrupt(*([message] if message else []))).code == 130
     assert capsys.readouterr().err == f"vanillaformer-x: {line}\n"
-
-
-def test_usage_errors_keep_their_exit_code() -> None:
-    assert ended(SystemExit(2)).code == 2
 
 
 def test_a_reader_that_goes_away(monkeypatch, capsys) -> None:

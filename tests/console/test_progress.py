@@ -42,14 +42,11 @@ def test_lines_say_stage_count_and_speed(lines):
     assert len(printed) == count
 
 
-def test_a_stage_that_cannot_count_says_how_long_it_takes(lines):
+def test_a_stage_that_cannot_count_says_how_long_it_takes_and_an_error_ends_it(lines):
     printed, third = lines
     with stage("Reading the data"):
         assert third.wait(60)
     assert re.fullmatch(r"Reading the data: \d+ s", printed[-1])
-
-
-def test_an_error_ends_a_stage(lines):
     with pytest.raises(KeyError), stage("Reading the data"):
         raise KeyError("x")
     count = len(lines[0])

@@ -25,13 +25,17 @@ def written(path, content) -> str:
     return str(path)
 
 
-def test_command_line_fills_every_dataclass():
+def test_command_line_fills_every_dataclass_and_defaults_give_way():
     words = ["--preset", "gpt2", "--block-size=64", "--tokenizer_algorithm", "bpe", "--no_joint_vocabulary"]
     words += ["--learning_rate", "1e-3"]
     one, data, tokenizer, training = parse((*OURS, Seq2SeqTrainingArguments), words)
     assert (one.preset, data.block_size, tokenizer.tokenizer_algorithm) == ("gpt2", 64, "bpe")
     assert tokenizer.joint_vocabulary is False
     assert training.learning_rate == 1e-3
+    assert parse(ModelArguments, [], defaults={"preset": "gpt"})[0].preset == "gpt"
+    assert parse(ModelArguments, ["--preset", "gpt2"], defaults={"preset": "gpt"})[0].preset == "gpt2"
+    with pytest.raises(ValueError, match="unknown key 'presets'; did you mean 'preset'"):
+        parse(ModelArguments, [], defaults={"presets": "gpt"})
 
 
 @pytest.mark.parametrize("theirs", [TrainingArguments, Seq2SeqTrainingArguments])
@@ -63,23 +67,13 @@ def test_file_then_command_line(tmp_path, name):
     assert (training.learning_rate, training.lr_scheduler_kwargs) == (1e-3, {"min_lr": 0.1})
 
 
-def test_file_may_list_overrides_and_unset_a_default(tmp_path):
+def test_file_may_list_overrides_unset_a_default_or_be_empty(tmp_path):
     path = written(tmp_path / "a.yaml", {"set": ["a=1", "b=none"], "preset": None})
     (one,) = parse(ModelArguments, [path], defaults={"preset": "gpt"})
     assert one.config_overrides() == {"a": 1, "b": "none"}
     assert one.preset is None
-
-
-def test_empty_file_changes_nothing(tmp_path):
     (tmp_path / "a.yaml").write_text("# nothing yet\n")
-    assert parse(ModelArguments, [str(tmp_path / "a.yaml")]) == (ModelArguments(),)
-
-
-def test_defaults_of_a_script_give_way_to_the_user():
-    assert parse(ModelArguments, [], defaults={"preset": "gpt"})[0].preset == "gpt"
-    assert parse(ModelArguments, ["--preset", "gpt2"], defaults={"preset": "gpt"})[0].preset == "gpt2"
-    with pytest.raises(ValueError, match="unknown key 'presets'; did you mean 'preset'"):
-        parse(ModelArguments, [], defaults={"presets": "gpt"})
+    assert parse(ModelArguments, [path]) == (ModelArguments(),)
 
 
 def test_what_was_given_is_known_whatever_its_value(tmp_path):
@@ -97,12 +91,9 @@ def test_set_is_read_as_yaml_and_the_last_wins():
     one = model("--set", "a=1", "b=1e-4", "c=none", "d=true", "--set", "a=[2, 3]", "e=", "f={x: 1.5}", "g=x=y")
     expected = {"a": [2, 3], "b": 1e-4, "c": "none", "d": True, "e": None, "f": {"x": 1.5}, "g": "x=y"}
     assert one.config_overrides() == expected
-
-
-@pytest.mark.parametrize("entry", ["hidden_size", "=3", "hidden size=3", "a=[1"])
-def test_set_names_a_bad_entry(entry):
-    with pytest.raises(ValueError, match="--set"):
-        model("--set", entry).config_overrides()
+    for entry in ("hidden_size", "=3", "hidden size=3", "a=[1"):
+        with pytest.raises(ValueError, match="--set"):
+            model("--set", entry).config_overrides()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +138,7 @@ def test_no_and_off_are_words_where_a_word_is_meant(tmp_path):
     assert one.config_overrides() == {"attention_bias": False, "tie": True}
 
 
-def test_items_of_a_list_may_begin_with_dashes(tmp_path):
+def test_items_of_a_list_may_begin_with_dashes_and_tokenizer_arguments_are_those_of_train(tmp_path):
     path = written(tmp_path / "a.yaml", {"extra_special_tokens": ["--x", "-y", 3], "report_to": ["none"]})
     tokenizer, training = parse((TranslationTokenizerArguments, TrainingArguments), [path])
     assert tokenizer.extra_special_tokens == ["--x", "-y", "3"]
@@ -157,6 +148,11 @@ def test_items_of_a_list_may_begin_with_dashes(tmp_path):
         [written(tmp_path / "b.yaml", {"extra_special_tokens": ["--x"]}), "--extra_special_tokens", "z"],
     )
     assert tokenizer.extra_special_tokens == ["z"]
+    words = ["--tokenizer_algorithm", "word", "--tokenizer_vocab_size", "40", "--lowercase"]
+    (arguments,) = parse(TranslationTokenizerArguments, words)
+    tokenizer = tokenization.train(["A house", "a home"] * 3, **arguments.training_options())
+    assert len(tokenizer) <= 40
+    assert tokenizer.tokenize("HOUSE") == ["house"]
 
 
 def test_no_message_holds_a_token(tmp_path, capsys):
@@ -179,24 +175,11 @@ def test_no_message_holds_a_token(tmp_path, capsys):
         (["--pre", "gpt"], "unrecognized"),
         (["--dtype", "int8"], "invalid choice: 'int8'"),
         (["stray"], "unrecognized arguments: stray"),
+        ({"block_size": "many"}, "invalid int value: 'many'"),
     ],
 )
-def test_bad_command_line(words, message, capsys):
+def test_bad_command_line_or_value_in_a_file(words, message, tmp_path, capsys):
+    words = [written(tmp_path / "a.yaml", words)] if isinstance(words, dict) else words
     with pytest.raises(SystemExit):
-        model(*words)
+        parse((ModelArguments, LanguageModelDataArguments), words)
     assert message in capsys.readouterr().err
-
-
-def test_bad_value_in_a_file_is_not_let_through(tmp_path, capsys):
-    path = written(tmp_path / "a.yaml", {"block_size": "many"})
-    with pytest.raises(SystemExit):
-        parse(LanguageModelDataArguments, [path])
-    assert "invalid int value: 'many'" in capsys.readouterr().err
-
-
-def test_tokenizer_arguments_are_those_of_train():
-    words = ["--tokenizer_algorithm", "word", "--tokenizer_vocab_size", "40", "--lowercase"]
-    (arguments,) = parse(TranslationTokenizerArguments, words)
-    tokenizer = tokenization.train(["A house", "a home"] * 3, **arguments.training_options())
-    assert len(tokenizer) <= 40
-    assert tokenizer.tokenize("HOUSE") == ["house"]

@@ -1,14 +1,11 @@
 """Classifiers that start from a saved one: with its classes, in another order, and with others."""
 
-import csv
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification
 
-from vanillaformer.scripts import train_classifier
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.models import build_model
 
@@ -103,19 +100,3 @@ def test_a_model_of_another_problem_learns_one_class_for_each_row(kind: str, tmp
     labels = torch.tensor([0, 1])
     found = started("bert-tiny", tmp_path, ["neg", "pos"])(**inputs("bert-tiny"), labels=labels)
     assert torch.equal(found.loss, torch.nn.functional.cross_entropy(found.logits, labels))
-
-
-def test_a_run_starts_from_a_classifier_of_other_classes(tmp_path: Path, capsys) -> None:
-    rows = [(f"{word} {n}", word) for n in range(20) for word in ("red", "green", "blue")]
-    for name, words in (("two", ("red", "green")), ("three", ("red", "green", "blue"))):
-        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([("text", "label"), *(row for row in rows if row[1] in words)])
-    common = "--max_steps 1 --use_cpu --validation_fraction 0.2 --output_dir"
-    new = f"--preset bert-tiny --set {' '.join(SIZES)} --tokenizer_vocab_size 300"
-    train_classifier.train(f"{new} --train_file {tmp_path}/two.csv {common} {tmp_path}/a".split())
-    start = f"--model_name_or_path {tmp_path}/a --train_file {tmp_path}/three.csv {common} {tmp_path}/b"
-    train_classifier.train(start.split())
-    assert f"--model_name_or_path {tmp_path}/a has other classes (green, red)" in capsys.readouterr().out
-    names = AutoModelForSequenceClassification.from_pretrained(tmp_path / "b").config.id2label
-    assert names == {0: "blue", 1: "green", 2: "red"}
-    assert json.loads((tmp_path / "b/run.json").read_text())["metrics"]["eval_accuracy"] <= 1

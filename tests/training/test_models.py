@@ -17,23 +17,19 @@ def build(job: str, *tokenizers, length: int = 8, seed: int = 0, labels=None, **
     return build_model(job, given, *tokenizers, length=length, seed=seed, labels=labels)
 
 
-def test_translation_takes_its_tokens_from_the_tokenizers(translator_tokenizer) -> None:
+def test_translation_takes_its_tokens_from_one_tokenizer_or_two(
+    translator_tokenizer, decoder_tokenizer, encoder_tokenizer
+) -> None:
     config = build("translation", translator_tokenizer).config
     assert config.vocab_size == config.decoder_vocab_size == len(translator_tokenizer)
     assert config.share_encoder_decoder_embeddings
     assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 2, 3)
     assert config.decoder_start_token_id == translator_tokenizer.bos_token_id
-
-
-def test_two_tokenizers_make_two_tables(translator_tokenizer, decoder_tokenizer) -> None:
     decoder_tokenizer.add_tokens(["new"])
     model = build("translation", translator_tokenizer, decoder_tokenizer)
     assert not model.config.share_encoder_decoder_embeddings
     assert model.config.decoder_vocab_size == model.config.vocab_size + 1
     assert model.model.encoder.embed_tokens.weight is not model.model.decoder.embed_tokens.weight
-
-
-def test_different_padding_is_refused(translator_tokenizer, encoder_tokenizer) -> None:
     encoder_tokenizer.pad_token = "[SEP]"
     with pytest.raises(ValueError, match="pad with different ids, 0 and 3"):
         build("translation", translator_tokenizer, encoder_tokenizer)
@@ -70,12 +66,6 @@ def test_pairs_need_two_token_types(encoder_tokenizer, tmp_path) -> None:
         build_model("mlm+nsp", saved, encoder_tokenizer, length=8, seed=0)
 
 
-def test_dtype_and_attention(decoder_tokenizer) -> None:
-    model = build("causal", decoder_tokenizer, dtype="bfloat16", attn_implementation="eager")
-    assert model.dtype == torch.bfloat16
-    assert model.config._attn_implementation == "eager"
-
-
 @pytest.mark.parametrize(
     ("bf16", "device", "dtype", "length", "expected"),
     [
@@ -93,18 +83,19 @@ def test_short_rows_in_bfloat16_attend_eagerly_on_a_cpu(bf16, device, dtype, len
 
 
 def test_saved_model_keeps_its_weights_and_takes_changes(decoder_tokenizer, tmp_path) -> None:
-    model = build("causal", decoder_tokenizer)
+    model = build("causal", decoder_tokenizer, dtype="bfloat16", attn_implementation="eager")
+    assert model.dtype == torch.bfloat16
+    assert model.config._attn_implementation == "eager"
     model.save_pretrained(tmp_path)
-    loaded = build_model(
-        "causal",
-        ModelArguments(model_name_or_path=str(tmp_path), overrides=["dropout=0.4"]),
-        decoder_tokenizer,
-        length=8,
-        seed=5,
-    )
+    changed = {"model_name_or_path": str(tmp_path), "overrides": ["dropout=0.4"]}
+    loaded = build("causal", decoder_tokenizer, seed=5, **changed)
     assert loaded.config.dropout == 0.4
     for name, value in model.state_dict().items():
         assert torch.equal(value, loaded.state_dict()[name]), name
+    decoder_tokenizer.add_tokens(["new"])
+    size = len(decoder_tokenizer)
+    with pytest.raises(ValueError, match=f"vocab_size={size - 1} is smaller than its tokenizer's {size} tokens"):
+        build("causal", decoder_tokenizer, **changed)
 
 
 def test_generation_limits(decoder_tokenizer, translator_tokenizer, monkeypatch) -> None:

@@ -32,7 +32,7 @@ def test_data_name() -> None:
     assert data_source(TranslationDataArguments(), "translation").name == "Unicode CLDR formats, en to de"
 
 
-def test_lines() -> None:
+def test_lines(capsys) -> None:
     assert line(STATE, {"loss": 1.23456, "learning_rate": 1e-3, "epoch": 1}, 7.2) == (
         "step   5/200 ·    7 s · loss 1.235 · learning rate 0.001"
     )
@@ -40,14 +40,9 @@ def test_lines() -> None:
     assert line(STATE, scores, 70) == "step   5/200 ·   70 s · validation: loss 0.5000 · exact match 99.1 %"
     assert line(STATE, {"train_runtime": 3.0}, 70) is None
 
-
-def test_lines_stop_with_the_training(capsys) -> None:
-    lines = Lines()
-    for report in (lines.on_train_begin, lines.on_log, lines.on_train_end, lines.on_log):
-        report(None, STATE, None, logs={"eval_loss": 0.5})
-    assert capsys.readouterr().out.count("validation") == 1
-
-
-def test_scores_text_leaves_out_what_is_missing() -> None:
     assert scores_text({"test_accuracy": 0.5, "eval_f1": 1.0}, "test") == "accuracy 50.0%"
     assert scores_text({}, "test") == ""
+    lines = Lines()
+    for report in (lines.on_train_begin, lines.on_log, lines.on_train_end, lines.on_log):  # with the training they end
+        report(None, STATE, None, logs={"eval_loss": 0.5})
+    assert capsys.readouterr().out.count("validation") == 1

@@ -23,16 +23,13 @@ TEXTS = ["the cat sat on the mat .", "a dog , a bone and a house !", "zwei Katze
 WANTED = ["the cat sat on a mat .", "a dog , a bone and a house !", "zwei Hunde"]
 
 
-def test_translation_scores_are_sacrebleus():
-    scores = compute_scores("texts", "texts", TEXTS, WANTED)
-    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score)
-    assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(TEXTS, [WANTED]).score)
-    assert scores["exact_match"] == pytest.approx(100 / 3)
-    assert scores["ter"] == pytest.approx(sacrebleu.corpus_ter(TEXTS, [WANTED]).score)
-    assert set(scores) == {"bleu", "chrf", "ter", "exact_match"}
-
-
-def test_several_references():
+def test_translation_scores_are_sacrebleus_with_several_references_too():
+    assert compute_scores("texts", "texts", TEXTS, WANTED) == {
+        "bleu": pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score),
+        "chrf": pytest.approx(sacrebleu.corpus_chrf(TEXTS, [WANTED]).score),
+        "ter": pytest.approx(sacrebleu.corpus_ter(TEXTS, [WANTED]).score),
+        "exact_match": pytest.approx(100 / 3),
+    }
     references = [[wanted, text] for wanted, text in zip(WANTED, TEXTS)]
     scores = compute_scores("texts", "texts", TEXTS, references)
     assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED, TEXTS]).score)
@@ -41,12 +38,23 @@ def test_several_references():
         chrf(TEXTS[:2], [["a"], ["a", "b"]])
 
 
-def test_bleu_tokenization():
+def test_bleu_tokenization_and_letter_case_are_in_the_signatures():
     chinese, wanted = ["今天天气很好"], ["今天天气不好"]
     score = sacrebleu.corpus_bleu(chinese, [wanted], tokenize="zh").score
     assert bleu(chinese, wanted, tokenize="zh") == pytest.approx(score)
     with pytest.raises(ValueError, match=r"bleu_tokenize='japanese'.*13a"):
         bleu(chinese, wanted, tokenize="japanese")
+    texts = [text.title() for text in TEXTS]
+    score = bleu(texts, WANTED, tokenize="none", lowercase=True)
+    assert score == pytest.approx(sacrebleu.corpus_bleu(texts, [WANTED], tokenize="none", lowercase=True).score)
+    assert score == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED], tokenize="none", force=True).score)
+    assert score > bleu(texts, WANTED) + 10
+    assert "case:lc" in sacrebleu_signatures("none", True)["bleu"]
+    signatures = sacrebleu_signatures("intl")
+    assert "tok:intl" in signatures["bleu"]
+    assert "case:mixed" in signatures["bleu"]
+    assert signatures["ter"].startswith("nrefs:1|case:lc|")
+    assert f"version:{sacrebleu.__version__}" in signatures["chrf"]
 
 
 @pytest.mark.parametrize(
@@ -65,23 +73,6 @@ def test_a_score_is_a_metric_of_evaluate_filled_in_batches(name, options, functi
     assert metric.compute()[name] == pytest.approx(function(*map(list, zip(*rows)), **options))
     with pytest.raises(ValueError, match="no metric computes 'gen_len': choose from exact_match, bleu, chrf"):
         Metric("gen_len")
-
-
-def test_tokenized_lower_cased_bleu():
-    texts = [text.title() for text in TEXTS]
-    score = bleu(texts, WANTED, tokenize="none", lowercase=True)
-    assert score == pytest.approx(sacrebleu.corpus_bleu(texts, [WANTED], tokenize="none", lowercase=True).score)
-    assert score == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED], tokenize="none", force=True).score)
-    assert score > bleu(texts, WANTED) + 10
-
-
-def test_signatures_name_version_and_tokenization():
-    assert "case:lc" in sacrebleu_signatures("none", True)["bleu"]
-    signatures = sacrebleu_signatures("intl")
-    assert "tok:intl" in signatures["bleu"]
-    assert "case:mixed" in signatures["bleu"]
-    assert signatures["ter"].startswith("nrefs:1|case:lc|")
-    assert f"version:{sacrebleu.__version__}" in signatures["chrf"]
 
 
 def test_translation_metrics_decode_and_ignore_padding(translator_tokenizer):
@@ -119,7 +110,7 @@ def test_generated_tokens_are_counted_up_to_the_first_end_token(translator_token
     assert scores["gen_len"] == np.mean([5, 2, 1, 3])
 
 
-def test_classification_is_scikit_learns():
+def test_classification_is_scikit_learns_and_perplexity_that_of_a_corpus():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(50, 4)), rng.integers(0, 3, size=50)
     scores = m.classification_metrics()(EvalPrediction(predictions=(logits, logits), label_ids=labels))
@@ -128,6 +119,9 @@ def test_classification_is_scikit_learns():
         "accuracy": pytest.approx(accuracy_score(labels, chosen)),
         "f1": pytest.approx(f1_score(labels, chosen, average="macro")),
     }
+    assert m.perplexity(math.log(20)) == pytest.approx(20)
+    assert m.perplexity(1e6) == math.inf
+    assert corpus_perplexity([2.0, 4.0], [1, 2]) == pytest.approx(math.exp(2))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -167,9 +161,3 @@ def test_pretraining_scores_are_those_of_tokens_and_of_pairs():
     assert scores["perplexity"] == pytest.approx(
         math.exp(torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).item()), rel=1e-5
     )
-
-
-def test_perplexity():
-    assert m.perplexity(math.log(20)) == pytest.approx(20)
-    assert m.perplexity(1e6) == math.inf
-    assert corpus_perplexity([2.0, 4.0], [1, 2]) == pytest.approx(math.exp(2))

@@ -23,27 +23,30 @@ def blocks(texts, tokenizer, size):
     return labels, counted
 
 
-def test_whole_texts_have_their_own_sizes(decoder_tokenizer):
+def test_sizes_of_whole_texts_and_of_blocks_cut_through_characters(decoder_tokenizer):
     labels, counted = blocks(TEXTS, decoder_tokenizer, 500)
     text = "".join(TEXTS)
     assert TextSizes(decoder_tokenizer)(labels, counted) == (len(text), len(text.encode()))
-
-
-def test_names_of_special_tokens_in_a_text_are_text():
-    texts = ["<s>struck out</s>, <pad> and <unk>", "</s>"]
-    for algorithm in ("byte_level_bpe", "bpe"):
-        tokenizer = train(texts * 3, algorithm=algorithm, kind="decoder", vocab_size=300)
-        labels, counted = blocks(texts, tokenizer, 500)
-        assert TextSizes(tokenizer)(labels, counted) == (len("".join(texts)),) * 2
-
-
-def test_cut_through_characters(decoder_tokenizer):
     labels, counted = blocks(TEXTS, decoder_tokenizer, 5)
     stream = [b for text in TEXTS for b in (None, *text.encode(), None)]  # a token is a byte; None: <s>, </s>
     told = [b for place, b in enumerate(stream) if place % 5 and b is not None]
     starts = [b for b in told if not 0x80 <= b < 0xC0]
     assert TextSizes(decoder_tokenizer)(labels, counted) == (len(starts), len(told))
     assert len(told) < len("".join(TEXTS).encode())
+
+
+def test_names_of_special_tokens_are_text_and_what_is_known_is_not_counted():
+    texts = ["<s>struck out</s>, <pad> and <unk>", "</s>"]
+    for algorithm in ("byte_level_bpe", "bpe"):
+        tokenizer = train(texts * 3, algorithm=algorithm, kind="decoder", vocab_size=300)
+        labels, counted = blocks(texts, tokenizer, 500)
+        assert TextSizes(tokenizer)(labels, counted) == (len("".join(texts)),) * 2
+    tokenizer = train(WORDS * 3, algorithm="bpe", kind="decoder", vocab_size=300)
+    labels = np.array([tokenizer("the cat sat", add_special_tokens=False)["input_ids"]])
+    counted = np.ones_like(labels, dtype=bool)
+    counted[0, 0] = False
+    first = len(tokenizer.decode(labels[0, :1]))
+    assert TextSizes(tokenizer)(labels, counted) == (len("the cat sat") - first,) * 2
 
 
 @pytest.mark.parametrize("algorithm", ["byte_level_bpe", "bpe", "unigram", "character"])
@@ -54,15 +57,6 @@ def test_real_tokenizers(algorithm):
         labels, counted = blocks(WORDS, tokenizer, size)
         assert len(labels) == 1
         assert TextSizes(tokenizer)(labels, counted) == (len(text), len(text.encode()))
-
-
-def test_what_is_known_is_not_counted():
-    tokenizer = train(WORDS * 3, algorithm="bpe", kind="decoder", vocab_size=300)
-    labels = np.array([tokenizer("the cat sat", add_special_tokens=False)["input_ids"]])
-    counted = np.ones_like(labels, dtype=bool)
-    counted[0, 0] = False
-    first = len(tokenizer.decode(labels[0, :1]))
-    assert TextSizes(tokenizer)(labels, counted) == (len("the cat sat") - first,) * 2
 
 
 def test_scores_are_the_losses_by_the_sizes(decoder_tokenizer):

@@ -42,7 +42,7 @@ def labelled(texts: list[str], labels: list[int], column: str = "label") -> Data
     return rows.cast_column(column, ClassLabel(names=["no", "yes", "maybe"]))
 
 
-def test_majority_class() -> None:
+def test_majority_class_and_linear_classifier_by_hand() -> None:
     train = labelled(["a"] * 5, [1, 1, 1, 0, 0])
     held_out = labelled(["a"] * 4, [1, 0, 2, 1], "labels")
     scores = MAJORITY.fit(data(train))(held_out)
@@ -52,9 +52,6 @@ def test_majority_class() -> None:
         "accuracy": 0.5,
         "f1": pytest.approx((2 / 3) / 3),
     }
-
-
-def test_linear_svm_learns_words() -> None:
     texts, labels = ["good film", "bad film", "good book", "bad book"] * 3, [1, 0, 1, 0] * 3
     held_out = labelled(["a good one", "a bad one", "bad bad"], [1, 0, 1], "labels")
     scores = LINEAR.fit(data(labelled(texts, labels)))(held_out)
@@ -76,14 +73,11 @@ def test_linear_svm_learns_characters_where_no_spaces_separate_words(letters: st
     assert scores["accuracy"] == 1.0
 
 
-def test_what_cannot_be_trained_is_left_out(capsys) -> None:
+def test_scores_are_named_by_split_and_what_cannot_be_trained_is_left_out(capsys) -> None:
     train = labelled(["one", "two"], [0, 1])  # no word occurs twice
     held_out = {"eval": labelled(["one"], [0], "labels")}
     assert list(baseline_scores((MAJORITY, LINEAR), data(train), held_out)) == ["majority class"]
     assert "Warning: The baseline (linear classifier) could not be made: " in capsys.readouterr().err
-
-
-def test_scores_are_named_by_split() -> None:
     baseline = Baseline("constant", "a number", lambda data: lambda rows: {"loss": float(len(rows))})
     held_out = {"eval": labelled(["a"], [0]), "test": labelled(["a", "b"], [0, 1])}
     assert baseline_scores((baseline,), data(), held_out) == {"constant": {"eval_loss": 1.0, "test_loss": 2.0}}
@@ -151,7 +145,7 @@ def test_unigram_of_masked_tokens(encoder_tokenizer, pairs: bool) -> None:
     assert loss == pytest.approx(math.log(scores["perplexity"]) + pairs * math.log(2))
 
 
-def test_copied_source(translator_tokenizer) -> None:
+def test_copied_source_and_unigram_of_targets(translator_tokenizer) -> None:
     sources, targets = ["12 March 2020 a", "x y z w"], ["12 March 2020 b", "x y z w"]
     rows = Dataset.from_dict({"source": sources, "target": targets})
     scores = copied_source(tokenize="13a", lowercase=False).fit(data())(rows)
@@ -159,9 +153,6 @@ def test_copied_source(translator_tokenizer) -> None:
     compute = translation_metrics(translator_tokenizer)
     expected = compute(EvalPrediction(predictions=ids, label_ids=ids), references=targets)
     assert scores == {name: pytest.approx(expected[name]) for name in ("bleu", "chrf")}
-
-
-def test_unigram_of_targets(translator_tokenizer) -> None:
     rows = {"train": [[5, 5, 6, 3]], "test": [[5, 3], [6, 7, IGNORE_INDEX]]}
     train, test = (Dataset.from_dict({"labels": ids}) for ids in rows.values())
     size = len(translator_tokenizer)

@@ -100,7 +100,7 @@ def test_classes_that_the_first_rows_of_a_stream_lack(tmp_path: Path, capsys) ->
     assert sum("21 of" in line for line in lines) == 2
 
 
-def test_counts_are_scikit_learns() -> None:
+def test_counts_are_scikit_learns_and_of_many_classes_the_worst_are_drawn() -> None:
     rng = np.random.default_rng(0)
     labels, chosen = rng.integers(0, 9, 200), rng.integers(0, 9, 200)
     assert pictured_classes(labels, chosen, 9).tolist() == [*range(9)]
@@ -109,9 +109,6 @@ def test_counts_are_scikit_learns() -> None:
             confusion_counts(labels, chosen, classes).tolist()
             == confusion_matrix(labels, chosen, labels=classes).tolist()
         )
-
-
-def test_of_many_classes_those_with_the_most_errors_are_drawn() -> None:
     labels = np.repeat(np.arange(1_000), 3)
     chosen = labels.copy()
     chosen[3 * 700 : 3 * 700 + 2] = 20

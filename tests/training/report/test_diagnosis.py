@@ -87,13 +87,10 @@ def test_trend(summary: RunSummary, sentence: str) -> None:
     assert diagnose(summary)[0] == sentence
 
 
-def test_nothing_left_to_gain() -> None:
+def test_nothing_left_to_gain_and_an_evaluation_of_the_best_weights() -> None:
     assert diagnose(classifier(FALLING, [*GROWING[:8], 0.99, 1.0])) == [
         "Nothing is left to gain on the validation data (accuracy 100.0%)."
     ]
-
-
-def test_final_scores_of_the_best_weights_are_no_evaluation_of_the_last_step() -> None:
     log = [*history(RISING, accuracy=GROWING), {"step": 1000, "eval_loss": 0.4, "eval_accuracy": 0.7}]
     assert "→ 87.0%" in diagnose(classifier(RISING, GROWING, log_history=log))[0]
 
@@ -191,17 +188,14 @@ def test_advice_in_use_and_r_drop_without_dropout_are_left_out(settings: dict[st
     assert sentence.endswith(f"What can help: more training data{advice}.")
 
 
-def test_a_model_that_improves_is_not_blamed_for_its_training_loss() -> None:
+def test_a_model_that_improves_and_a_difference_within_the_noise_are_no_overfitting() -> None:
     assert len(diagnose(classifier(FALLING, GROWING, **OVERFITTED))) == 1
-
-
-def test_a_difference_within_the_noise_is_no_overfitting() -> None:
     changes = {"training": {"loss": 0.1, "accuracy": 0.93}, "metrics": {"eval_loss": 0.4, "eval_accuracy": 0.9}}
     assert len(diagnose(classifier(FLAT, STANDING, **changes, rows={"eval": 40}, targets=40))) == 1
 
 
 # ---------------------------------------------------------------------------------------------------------- baselines
-def test_below_the_majority_class() -> None:
+def test_below_the_majority_class_and_the_copied_source() -> None:
     changes = {
         "metrics": {"eval_loss": 1.0, "eval_accuracy": 0.6, "test_loss": 1.1, "test_accuracy": 0.55},
         "training": {},
@@ -211,16 +205,11 @@ def test_below_the_majority_class() -> None:
         "Not above a trivial baseline (test accuracy 55.0%, majority class 58.0%): do the labels belong to the rows "
         "(the columns and their order), and is --learning_rate or the number of steps far off?"
     ]
-
-
-def test_what_may_be_wrong_is_left_out_where_more_is_known() -> None:
+    # What may be wrong is left out where more is known
     changes = {"training": {"loss": 1.39}, "metrics": {"eval_loss": 1.41, "eval_accuracy": 0.2}}
     assert diagnose(classifier([1.4] * 10, [0.2] * 10, **changes))[2:] == [
         "Not above a trivial baseline (validation accuracy 20.0%, majority class 25.0%)."
     ]
-
-
-def test_below_the_copied_source() -> None:
     changes = {
         "task": "translation",
         "score": SCORES["loss"],

@@ -23,18 +23,15 @@ def drawn(monkeypatch) -> list[Figure]:
     return figures
 
 
-def test_loss_curve(tmp_path: Path, drawn: list[Figure]) -> None:
+def test_loss_curve_with_and_without_evaluation(tmp_path: Path, drawn: list[Figure]) -> None:
     path = loss_curve(HISTORY, tmp_path / "loss.png")
     assert path.read_bytes().startswith(b"\x89PNG")
     left, right = drawn[0].axes
     assert [list(curve.get_ydata()) for curve in left.lines] == [[4.0, 2.0], [2.5]]
     assert [list(curve.get_ydata()) for curve in right.lines] == [[40.0]]
     assert right.get_ylabel() == "exact match (%)"
-
-
-def test_loss_curve_without_evaluation(tmp_path: Path, drawn: list[Figure]) -> None:
     loss_curve(HISTORY[:2], tmp_path / "loss.png")
-    assert len(drawn[0].axes) == 1
+    assert len(drawn[1].axes) == 1
     assert loss_curve([], tmp_path / "empty.png").exists()
 
 
@@ -48,9 +45,6 @@ def test_attention_map(tmp_path: Path, drawn: list[Figure]) -> None:
     np.testing.assert_allclose(shown[4].images[0].get_array(), weights[3])
     assert [label.get_text() for label in shown[0].get_xticklabels()] == ["May", "␣6", "</s>"]
     assert [label.get_text() for label in shown[0].get_yticklabels()] == [r"6\$", "␣"]
-
-
-def test_attention_map_refuses_tokens_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\(4, 2, 3\) do not fit 3 target and 2 source"):
         attention_map(np.zeros((4, 2, 3)), ["a", "b"], ["c", "d", "e"], tmp_path / "map.png")
 

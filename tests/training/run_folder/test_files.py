@@ -2,7 +2,7 @@
 
 import os
 import signal
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -68,7 +68,12 @@ def interrupt(monkeypatch):
     monkeypatch.setattr(os, "replace", replace)
 
 
-def test_files_of_a_run_are_known_by_exact_names(tmp_path: Path) -> None:
+def test_files_of_a_run_are_known_by_exact_names_moved_aside_and_deleted(tmp_path: Path) -> None:
+    before = filled(tmp_path)
+    aside = move_aside(tmp_path)
+    assert content(aside) == {name: before[name] for name in MADE}
+    discard_previous(tmp_path)
+    assert content(tmp_path) == {name: before[name] for name in MINE}
     filled(tmp_path)
     found = {path.relative_to(tmp_path).as_posix() for path in files_of_run(tmp_path)}
     assert found == {name if not name.startswith("checkpoint-2/") else "checkpoint-2" for name in MADE}
@@ -77,43 +82,20 @@ def test_files_of_a_run_are_known_by_exact_names(tmp_path: Path) -> None:
     assert tmp_path / "modeling_mine.py" not in files_of_run(tmp_path)
 
 
-def test_moved_aside_and_deleted(tmp_path: Path) -> None:
-    before = filled(tmp_path)
-    aside = move_aside(tmp_path)
-    assert content(aside) == {name: before[name] for name in MADE}
-    discard_previous(tmp_path)
-    assert content(tmp_path) == {name: before[name] for name in MINE}
-
-
 @pytest.mark.parametrize("moment", range(13))
-def test_interrupted_while_moved_aside(moment: int, tmp_path: Path, interrupt) -> None:
+@pytest.mark.parametrize("step", [move_aside, put_back])
+def test_interrupted_while_moved_aside_or_put_back(step, moment: int, tmp_path: Path, interrupt) -> None:
     before = filled(tmp_path)
-    interrupt(moment)
-    try:
+    if step is put_back:
         move_aside(tmp_path)
-    except Interrupted:
-        assert moment < 12
-    else:
-        assert moment == 12
-    interrupt(100)
-    assert put_back(tmp_path)
-    assert content(tmp_path) == before
-
-
-@pytest.mark.parametrize("moment", range(13))
-def test_interrupted_while_put_back(moment: int, tmp_path: Path, interrupt) -> None:
-    before = filled(tmp_path)
-    move_aside(tmp_path)
-    for name in (RECORD, "checkpoint-1/trainer_state.json", "tokenizer.json"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("new")
+        for name in (RECORD, "checkpoint-1/trainer_state.json", "tokenizer.json"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text("new")
     interrupt(moment)
-    try:
-        put_back(tmp_path)
-    except Interrupted:
-        assert moment < 12
+    with nullcontext() if moment == 12 else pytest.raises(Interrupted):
+        step(tmp_path)
     interrupt(100)
-    put_back(tmp_path)
+    assert put_back(tmp_path) or step is put_back
     assert content(tmp_path) == before
     assert not (tmp_path / PREVIOUS).exists()
 
@@ -150,7 +132,7 @@ def test_text_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatc
     assert content(tmp_path) == {RECORD: "{}"}
 
 
-def test_lock_is_another_processs_until_it_ends_however_it_does(tmp_path: Path) -> None:
+def test_lock_is_another_processs_until_it_ends_and_leaves_no_empty_folder(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     process = os.fork()
     if not process:
@@ -168,9 +150,6 @@ def test_lock_is_another_processs_until_it_ends_however_it_does(tmp_path: Path) 
     with locked(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
     assert not list(tmp_path.iterdir())
-
-
-def test_lock_leaves_no_empty_folder(tmp_path: Path) -> None:
     with locked(tmp_path / "new" / "run"):
         assert (tmp_path / "new" / "run").is_dir()
     assert not (tmp_path / "new" / "run").exists()

@@ -1,4 +1,5 @@
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -55,28 +56,31 @@ def test_checkpoint_with_a_file_cut_off_does_not_count(name: str, left: int, tmp
     assert last_checkpoint(tmp_path) is None
 
 
-def test_new_folder(tmp_path: Path) -> None:
+def test_new_folder_and_one_with_foreign_files(tmp_path: Path) -> None:
     entry = open_folder(run(tmp_path / "new"))
     assert (entry.checkpoint, entry.finished) == (None, False)
-
-
-def test_foreign_files_do_not_matter_but_a_foreign_model_does(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    assert open_folder(run(tmp_path)).checkpoint is None
-    assert open_folder(run(tmp_path), overwrite=True).checkpoint is None
-    (tmp_path / "config.json").write_text("{}")
     for overwrite in (False, True):
-        with pytest.raises(ValueError, match=r"would replace \(config.json\), but no record"):
-            open_folder(run(tmp_path), overwrite=overwrite)
+        assert open_folder(run(tmp_path), overwrite=overwrite).checkpoint is None
 
 
-def test_folder_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="file is a file, not a folder"):
-        open_folder(run(tmp_path / "file"))
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("run/config.json", "{}", r"would replace \(config.json\), but no record"),  # a foreign model
+        (f"run/{RECORD}", "{", "run.json is damaged .* by hand"),
+        ("run", "", "run is a file, not a folder"),
+    ],
+)
+def test_what_is_no_folder_of_a_run(name: str, content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match=message):
+            open_folder(run(tmp_path / "run"), overwrite=overwrite)
 
 
-def test_unfinished_run_is_continued_as_it_was_computed(tmp_path: Path) -> None:
+def test_unfinished_run_is_continued_and_says_which_settings_changed(tmp_path: Path, capsys) -> None:
     begun = run(tmp_path)
     begun.details = {"acceleration": {"oneDNN": True}, "defaults": [], "steps": 5}
     begun.write()
@@ -84,17 +88,14 @@ def test_unfinished_run_is_continued_as_it_was_computed(tmp_path: Path) -> None:
     resumed = open_folder(run(tmp_path))
     assert resumed.checkpoint == saved
     assert resumed.details == {"acceleration": {"oneDNN": True}, "defaults": []}
-
-
-def test_unfinished_run_with_other_training_settings_says_so(tmp_path: Path, capsys) -> None:
-    run(tmp_path).write()
-    checkpoint(tmp_path, 5)
+    capsys.readouterr()
     assert open_folder(run(tmp_path, steps=7)).checkpoint is not None
     assert "Resuming with changed settings: max_steps: 10 there, 7 now" in capsys.readouterr().out
 
 
-def test_unfinished_run_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_unfinished_run_of_another_model_is_refused_or_replaced_if_it_has_no_checkpoint(tmp_path: Path) -> None:
     run(tmp_path).write()
+    assert open_folder(run(tmp_path, preset="gpt2")).checkpoint is None
     checkpoint(tmp_path, 5)
     with pytest.raises(ValueError, match=r"an unfinished run with other settings \(preset: 'gpt' there, 'gpt2' now\)"):
         open_folder(run(tmp_path, preset="gpt2"))
@@ -134,11 +135,8 @@ def test_unfinished_run_is_not_made_shorter_than_it_is(asked: dict, message: str
     wanted = run(tmp_path)
     wanted.defaults = {"training": {"max_time": None}}
     wanted.settings["training"] |= asked
-    if message is None:
+    with pytest.raises(ValueError, match=message) if message else nullcontext():
         assert open_folder(wanted).checkpoint == tmp_path / "checkpoint-5"
-        return
-    with pytest.raises(ValueError, match=message):
-        open_folder(wanted)
 
 
 PRINTS = {name: {"rows": 5, "hash": name} for name in ("train", "validation", "test")}
@@ -165,14 +163,9 @@ def test_changed_data(finished: bool, tmp_path: Path) -> None:
     assert entry.data == PRINTS
 
 
-def test_run_without_a_checkpoint_is_replaced(tmp_path: Path) -> None:
-    run(tmp_path).write()
-    assert open_folder(run(tmp_path, preset="gpt2")).checkpoint is None
-
-
-def test_finished_run(tmp_path: Path) -> None:
+def test_finished_run_and_one_of_which_a_part_failed(tmp_path: Path, capsys) -> None:
     finish(run(tmp_path))
-    checkpoint(tmp_path, 10)
+    last = checkpoint(tmp_path, 10)
     entry = open_folder(run(tmp_path))
     assert entry.finished
     assert entry.metrics == {"eval_loss": 1.0}
@@ -180,13 +173,10 @@ def test_finished_run(tmp_path: Path) -> None:
     for other in (run(tmp_path, steps=5), run(tmp_path, preset="gpt2")):
         with pytest.raises(ValueError, match="holds a finished run with other settings"):
             open_folder(other)
-
-
-def test_a_finished_run_of_which_a_part_failed_is_made_again_with_the_same_settings(tmp_path: Path, capsys) -> None:
     earlier = run(tmp_path)
     earlier.failed = ["README.md"]
     finish(earlier)
-    last = checkpoint(tmp_path, 10)
+    capsys.readouterr()
     entry = open_folder(run(tmp_path))
     assert (entry.finished, entry.checkpoint, entry.failed) == (False, last, [])
     assert capsys.readouterr().out == "Made again, because it failed: README.md.\n"
@@ -197,26 +187,27 @@ def test_a_finished_run_of_which_a_part_failed_is_made_again_with_the_same_setti
         open_folder(other)
 
 
-def test_damaged_record(tmp_path: Path) -> None:
-    (tmp_path / RECORD).write_text("{")
-    for overwrite in (False, True):
-        with pytest.raises(ValueError, match=r"run.json is damaged .* by hand"):
-            open_folder(run(tmp_path), overwrite=overwrite)
-
-
 def test_chosen_checkpoint(tmp_path: Path) -> None:
     chosen = checkpoint(tmp_path / "elsewhere", 3)
     assert open_folder(run(tmp_path / "new"), resume_from=str(chosen)).checkpoint == chosen
     with pytest.raises(ValueError, match="not a complete checkpoint"):
         open_folder(run(tmp_path / "new"), resume_from=str(tmp_path))
+    with pytest.raises(ValueError, match="would delete"):
+        open_folder(run(tmp_path / "elsewhere"), overwrite=True, resume_from=str(chosen))
+    assert is_complete(chosen)
 
 
-def test_overwrite(tmp_path: Path) -> None:
+def test_overwriting_and_failed_writes_leave_the_record(tmp_path: Path) -> None:
     finish(run(tmp_path))
     entry = open_folder(run(tmp_path, preset="gpt2"), overwrite=True)
     assert (entry.finished, entry.overwrites, entry.checkpoint) == (False, True, None)
     assert json.loads((tmp_path / RECORD).read_text())["finished"]
     assert not open_folder(run(tmp_path / "new"), overwrite=True).overwrites
+    broken = run(tmp_path)
+    broken.metrics = {"eval_loss": object()}  # type: ignore[dict-item]
+    with pytest.raises(TypeError):
+        broken.write()
+    assert json.loads((tmp_path / RECORD).read_text())["finished"] is True
 
 
 @pytest.mark.parametrize("progress", ["none", "unfinished checkpoint", "checkpoint", "finished"])
@@ -243,19 +234,3 @@ def test_replaced_run_comes_back_until_the_new_one_has_a_checkpoint(progress: st
     assert (tmp_path / "runs" / "a" / "events.out.tfevents.1").exists() is not replaced
     steps = {"none": [5], "unfinished checkpoint": [5], "checkpoint": [2], "finished": []}
     assert [int(path.name.partition("-")[2]) for path in tmp_path.glob("checkpoint-*")] == steps[progress]
-
-
-def test_overwriting_what_is_resumed_from(tmp_path: Path) -> None:
-    chosen = checkpoint(tmp_path, 3)
-    with pytest.raises(ValueError, match="would delete"):
-        open_folder(run(tmp_path), overwrite=True, resume_from=str(chosen))
-    assert is_complete(chosen)
-
-
-def test_record_survives_a_failed_write(tmp_path: Path) -> None:
-    finish(run(tmp_path))
-    broken = run(tmp_path)
-    broken.metrics = {"eval_loss": object()}  # type: ignore[dict-item]
-    with pytest.raises(TypeError):
-        broken.write()
-    assert json.loads((tmp_path / RECORD).read_text())["finished"] is True

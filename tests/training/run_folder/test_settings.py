@@ -82,6 +82,9 @@ def test_records_of_earlier_versions_lack_settings() -> None:
     assert changed_settings(old, new, defaults) == {}  # transformers' own was not recorded, whatever it was
     new = settings(ClassifierTrainingArguments, r_drop=1.0)
     assert changed_settings(old, new, defaults) == {"training.r_drop": (0.0, 1.0)}
+    for kind in PROGRAMS:  # nothing is recorded, and nothing was given
+        defaults = default_settings({**GROUPS, "training": kind(use_cpu=True)})
+        assert changed_settings({}, settings(kind), defaults) == {}
 
 
 @pytest.mark.parametrize(

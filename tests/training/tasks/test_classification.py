@@ -32,7 +32,7 @@ def test_facts_on_texts() -> None:
     assert facts.unknown == 1 / 4
 
 
-def test_sentences_names_and_long_texts() -> None:
+def test_defaults_follow_sentences_names_long_texts_and_the_time() -> None:
     options = values(SENTENCES)
     assert (options["tokenizer_algorithm"], options["metric_for_best_model"]) == ("word", "loss")
     assert (config(options).max_ngram, config(options).hidden_size, options["ensemble"]) == (1, 64, 4)
@@ -44,9 +44,6 @@ def test_sentences_names_and_long_texts() -> None:
     assert reviews["strip_punctuation"] is True
     assert config(reviews).max_ngram == 2
     assert "ensemble" not in reviews
-
-
-def test_less_time_makes_a_smaller_ensemble() -> None:
     found = [values(SENTENCES._replace(rows=20_000), seconds).get("ensemble", 0) for seconds in (3_600, 600, 150, 30)]
     assert found == sorted(found, reverse=True)
     assert (found[0], found[-1]) == (4, 0)

@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from datasets import Dataset, DatasetDict
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, EvalPrediction, pipeline
 
-from vanillaformer import VanillaEncoderForSequenceClassification, preset
-from vanillaformer.conversion import to_native
 from vanillaformer.data.arguments import ClassifierDataArguments
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.preprocessing.tokenizing import classification_rows
@@ -23,7 +20,6 @@ from vanillaformer.tokenization import train as train_tokenizer
 from vanillaformer.tokenization.passages import PAIR
 from vanillaformer.training.report.baselines import BaselineData
 from vanillaformer.training.tasks.problems import Numbers, Several
-from vanillaformer.training.trainer.losses import CrossEntropy, training_loss
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 30, "intermediate_size": 32}
 RUN = """--set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 --tokenizer_vocab_size 300 --use_cpu
@@ -31,24 +27,7 @@ RUN = """--set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 --tokeni
 WORDS = ("red", "green", "blue", "small", "large", "old", "new")
 
 
-@pytest.mark.parametrize(("kind", "labels"), [("regression", 1), ("multi_label_classification", 4)])
-def test_losses_are_those_of_bert_with_gradients(kind: Any, labels: int) -> None:
-    torch.manual_seed(0)
-    config = preset("bert-tiny", **TINY, dropout=0, num_labels=labels, problem_type=kind)
-    ours = VanillaEncoderForSequenceClassification(config).eval()
-    native = to_native(ours, "bert").eval()
-    assert native.config.problem_type == kind
-    inputs = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7, dtype=torch.long)}
-    targets = torch.rand(3) if labels == 1 else torch.randint(0, 2, (3, labels)).float()
-    for model in (ours, native):
-        loss = training_loss(model, {**inputs, "labels": targets}, [CrossEntropy()], items=2 * targets.numel())
-        loss.backward()
-        assert loss.item() == pytest.approx(native(**inputs, labels=targets).loss.item() / 2, rel=1e-5)
-    expected = native.bert.embeddings.word_embeddings.weight.grad
-    torch.testing.assert_close(ours.model.embed_tokens.weight.grad, expected, atol=1e-6, rtol=1e-4)
-
-
-def test_scores_are_scipys_and_scikit_learns() -> None:
+def test_scores_are_scipys_and_scikit_learns_and_baselines_by_hand() -> None:
     rng = np.random.default_rng(0)
     numbers = rng.normal(size=(2, 40)).astype(np.float32)
     scores = Numbers("x").metrics()(EvalPrediction(numbers[0][:, None], numbers[1]))
@@ -62,9 +41,6 @@ def test_scores_are_scipys_and_scikit_learns() -> None:
     found = Several().metrics()(EvalPrediction(logits, wanted.astype(np.float32)))
     micro, macro = (sklearn_metrics.f1_score(wanted, logits > 0, average=each) for each in ("micro", "macro"))
     assert found == {"micro_f1": micro, "macro_f1": macro, "accuracy": np.mean((wanted == (logits > 0)).all(axis=1))}
-
-
-def test_trivial_baselines_by_hand() -> None:
     train = Dataset.from_dict({"text": ["a", "b", "c"], "score": ["1", "2", "6"]})
     held_out = Dataset.from_dict({"label_ids": [3.0, 5.0]})
     assert Numbers("x").baselines[0].fit(BaselineData(train))(held_out) == {"pearson": 0, "spearman": 0, "mse": 2}
@@ -157,8 +133,12 @@ def test_a_run(kind: str, tmp_path: Path, capsys) -> None:
     folder = tmp_path / "run"
     run = train_classifier.train([*RUN.split(), *files, *options.split(), "--output_dir", str(folder)])
     assert f"test_{score}" in run.metrics
-    assert next(iter(run.details["baselines"])) == baseline
-    assert len(run.details["baselines"]) == 2
+    first, linear = run.details["baselines"]
+    assert first == baseline
+    starts = "Test: loss ", f"Test, {baseline}: ", f"Test, {linear}: ", run.details["diagnosis"][0], "Try it: "
+    lines = capsys.readouterr().out.splitlines()
+    places = [next(place for place, line in enumerate(lines) if line.startswith(start)) for start in starts]
+    assert places == sorted(places)
     records = [json.loads(line) for line in (folder / "predictions_test.jsonl").read_text("utf-8").splitlines()]
     assert len(records) == 30
     if kind == "number":

@@ -13,10 +13,7 @@ from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from seqeval.metrics import classification_report, f1_score
 from seqeval.metrics.sequence_labeling import get_entities
 from torch.nn import functional
-from transformers import BertConfig, BertForTokenClassification
 
-from vanillaformer import VanillaEncoderForTokenClassification, preset
-from vanillaformer.conversion import to_native
 from vanillaformer.data.arguments import TokenDataArguments
 from vanillaformer.data.embedded import tagged_phrases
 from vanillaformer.data.loading import load_data
@@ -24,7 +21,6 @@ from vanillaformer.inference.tasks import find_entities
 from vanillaformer.tokenization import train as train_tokenizer
 from vanillaformer.training.report.baselines import BaselineData
 from vanillaformer.training.tasks import token_classification as task
-from vanillaformer.training.trainer.losses import CrossEntropy, training_loss
 
 TEXTS = ["Angela Merkel visited New-York .", "in 1999 , Łódź grew", "IBM"]
 TAGS = ["B-PER I-PER O B-LOC O", "O O O B-LOC O", "B-ORG"]
@@ -141,32 +137,6 @@ def test_cut_texts_have_no_tags_for_what_is_cut(encoder_tokenizer) -> None:
     assert found["tokens_cut"] == [True]
     assert len(found[task.TAG_IDS][0]) == 5
     assert 1 not in found[task.TAG_IDS][0]
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_is_that_of_bert_with_gradients(smoothing: float) -> None:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 30, "num_labels": 4}
-    ours = VanillaEncoderForTokenClassification(preset("bert-tiny", **sizes, dropout=0, intermediate_size=32)).eval()
-    native = to_native(ours, "bert").eval()
-    assert isinstance(native, BertForTokenClassification)
-    assert isinstance(native.config, BertConfig)
-    inputs = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7, dtype=torch.long)}
-    labels = torch.randint(0, 4, (3, 7)).masked_fill(torch.rand(3, 7) < 0.4, -100)
-    count = int((labels != -100).sum())
-    losses = []
-    for model in (ours, native):
-        loss = training_loss(model, {**inputs, "labels": labels}, [CrossEntropy(smoothing)], items=2 * count)
-        loss.backward()
-        losses.append(loss.item())
-    logits = native(**inputs).logits.flatten(0, 1)
-    expected = functional.cross_entropy(logits, labels.flatten(), label_smoothing=smoothing).item()
-    assert losses == pytest.approx([expected / 2] * 2, rel=1e-5)
-    if not smoothing:
-        assert expected == pytest.approx(native(**inputs, labels=labels).loss.item(), rel=1e-5)
-    torch.testing.assert_close(ours.classifier.weight.grad, native.classifier.weight.grad)
-    embeddings = native.bert.embeddings.word_embeddings.weight.grad
-    torch.testing.assert_close(ours.model.embed_tokens.weight.grad, embeddings, atol=1e-6, rtol=1e-4)
 
 
 def test_scores_and_baseline_are_seqevals() -> None:

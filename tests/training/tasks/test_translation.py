@@ -9,7 +9,7 @@ from vanillaformer.data.tasks import TASKS
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.auto_defaults import OPTIONS
 from vanillaformer.training.tasks.base import HardwareFacts
-from vanillaformer.training.tasks.translation import PairFacts, pair_facts, translator_defaults, vocabulary_size
+from vanillaformer.training.tasks.translation import PairFacts, pair_facts, translator_defaults
 
 FACTS = PairFacts(pairs=29_000, size=3_600_000)
 
@@ -23,24 +23,15 @@ def config(options: dict[str, Any]) -> Any:
     return preset(TASKS["translation"].preset, **changes)
 
 
-def test_facts_on_pairs() -> None:
+def test_size_and_dropout_follow_pairs_and_time() -> None:
     source, target = ["a b c"] * 99 + ["x " * 500], ["ä " * 40] * 100
     facts = pair_facts(source, target, pairs=1_000)
     assert facts.pairs == 1_000
     assert facts.size == (99 * 5 + 1_000 + 100 * 120) * 10
-
-
-def test_size_and_dropout_follow_pairs_and_time() -> None:
     small, large = values(FACTS), values(FACTS._replace(pairs=2_000_000), seconds=100_000)
     assert (config(small).hidden_size, config(small).dropout, small["tokenizer_vocab_size"]) == (128, 0.3, 5_700)
     assert (config(large).hidden_size, config(large).encoder_layers, config(large).dropout) == (512, 6, 0.1)
     assert config(values(FACTS, seconds=100_000)).hidden_size == 128  # few pairs
-
-
-def test_the_vocabulary_grows_with_the_text() -> None:
-    sizes = [vocabulary_size(10**power) for power in range(3, 12)]
-    assert sizes == sorted(sizes)
-    assert (sizes[0], sizes[-1]) == (500, 8_000)
 
 
 @pytest.mark.parametrize("pairs", [10, 100_000, 10_000_000])

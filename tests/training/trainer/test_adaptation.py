@@ -56,7 +56,7 @@ def test_names_that_nothing_has(model) -> None:
         freeze(model, ["model.*"])
 
 
-def test_adapters_and_heads_are_trained() -> None:
+def test_adapters_and_heads_are_trained(model, capsys) -> None:
     classifier = VanillaEncoderForSequenceClassification(VanillaEncoderConfig(**SIZES, classifier_act="tanh"))
     adapted = with_adapters(classifier, AdaptationArguments(lora_rank=2, lora_targets=["k_proj"]))
     names = {name.removeprefix("base_model.model.") for name in frozen(adapted)}
@@ -64,25 +64,15 @@ def test_adapters_and_heads_are_trained() -> None:
     assert len([name for name in trained if "k_proj.lora_" in name]) == 2 * SIZES["num_hidden_layers"]
     assert {name.split(".")[2] for name in trained if "lora" not in name} == {"classifier", "pooler"}
     assert "model.embed_tokens.weight" in names
-
-
-def test_a_new_model_is_warned_about(model, capsys) -> None:
-    with_adapters(model, AdaptationArguments(lora_rank=2))
     assert "Warning: --lora_rank trains adapters of a new model" in capsys.readouterr().out
-
-
-def test_adapters_of_a_layer_that_is_not_there(model) -> None:
     names = "down_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj"
     with pytest.raises(ValueError, match=f"--lora_targets query: the model's linear layers are called {names}"):
         with_adapters(model, AdaptationArguments(lora_rank=2, lora_targets=["q_proj", "query"]))
 
 
-def test_adapters_need_a_layer() -> None:
+def test_adapters_need_a_layer_and_peft(monkeypatch) -> None:
     with pytest.raises(ValueError, match=r"--lora_rank 2 .* --lora_targets"):
         ClassifierTrainingArguments(use_cpu=True, lora_rank=2, lora_targets=[])
-
-
-def test_adapters_need_peft(monkeypatch) -> None:
     monkeypatch.setattr(adaptation, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"--lora_rank 2 needs peft, .*: pip install 'vanillaformer\[peft\]'"):
         ClassifierTrainingArguments(use_cpu=True, lora_rank=2)

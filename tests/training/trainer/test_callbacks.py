@@ -18,33 +18,24 @@ def evaluate(callback: EarlyStopping, state: TrainerState, control: TrainerContr
     callback.on_evaluate(ARGUMENTS, state, control, metrics={"eval_accuracy": accuracy})
 
 
-def test_stops_when_patience_is_over(capsys) -> None:
-    callback, state, control = EarlyStopping(2, 0.05), TrainerState(max_steps=100), TrainerControl()
+def test_stops_when_patience_is_over_which_is_remembered(capsys) -> None:
+    callback, state, control = EarlyStopping(3, 0.05), TrainerState(max_steps=100), TrainerControl()
     callback.on_train_begin(ARGUMENTS, state, control)
     for accuracy in (0.5, 0.4, 0.6, 0.62, 0.63):
-        assert not control.should_training_stop
-        evaluate(callback, state, control, accuracy)
-    assert control.should_training_stop
-    assert control.should_save
-    assert capsys.readouterr().out == "Stopped early at step 5: no better accuracy than 0.62 in 2 evaluations.\n"
-
-
-def test_patience_is_remembered(capsys) -> None:
-    callback, state, control = EarlyStopping(3, 0.0), TrainerState(max_steps=100), TrainerControl()
-    callback.on_train_begin(ARGUMENTS, state, control)
-    for accuracy in (0.5, 0.4, 0.4):
         evaluate(callback, state, control, accuracy)
     state.stateful_callbacks["EarlyStopping"] = callback.state()
     for patience, stopped in ((2, True), (3, False), (4, False)):  # what is asked for now counts
-        resumed, control = EarlyStopping(patience, 0.0), TrainerControl()
-        resumed.on_train_begin(ARGUMENTS, state, control)
+        resumed, later = EarlyStopping(patience, 0.05), TrainerControl()
+        resumed.on_train_begin(ARGUMENTS, state, later)
         assert resumed.early_stopping_patience_counter == 2
-        assert control.should_training_stop is stopped
-    new, control = EarlyStopping(2, 0.0), TrainerControl()
-    new.on_train_begin(ARGUMENTS, TrainerState(max_steps=100), control)
-    assert not control.should_training_stop
-
-
-def test_early_stopping_needs_a_score() -> None:
+        assert later.should_training_stop is stopped
+    new, other = EarlyStopping(2, 0.0), TrainerControl()
+    new.on_train_begin(ARGUMENTS, TrainerState(max_steps=100), other)
+    assert other.should_training_stop is control.should_training_stop is False
+    capsys.readouterr()
+    evaluate(callback, state, control, 0.61)
+    assert control.should_training_stop
+    assert control.should_save
+    assert capsys.readouterr().out == "Stopped early at step 6: no better accuracy than 0.63 in 3 evaluations.\n"
     with pytest.raises(ValueError, match="--early_stopping_patience 2 needs a --metric_for_best_model"):
         ClassifierTrainingArguments(use_cpu=True, early_stopping_patience=2, metric_for_best_model=None)

@@ -75,6 +75,8 @@ def test_the_gradient_of_one_sentence_is_the_weight_of_each_place():
     weights = 1 - torch.exp(-((t - s) ** 2) / (2 * SIGMA**2))
     torch.testing.assert_close(attention.grad, (weights / 4 / 2).expand(1, 2, 3, 4))  # S sources, two heads
     assert weights[0, 0] == 0
+    with pytest.raises(ValueError, match="got 8 positions for 3 targets"):
+        guided_attention_loss([torch.rand(1, 2, 8, 4)], torch.ones(1, 3).long(), torch.ones(1, 4), SIGMA)
 
 
 def test_the_loss_of_a_padded_batch_is_that_of_its_sentences():
@@ -89,15 +91,6 @@ def test_the_loss_of_a_padded_batch_is_that_of_its_sentences():
     torch.testing.assert_close(loss_of(model, inputs, items, RDrop(1.0)), together)  # two equal passes
 
 
-def test_attention_is_recorded_for_the_penalty_only(tmp_path):
-    args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
-    model, inputs, seen = attending_toy(), batch(), []
-    model.register_forward_hook(lambda *call: seen.append(call[2].get("output_attentions")), with_kwargs=True)
-    for args.guided_attention in (0.0, 1.0):
-        training_loss(model, inputs, loss_terms(args), items=10)
-    assert seen == [None, True]
-
-
 def test_a_program_attends_eagerly_and_says_what_that_costs(capsys):
     model = toy("encoder_decoder")
     inputs = batch()
@@ -108,9 +101,11 @@ def test_a_program_attends_eagerly_and_says_what_that_costs(capsys):
     printed = capsys.readouterr()
     assert printed.out.count("attention is eager, not sdpa") == 1
     assert printed.err.count("order") >= 2
+    found = techniques({"guided_attention": 1.0, "guided_attention_sigma": 0.2}, {})
+    assert "guided attention, weight 1.0, width 0.2" in [technique.words for technique in found]
 
 
-def test_training_a_translator_adds_the_penalty_and_evaluating_it_does_not(tmp_path):
+def test_training_a_translator_adds_the_penalty_and_records_attention_for_it_only(tmp_path):
     guidance = {"guided_attention": 2.0, "guided_attention_sigma": SIGMA}
     args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no", **guidance)
     model, inputs, items = attending_toy(), batch(), sum(TARGETS)
@@ -120,13 +115,9 @@ def test_training_a_translator_adds_the_penalty_and_evaluating_it_does_not(tmp_p
     found = trainer.compute_loss(model.train(), inputs, num_items_in_batch=items)
     assert torch.equal(found, expected)
     assert found > plain
-
-
-def test_frames_without_targets_are_refused():
-    with pytest.raises(ValueError, match="got 8 positions for 3 targets"):
-        guided_attention_loss([torch.rand(1, 2, 8, 4)], torch.ones(1, 3).long(), torch.ones(1, 4), SIGMA)
-
-
-def test_a_card_names_the_technique():
-    found = techniques({"guided_attention": 1.0, "guided_attention_sigma": 0.2}, {})
-    assert "guided attention, weight 1.0, width 0.2" in [technique.words for technique in found]
+    args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    model, inputs, seen = attending_toy(), batch(), []
+    model.register_forward_hook(lambda *call: seen.append(call[2].get("output_attentions")), with_kwargs=True)
+    for args.guided_attention in (0.0, 1.0):
+        training_loss(model, inputs, loss_terms(args), items=10)
+    assert seen == [None, True]

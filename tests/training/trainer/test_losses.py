@@ -8,7 +8,13 @@ from torch import nn
 from transformers import BertConfig, BertForPreTraining
 from transformers.trainer_pt_utils import LabelSmoother
 
-from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncoderForSequenceClassification
+from vanillaformer import (
+    VanillaDecoderForSequenceClassification,
+    VanillaEncoderForSequenceClassification,
+    VanillaEncoderForTokenClassification,
+    preset,
+)
+from vanillaformer.conversion import to_native
 from vanillaformer.training.trainer.losses import (
     CrossEntropy,
     NextTokens,
@@ -72,6 +78,36 @@ def test_loss_and_gradients_are_those_of_transformers_label_smoother(kind, epsil
     assert_near(found, gradients(model))
 
 
+@pytest.mark.parametrize(
+    ("kind", "labels", "smoothing"),
+    [("regression", 1, 0), ("multi_label_classification", 4, 0), ("tokens", 4, 0), ("tokens", 4, 0.1)],
+)
+def test_losses_of_classifiers_are_those_of_bert_with_gradients(kind: Any, labels: int, smoothing: float) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    fields: dict[str, Any] = {**sizes, "vocab_size": 30, "dropout": 0, "num_labels": labels}
+    inputs = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7, dtype=torch.long)}
+    if kind == "tokens":
+        ours: Any = VanillaEncoderForTokenClassification(preset("bert-tiny", **fields)).eval()
+        targets = torch.randint(0, 4, (3, 7)).masked_fill(torch.rand(3, 7) < 0.4, -100)
+    else:
+        ours = VanillaEncoderForSequenceClassification(preset("bert-tiny", **fields, problem_type=kind)).eval()
+        targets = torch.rand(3) if labels == 1 else torch.randint(0, 2, (3, labels)).float()
+    native = to_native(ours, "bert").eval()
+    assert native.config.problem_type == (None if kind == "tokens" else kind)
+    expected = native(**inputs, labels=targets).loss.item()
+    if smoothing:
+        logits = native(**inputs).logits.flatten(0, 1)
+        expected = nn.functional.cross_entropy(logits, targets.flatten(), label_smoothing=smoothing).item()
+    for model in (ours, native):
+        items = 2 * int((targets != -100).sum())
+        loss = training_loss(model, {**inputs, "labels": targets}, [CrossEntropy(smoothing)], items=items)
+        loss.backward()
+        assert loss.item() == pytest.approx(expected / 2, rel=1e-5)
+    torch.testing.assert_close(ours.classifier.weight.grad, native.classifier.weight.grad)
+    embeddings = native.bert.embeddings.word_embeddings.weight.grad
+    torch.testing.assert_close(ours.model.embed_tokens.weight.grad, embeddings, atol=1e-6, rtol=1e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("epsilon", [0.0, 0.2])
 def test_loss_is_the_same_whichever_logits_are_returned(kind, epsilon) -> None:
@@ -90,24 +126,27 @@ def test_loss_is_the_same_whichever_logits_are_returned(kind, epsilon) -> None:
     assert_near(outputs[1].logits, everything[wanted])
 
 
-def test_accumulated_classifier_losses_are_that_of_the_large_batch() -> None:
-    class Classifier(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
+class Linear(nn.Module):
+    """A classifier of images of 12 numbers."""
 
-        def forward(self, states: torch.Tensor) -> dict[str, torch.Tensor]:
-            return {"logits": self.layer(states)}
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 5)
 
-    torch.manual_seed(0)
-    model, states, labels = Classifier(), torch.randn(7, 4), torch.tensor([0, 1, 2, 0, 1, 2, 2])
-    parts = [slice(0, 5), slice(5, 7)]  # of different sizes
-    total = sum(
-        training_loss(model, {"states": states[part], "labels": labels[part]}, [CrossEntropy(0.1)], items=7)
-        for part in parts
-    )
-    expected = nn.CrossEntropyLoss(label_smoothing=0.1)(model.layer(states), labels)
-    assert_near(total, expected)
+    def forward(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": self.layer(pixel_values.flatten(1))}
+
+
+def test_classifier_losses_accumulate_to_that_of_the_large_batch_and_are_those_of_certain_labels() -> None:
+    model, images, labels = Linear(), torch.randn(8, 3, 2, 2), torch.arange(8) % 5
+
+    def loss(targets: torch.Tensor, part: slice = slice(8)) -> torch.Tensor:
+        batch = {"pixel_values": images[part], "labels": targets[part]}
+        return training_loss(model, batch, [CrossEntropy(0.1)], items=8)
+
+    expected = nn.CrossEntropyLoss(label_smoothing=0.1)(model.layer(images.flatten(1)), labels)
+    assert_near(loss(labels, slice(0, 5)) + loss(labels, slice(5, 8)), expected)  # parts of different sizes
+    assert_near(loss(nn.functional.one_hot(labels, 5).float()), expected)
 
 
 def test_accumulated_losses_of_tokens_and_pairs_of_a_native_model_are_that_of_the_large_batch() -> None:
@@ -143,9 +182,6 @@ def test_language_model_loss_of_a_classifier_is_that_of_the_language_model() -> 
     assert_near(losses[0], classifier(**texts, labels=labels).loss / 2)
     losses[1].backward()
     assert classifier.get_input_embeddings().weight.grad.abs().sum(dim=1).min() > 0  # every token is a candidate
-
-
-def test_language_model_loss_needs_a_decoder_with_tied_embeddings() -> None:
     check_language_model_loss(0.0, toy_config("encoder"))
     check_language_model_loss(0.5, toy_config("decoder", tie_word_embeddings=True))
     for config in (toy_config("encoder"), toy_config("decoder", tie_word_embeddings=False)):
@@ -210,7 +246,7 @@ def test_without_dropout_r_drop_is_the_plain_loss(kind) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ scheduled sampling
-def test_gold_probability_falls_as_in_the_paper() -> None:
+def test_share_of_own_predictions_falls_as_in_the_paper() -> None:
     def at(kind: Any, k: float, step: int, floor: float = 0.0) -> float:
         decay = {"scheduled_sampling_k": k, "scheduled_sampling_floor": floor}
         arguments = ScheduledSamplingArguments(scheduled_sampling=kind, **decay)
@@ -223,6 +259,14 @@ def test_gold_probability_falls_as_in_the_paper() -> None:
     assert at("exponential", 0.99, 50) == pytest.approx(0.99**50)
     assert at("inverse_sigmoid", 100, 300) == pytest.approx(100 / (100 + math.e**3))
     assert at("inverse_sigmoid", 1, 10**6) == pytest.approx(0.0)
+    model, inputs = toy("decoder"), batch("decoder", rows=64, length=16)
+    everything = scheduled_sampling_inputs(model, inputs, 0.0)["input_ids"]
+    torch.manual_seed(0)
+    mixed = scheduled_sampling_inputs(model, inputs, 0.7)["input_ids"]
+    differing = everything != inputs["input_ids"]
+    own = (mixed == everything) & differing
+    assert own.sum() / differing.sum() == pytest.approx(0.3, abs=0.06)
+    assert torch.equal(mixed[~differing], inputs["input_ids"][~differing])
 
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
@@ -238,17 +282,6 @@ def test_own_predictions_take_the_places_of_gold_tokens(kind) -> None:
     assert torch.equal(mixed[:, 1:][scored], predicted[:, :-1][scored])
     assert torch.equal(mixed[:, 1:][~scored], inputs[name][:, 1:][~scored])
     assert not torch.equal(mixed, inputs[name])
-
-
-def test_share_of_own_predictions_is_the_probability() -> None:
-    model, inputs = toy("decoder"), batch("decoder", rows=64, length=16)
-    everything = scheduled_sampling_inputs(model, inputs, 0.0)["input_ids"]
-    torch.manual_seed(0)
-    mixed = scheduled_sampling_inputs(model, inputs, 0.7)["input_ids"]
-    differing = everything != inputs["input_ids"]
-    own = (mixed == everything) & differing
-    assert own.sum() / differing.sum() == pytest.approx(0.3, abs=0.06)
-    assert torch.equal(mixed[~differing], inputs["input_ids"][~differing])
 
 
 def test_mixed_images_have_labels_mixed_alike() -> None:
@@ -269,20 +302,3 @@ def test_mixed_images_have_labels_mixed_alike() -> None:
             same_image = torch.allclose(made, mixed["pixel_values"][row], atol=1e-4)
             fits.append(same_image and torch.allclose(wanted, mixed["labels"][row], atol=1e-3))
         assert any(fits)
-
-
-def test_the_loss_of_certain_labels_is_that_of_classes() -> None:
-    class Linear(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(12, 5)
-
-        def forward(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
-            return {"logits": self.layer(pixel_values.flatten(1))}
-
-    model, images, labels = Linear(), torch.randn(8, 3, 2, 2), torch.arange(8) % 5
-    losses = [
-        training_loss(model, {"pixel_values": images, "labels": targets}, [CrossEntropy(0.1)], items=16)
-        for targets in (labels, nn.functional.one_hot(labels, 5).float())
-    ]
-    assert_near(*losses)

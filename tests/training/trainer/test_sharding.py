@@ -28,13 +28,7 @@ def installed(monkeypatch) -> None:
     monkeypatch.setattr(saving, "find_spec", lambda name: name if name == "deepspeed" else find(name))
 
 
-def test_deepspeed_that_is_not_installed(config: Path, monkeypatch) -> None:
-    monkeypatch.setattr(saving, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"--deepspeed needs deepspeed, .*: pip install deepspeed"):
-        settings(deepspeed=str(config))
-
-
-def test_deepspeed_is_handed_over(config: Path, installed, monkeypatch) -> None:
+def test_deepspeed_is_handed_over_where_it_is_installed(config: Path, installed, monkeypatch) -> None:
     class Received(Exception):
         """Ends it where transformers would import the library."""
 
@@ -44,6 +38,9 @@ def test_deepspeed_is_handed_over(config: Path, installed, monkeypatch) -> None:
     monkeypatch.setattr("transformers.integrations.deepspeed.HfTrainerDeepSpeedConfig", receive)
     with pytest.raises(Received, match=str(config)):
         settings(deepspeed=str(config), optim="radam")
+    monkeypatch.setattr(saving, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"--deepspeed needs deepspeed, .*: pip install deepspeed"):
+        settings(deepspeed=str(config))
 
 
 @pytest.mark.parametrize(
@@ -63,23 +60,23 @@ def test_damaged_configuration(content: str, message: str, tmp_path: Path) -> No
         settings(fsdp=True, fsdp_config=str(tmp_path / "fsdp.json"))
 
 
-@pytest.mark.parametrize("given", [True, "True", "full_shard"])
-def test_fsdp_in_a_single_process(given: object) -> None:
-    with pytest.raises(ValueError, match="--fsdp divides the model among processes, and there is one: torchrun"):
-        settings(fsdp=given)
-
-
 @pytest.mark.parametrize("given", [None, "", "False", "none", False])
 def test_no_fsdp(given: object) -> None:
     assert not settings(fsdp=given, ema_decay=0.9).fsdp
 
 
-def test_weights_that_would_not_be_saved() -> None:
-    with pytest.raises(ValueError, match="--fsdp_config state_dict_type SHARDED_STATE_DICT"):
-        settings(fsdp=True, fsdp_config={"state_dict_type": "SHARDED_STATE_DICT"})
+ALONE = "--fsdp divides the model among processes, and there is one: torchrun"
+WHOLE = "needs the whole model on every process: not --fsdp"
 
 
-@pytest.mark.parametrize("option", [{"ema_decay": 0.9}, {"average_checkpoints": 2}, {"lora_rank": 2}])
-def test_what_does_not_go_together_with_fsdp(option: dict) -> None:
-    with pytest.raises(ValueError, match="needs the whole model on every process: not --fsdp"):
-        settings(fsdp=True, **option)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"fsdp": given}, ALONE) for given in (True, "True", "full_shard")),
+        ({"fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}, "--fsdp_config state_dict_type SHARDED_STATE_D"),
+        *((option, WHOLE) for option in ({"ema_decay": 0.9}, {"average_checkpoints": 2}, {"lora_rank": 2})),
+    ],
+)
+def test_what_cannot_be_with_fsdp(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        settings(**{"fsdp": True, **options})

@@ -49,15 +49,7 @@ class FakeClock:
 class Simulation:
     """Goes through the events of a training as transformers' Trainer does; nothing is trained.
 
-    Args:
-        seconds: The budget.
-        step: Seconds of a step, or a function from its number to them.
-        evaluation: Seconds of an evaluation, or a function from its number to them.
-        saving: Seconds of a checkpoint.
-        preparation: Seconds before training.
-        largest: The largest number of steps.
-        saved: The state of a checkpoint to resume from.
-        **options: Training arguments.
+    Steps and evaluations take as many seconds as a number says, or a function of theirs.
     """
 
     def __init__(
@@ -210,25 +202,14 @@ def test_lengths_that_cannot_be(words, message) -> None:
         arguments(*words.split())
 
 
-def test_a_settings_file_gives_a_length_too(tmp_path) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_text("max_time: 20m\nuse_cpu: true\n")
-    assert parse_arguments("train-classifier", [str(file)]).training_args.max_time == 1200
-    with pytest.raises(ValueError, match="--max_time 20m and --max_steps 7: give one of them"):
-        parse_arguments("train-classifier", [str(file), "--max_steps", "7"])
-
-
 # ---------------------------------------------------------------------------------------- the end and the schedule
-def test_ends_at_the_budget_with_its_last_evaluation() -> None:
+def test_ends_at_the_budget_with_its_last_evaluation_for_which_time_is_reserved() -> None:
     run = Simulation(600, 0.5, evaluation=4, saving=1, preparation=20).run()
     assert 599 <= run.elapsed <= 601
     assert run.evaluated[-1][0] == run.saved[-1] == run.logged[-1] == run.state.global_step == run.state.max_steps
     assert run.rates[-1] < 1e-3
     assert run.scheduler.get_last_lr() == [0.0]
-
-
-def test_time_is_reserved_for_an_evaluation_that_takes_longer_than_those_before() -> None:
-    """As of a translator, whose outputs are a third as long as the references when it is evaluated first."""
+    # As of a translator, whose outputs are a third as long as the references when it is evaluated first
     run = Simulation(60, 0.1, evaluation=lambda number: 6.0 if number == 1 else 18.0)
     run.budget.growth = 3.0
     run.run()
@@ -245,7 +226,7 @@ def test_a_schedule_follows_the_progress_whatever_the_speeds(speeds) -> None:
     assert run.rates[half + 1] == pytest.approx(0.54, abs=0.02)  # cosine after a warm-up of 5 %
 
 
-def test_compilation_is_not_the_speed() -> None:
+def test_the_number_of_steps_is_estimated_and_compilation_is_not_the_speed() -> None:
     """A first step of two minutes costs time, and neither the warm-up nor the estimate."""
     run = Simulation(600, lambda number: 120.0 if number == 1 else 0.5).run()
     assert run.progress[UNCOUNTED_STEPS - 1] == 0
@@ -254,34 +235,23 @@ def test_compilation_is_not_the_speed() -> None:
     assert max(run.rates) > 0.99
     assert run.estimates[20] == pytest.approx(run.state.global_step, rel=0.02)
     assert run.elapsed == pytest.approx(600, abs=0.5)
-
-
-def test_the_number_of_steps_is_estimated() -> None:
     run = Simulation(600, 0.5, evaluation=2, saving=0.5).run()
     assert run.estimates[0] == UNLIMITED
     for estimate in run.estimates[UNCOUNTED_STEPS:]:
         assert estimate == pytest.approx(run.state.global_step, rel=0.06)
 
 
-def test_training_gets_half_of_the_budget_after_a_long_preparation() -> None:
+def test_half_of_the_budget_is_left_after_a_long_preparation_and_beside_long_evaluations() -> None:
     run = Simulation(100, preparation=500).run()
     assert run.elapsed == pytest.approx(550, abs=1)
     assert run.state.global_step == pytest.approx(50, abs=1)
-
-
-def test_steps_get_half_of_the_budget_beside_long_evaluations() -> None:
     run = Simulation(600, evaluation=250, preparation=10).run()
     assert run.state.global_step == pytest.approx(300, abs=2)
     assert len(run.evaluated) == 2
     again = resumed(Simulation(600, evaluation=250).run(until=500), 600, evaluation=250).run()
     assert again.state.global_step == pytest.approx(300, abs=2)
-
-
-def test_a_step_longer_than_the_budget() -> None:
-    run = Simulation(10, 25.0).run()
-    assert run.state.global_step == 1
-    assert run.progress == [1.0]
-    assert run.saved == [1]
+    run = Simulation(10, 25.0).run()  # a step that is longer than the budget
+    assert (run.saved, run.progress) == ([1], [1.0])
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "polynomial"])
@@ -295,12 +265,16 @@ def test_warmup_in_steps(schedule) -> None:
     assert run.rates[220] == pytest.approx(0.5, abs=0.02)  # halfway from 40 to 400
 
 
-def test_a_largest_number_of_steps_ends_the_schedule() -> None:
+def test_a_largest_number_of_steps_ends_the_schedule_and_without_a_budget_there_is_none(tmp_path) -> None:
     run = Simulation(600, largest=50).run()
     assert run.state.global_step == 50
     assert run.progress[24] == 0.5
     assert run.rates[-1] < 0.01
     assert run.elapsed == 50
+    found = trainer(tmp_path, max_steps=7)
+    assert found.budget is None
+    assert found.args.max_steps == 7
+    assert not any(isinstance(callback, TimeBudget) for callback in found.callback_handler.callbacks)
 
 
 @settings(deadline=None, max_examples=60)
@@ -369,8 +343,8 @@ def test_schedules_are_those_of_transformers(schedule, warmup, options, tmp_path
 
 @pytest.mark.parametrize("schedule", ["inverse_sqrt", "constant_with_warmup", "reduce_lr_on_plateau", "greedy"])
 def test_schedules_that_do_not_depend_on_the_length(schedule, tmp_path) -> None:
-    options = {"max_time": "10m", "lr_scheduler_type": schedule, "warmup_steps": 4, "metric_for_best_model": "loss"}
-    found = trainer(tmp_path, **options)
+    options = {"lr_scheduler_type": schedule, "warmup_steps": 4, "metric_for_best_model": "loss"}
+    found = trainer(tmp_path, max_time="10m", **options)
     optimizer = found.create_optimizer()
     scheduler = found.create_scheduler(UNLIMITED)
     expected = get_scheduler(schedule, optimizer, 4, None, found.args.lr_scheduler_kwargs)
@@ -380,21 +354,19 @@ def test_schedules_that_do_not_depend_on_the_length(schedule, tmp_path) -> None:
             assert scheduler.lr_lambdas[0](step) == expected.lr_lambdas[0](step)
 
 
-def test_runs_without_a_budget_have_none(tmp_path) -> None:
-    found = trainer(tmp_path, max_steps=7)
-    assert found.budget is None
-    assert found.args.max_steps == 7
-    assert not any(isinstance(callback, TimeBudget) for callback in found.callback_handler.callbacks)
-
-
 # ------------------------------------------------------------------------------- evaluations, checkpoints, reports
-def test_evaluations_come_at_equal_intervals() -> None:
+def test_evaluations_come_at_equal_intervals_and_expensive_ones_are_reported(capsys) -> None:
     run = Simulation(3600, 0.5, evaluation=5, saving=1).run()
     times = [time for _, time in run.evaluated]
     assert [later - earlier for earlier, later in pairwise([0, *times[:-1]])] == pytest.approx([360] * 9, abs=12)
     assert times[-1] == pytest.approx(3600, abs=2)
     assert run.saved == [step for step, _ in run.evaluated]
     assert 45 <= len(run.logged) <= 52
+    Simulation(600, evaluation=90).run()
+    assert capsys.readouterr().out == (
+        "An evaluation takes 90 s of the 10 minutes: with fewer rows, --max_validation_samples, there is more time "
+        "to train.\n"
+    )
 
 
 @pytest.mark.parametrize(("evaluation", "share"), [(1, 0.03), (10, 0.13), (30, 0.15)])
@@ -404,22 +376,10 @@ def test_evaluations_do_not_eat_the_run(evaluation, share) -> None:
     assert run.elapsed == pytest.approx(600, abs=1)
 
 
-def test_an_expensive_evaluation_is_reported(capsys) -> None:
-    Simulation(600, evaluation=90).run()
-    assert capsys.readouterr().out == (
-        "An evaluation takes 90 s of the 10 minutes: with fewer rows, --max_validation_samples, there is more time "
-        "to train.\n"
-    )
-
-
-def test_evaluations_of_a_run_that_epochs_end_early() -> None:
+def test_evaluations_of_a_run_that_epochs_end_early_and_intervals_in_steps() -> None:
     run = Simulation(3600, 0.1, largest=200, evaluation=0.05).run()
     assert [step for step, _ in run.evaluated] == pytest.approx([20, 40, 60, 80, 100, 120, 140, 160, 180, 200], abs=1)
-
-
-def test_intervals_in_steps_stay() -> None:
-    """Transformers' own callback takes care of those."""
-    run = Simulation(60, eval_steps=7, save_steps=7, logging_steps=5).run()
+    run = Simulation(60, eval_steps=7, save_steps=7, logging_steps=5).run()  # transformers' own callback does these
     assert [step for step, _ in run.evaluated] == run.saved == run.logged == [run.state.global_step]
 
 
@@ -462,27 +422,20 @@ def test_a_run_that_was_killed_after_its_last_step_is_over() -> None:
         assert second.control.should_training_stop
 
 
-def test_more_epochs_extend_a_run() -> None:
+def test_more_epochs_or_a_longer_budget_extend_a_run() -> None:
     first = Simulation(600, largest=50).run()
     for largest, steps in ((50, 50), (80, 80), (None, 600)):
         second = resumed(first, 600, largest=largest).run()
         assert second.state.global_step == pytest.approx(steps, abs=1 if largest is None else 0)
         assert second.elapsed == pytest.approx(steps - 50, abs=1)
-
-
-def test_a_longer_budget_extends_a_run() -> None:
-    first = Simulation(300).run()
-    second = resumed(first, 600, step=1.0).run()
+    second = resumed(Simulation(300).run(), 600, step=1.0).run()
     assert second.elapsed == pytest.approx(300, abs=2)
     assert second.progress[0] == pytest.approx(0.5, abs=0.02)
     assert second.rates[1] == pytest.approx(0.54, abs=0.02)
     assert second.progress[-1] == 1
-
-
-def test_a_run_that_counted_steps_goes_on_with_a_time() -> None:
-    run = Simulation(100, saved=TrainerState(global_step=50), preparation=10).run()
-    assert run.elapsed == pytest.approx(100, abs=1)
-    assert run.progress[0] == 0
+    third = Simulation(100, saved=TrainerState(global_step=50), preparation=10).run()  # the first counted steps
+    assert third.elapsed == pytest.approx(100, abs=1)
+    assert third.progress[0] == 0
 
 
 # ------------------------------------------------------------------------------------------------ lines and bars
@@ -493,7 +446,7 @@ def budget(**attributes: Any) -> TimeBudget:
     return found
 
 
-def test_lines_with_a_budget() -> None:
+def test_lines_with_a_budget_and_the_time_left() -> None:
     found = budget(spent=96.4, rate=5_400.3)
     assert line(STATE, {"loss": 2.31, "learning_rate": 1.2e-3}, 90, found) == (
         "step 340/≈2,100 · 96 s · 8.4 min left · 5,400 tokens/s · loss 2.310 · learning rate 0.0012"
@@ -505,15 +458,18 @@ def test_lines_with_a_budget() -> None:
     assert str(line(unknown, {"loss": 1}, 3, budget(spent=3.0))).startswith("step 2/? · 3 s · 9.9 min left · ")
     last = SimpleNamespace(global_step=2_104, max_steps=2_104)
     assert str(line(last, {"loss": 1}, 3, budget(spent=600.2, over=True))).startswith("step 2,104/2,104 · 600 s · 0 s")
-
-
-def test_the_time_left_of_a_run_that_epochs_end() -> None:
-    found = budget(spent=10.0, largest=440, step=0.5, evaluation=4.0, saving=1.0)
+    found = budget(spent=10.0, largest=440, step=0.5, evaluation=4.0, saving=1.0)  # which epochs end
     assert found.texts(STATE, 9.0)[0][1] == "55 s left"
     assert found.texts(SimpleNamespace(global_step=430, max_steps=440), 9.0)[0][1] == "10 s left"
 
 
-def test_bars_have_the_estimated_number_of_steps() -> None:
+def test_tokens_per_second_are_of_the_steps_and_bars_have_as_many_as_are_estimated() -> None:
+    run = Simulation(600, 0.5, evaluation=5)
+    run.event("on_train_begin")
+    while not run.evaluated or run.logged[-1] < run.evaluated[0][0]:
+        run.budget.tokens += 100
+        run.step()
+    assert run.budget.rate == pytest.approx(200)
     bars, totals = Bars(), []
     state = SimpleNamespace(global_step=0, max_steps=UNLIMITED, is_world_process_zero=True)
     bars.on_train_begin(None, state, None)
@@ -524,15 +480,6 @@ def test_bars_have_the_estimated_number_of_steps() -> None:
     assert totals == [None, None, 2_097, 1_950, 6]
     assert bars.training_bar.n == 6
     bars.on_train_end(None, state, None)
-
-
-def test_tokens_per_second_are_of_the_steps() -> None:
-    run = Simulation(600, 0.5, evaluation=5)
-    run.event("on_train_begin")
-    while not run.evaluated or run.logged[-1] < run.evaluated[0][0]:
-        run.budget.tokens += 100
-        run.step()
-    assert run.budget.rate == pytest.approx(200)
 
 
 @pytest.mark.parametrize(("length", "steps"), [({"max_steps": 50}, 50), ({"max_time": "10m"}, 1_000)])

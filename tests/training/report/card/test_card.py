@@ -116,23 +116,12 @@ def test_model_index_is_as_the_hub_wants_it(tmp_path: Path) -> None:
     assert ModelCard(path.read_text()).data.to_dict() == ModelCard(str(ModelCard(path.read_text()))).data.to_dict()
 
 
-def test_card_without_scores() -> None:
-    card = model_card(facts(metrics={}))
-    assert not ModelCard(card).data.eval_results
-    assert "model-index" not in card.split("---")[1]
-    assert "## Results" not in card
-
-
-@pytest.mark.parametrize("given", ["apache-2.0", "Apache 2.0", "mit", "CC-BY-NC-4.0"])
-def test_license_the_hub_knows(given: str) -> None:
-    assert ModelCard(model_card(facts(license=given))).data.license in LICENSES
-
-
-def test_license_the_hub_does_not_know() -> None:
-    data = ModelCard(model_card(facts(license="Our House Rules, v2"))).data
-    assert (data.license, data.license_name) == ("other", "our-house-rules-v2")
-    data = ModelCard(model_card(facts(license="自家"))).data
-    assert (data.license, data.license_name) == ("other", "自家")
+def test_licenses_that_the_hub_knows_and_others() -> None:
+    for known in ("apache-2.0", "Apache 2.0", "mit", "CC-BY-NC-4.0"):
+        assert ModelCard(model_card(facts(license=known))).data.license in LICENSES
+    for other, name in (("Our House Rules, v2", "our-house-rules-v2"), ("自家", "自家")):
+        data = ModelCard(model_card(facts(license=other))).data
+        assert (data.license, data.license_name) == ("other", name)
     for none in (None, "", " "):
         assert ModelCard(model_card(facts(license=none))).data.license is None
 
@@ -173,12 +162,6 @@ def test_text() -> None:
     assert "label smoothing" not in card
 
 
-def test_the_template_asks_for_nothing_that_is_not_there() -> None:
-    """Jinja writes nothing for a name that it does not know."""
-    asked = meta.find_undeclared_variables(Environment().parse((files(cards) / TEMPLATE).read_text("utf-8")))
-    assert asked - {"notes", "train"} == {*card_variables(facts())}  # which the template sets itself
-
-
 def test_limits() -> None:
     text = section(model_card(facts()), "Limits")
     for sentence in (
@@ -189,12 +172,47 @@ def test_limits() -> None:
         "4 of the 10 validation rows are in the training data too.",
     ):
         assert sentence in text, sentence
-    rotary = facts(config=preset("bert-tiny", **TINY, position_embedding_type="rotary"))
-    assert "longer ones were not tested" in section(model_card(rotary), "Limits")
-    untested = facts(metrics={"eval_loss": 1.0})
-    assert "and there were no test data." in section(model_card(untested), "Limits")
-    streamed = facts(data={}, rows={"validation": 10}, epochs=None)
-    assert "a stream of data" in section(model_card(streamed), "Limits")
+
+
+STARTED = {"model": {"model_name_or_path": "openai-community/gpt2"}, "data": {"block_size": 32}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "present", "absent"),
+    [
+        ({"metrics": {}}, [], ["\nmodel-index", "## Results"]),
+        (
+            {"config": preset("bert-tiny", **TINY, position_embedding_type="rotary")},
+            ["tokens; longer ones were not tested"],
+            [],
+        ),
+        ({"metrics": {"eval_loss": 1.0}}, ["and there were no test data."], []),
+        ({"data": {}, "rows": {"validation": 10}, "epochs": None}, ["a stream of data"], []),
+        (
+            {"data": {}, "choices": {}, "hardware": {}, "epochs": None, "pictures": ()},
+            ["| rows | 1,000 | 10 |"],
+            ["tokens seen", "!["],
+        ),
+        ({"resumed": "checkpoint-7"}, ["(since checkpoint-7, from which it resumed)"], ["tokens per second"]),
+        (
+            {"task": "causal", "config": GPT2Config(n_layer=1), "choices": STARTED, "has_code": False},
+            [
+                "Weights and architecture of openai-community/gpt2. 12,345 parameters.",
+                '"n_layer": 1',
+                "of the package transformers), trained from the weights",
+                "rows of at most 32 tokens; longer ones were not tested",
+                "vaswani2017attention",
+            ],
+            ["trust_remote_code", "import vanillaformer"],
+        ),
+    ],
+    ids=["no scores", "rotary", "no test", "a stream", "nothing known", "resumed", "of transformers"],
+)
+def test_text_of_other_runs(changes: dict[str, Any], present: list[str], absent: list[str]) -> None:
+    card = model_card(facts(**changes))
+    assert not [text for text in present if text not in card]
+    assert not [text for text in absent if text in card]
+    assert bool(ModelCard(card).data.eval_results) == bool(changes.get("metrics", METRICS))
 
 
 def test_started_from(tmp_path: Path) -> None:
@@ -212,31 +230,6 @@ def test_started_from(tmp_path: Path) -> None:
     assert ModelCard(local).data.base_model is None
 
 
-def test_model_of_transformers() -> None:
-    started = {"model": {"model_name_or_path": "openai-community/gpt2"}, "data": {"block_size": 32}}
-    card = model_card(facts(task="causal", config=GPT2Config(n_layer=1), choices=started, has_code=False))
-    assert "Weights and architecture of openai-community/gpt2. 12,345 parameters." in card
-    assert '"n_layer": 1' in card
-    assert "of the package transformers), trained from the weights" in card
-    assert "trust_remote_code" not in card
-    assert "import vanillaformer" not in card
-    assert "rows of at most 32 tokens; longer ones were not tested" in card
-    assert "vaswani2017attention" in card
-
-
-def test_facts_that_were_not_had() -> None:
-    card = model_card(facts(data={}, choices={}, hardware={}, epochs=None, metrics={"eval_loss": 1.0}, pictures=()))
-    assert "tokens seen" not in card
-    assert "| rows | 1,000 | 10 |" in card
-    assert "![" not in card
-
-
-def test_run_that_went_on() -> None:
-    training = section(model_card(facts(resumed="checkpoint-7")), "Training")
-    assert "(since checkpoint-7, from which it resumed)" in training
-    assert "tokens per second" not in training
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_loading_code_is_python(task: str) -> None:
     for package in (True, False):
@@ -249,18 +242,19 @@ def test_loading_code_is_python(task: str) -> None:
         assert ("target_tokenizer" in code) == separate
 
 
-def test_use_without_the_saved_code() -> None:
+def test_use_with_and_without_the_saved_code() -> None:
     assert section(model_card(facts()), "How to use it").count("```python") == 2
     assert section(model_card(facts(has_code=False)), "How to use it").count("```python") == 1
+    # Jinja writes nothing for a name that it does not know
+    asked = meta.find_undeclared_variables(Environment().parse((files(cards) / TEMPLATE).read_text("utf-8")))
+    assert asked - {"notes", "train"} == {*card_variables(facts())}  # which the template sets itself
 
 
 # ---------------------------------------------------------------------------------------------------- architecture
-@pytest.mark.parametrize("option", ["norm", "norm_placement", "block_layout", "position_embedding_type", "qk_norm"])
-def test_every_option_has_words(option: str) -> None:
-    assert all(choice.words or name == "none" for name, choice in options.OPTIONS[option].items())
-
-
 def test_architecture() -> None:
+    for option in ("norm", "norm_placement", "block_layout", "position_embedding_type", "qk_norm"):
+        assert all(choice.words or name == "none" for name, choice in options.OPTIONS[option].items())
+
     def rows(name: str, classifies: bool = False, **changes: Any) -> dict[str, str]:
         return words.architecture(preset(name, **changes), classifies=classifies)
 
@@ -282,21 +276,17 @@ def test_architecture() -> None:
     assert words.architecture(VanillaRecurrentEncoderDecoderConfig(cell="lstm"))["`cell`"].startswith("`lstm`: long")
 
 
-def test_flops_are_those_of_the_counts() -> None:
+def test_flops_are_those_of_the_counts_and_numbers_are_short() -> None:
     config = preset("gpt-tiny", vocab_size=100)
     with_head, without = (words.flops_per_token(config, 10, head=head) for head in (True, False))
     assert with_head - without == 2 * 128 * 100
     # per layer and token: 4 projections and 2 maps (2 D² and 2 D 4D operations each), and 10 scores twice
     assert without == 4 * (4 * 2 * 128**2 + 2 * 2 * 128 * 512 + 4 * 128 * 10)
-
-
-@pytest.mark.parametrize(("number", "text"), [(12, "12"), (1234, "1.23 k"), (5e6, "5 M"), (7.77e12, "7.77 T")])
-def test_short_numbers(number: float, text: str) -> None:
-    assert words.short(number) == text
+    assert [words.short(number) for number in (12, 1234, 5e6, 7.77e12)] == ["12", "1.23 k", "5 M", "7.77 T"]
 
 
 # ---------------------------------------------------------------------------------------------------------- sources
-def test_embedded_sources() -> None:
+def test_embedded_and_local_sources() -> None:
     pairs = data_source(TranslationDataArguments(target_locale="pt_BR"), "translation")
     assert (pairs.license, pairs.languages) == ("Unicode License v3", ["en", "pt"])
     names = data_source(DataArguments(), "classification")
@@ -304,9 +294,6 @@ def test_embedded_sources() -> None:
     assert len(names.languages) == 20
     code = data_source(DataArguments(), "causal")
     assert code.license.startswith("Python Software Foundation License")
-
-
-def test_local_source() -> None:
     source = data_source(DataArguments(train_file="a.txt"), "causal")
     assert (source.license, source.description, source.on_hub) == ("not stated", "", False)
     said = DataArguments(train_file="a.txt", data_license="CC0", data_description="Mine.")

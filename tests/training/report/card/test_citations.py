@@ -29,10 +29,6 @@ def field(entry: str, name: str) -> str | None:
     return match[1] if match else None
 
 
-def test_every_tokenizer_algorithm_is_listed() -> None:
-    assert set(cite.TOKENIZERS) == set(get_args(TokenizerAlgorithm))
-
-
 def cited() -> set[str]:
     papers = {
         paper for entry in (*(known.papers for known in DESCRIBED), *cite.TOKENIZERS.values()) for paper in entry
@@ -53,9 +49,10 @@ def cited() -> set[str]:
 
 def test_what_is_cited_is_there_and_what_is_there_is_cited() -> None:
     assert cited() == set(cite.references())
+    assert set(cite.TOKENIZERS) == set(get_args(TokenizerAlgorithm))
 
 
-def test_entries_are_bibtex() -> None:
+def test_entries_are_bibtex_and_each_is_written_once() -> None:
     text = (cite.files(cite.__package__) / "references.bib").read_text(encoding="utf-8")
     starts = re.findall(r"^@(\w+)\{([^,]*),$", text, re.MULTILINE)
     keys = [key for _, key in starts]
@@ -78,9 +75,13 @@ def test_entries_are_bibtex() -> None:
             arxiv = field(entry, "eprint")
             assert re.fullmatch(r"\d{4}\.\d{5}", arxiv or "") or field(entry, "howpublished"), key
             assert arxiv is None or abs(int("20" + arxiv[:2]) - int(year)) <= 1, key
+    text = cite.bibtex(["zhang2019root", "ba2016layer", "zhang2019root"])
+    assert re.findall(r"@\w+\{(\w+)", text) == ["zhang2019root", "ba2016layer"]
+    with pytest.raises(KeyError):
+        cite.bibtex(["nobody1900nothing"])
 
 
-def test_papers_of_a_config() -> None:
+def test_papers_of_a_config_and_of_a_recurrent_one() -> None:
     config = preset(
         "transformer-tiny",
         norm="rms_norm",
@@ -95,19 +96,9 @@ def test_papers_of_a_config() -> None:
     assert "press2017using" not in cite.part_papers(config, classifies=True)
     assert cite.part_papers(preset("bloom")).count("press2022train") == 1
     assert "beltagy2020longformer" in cite.part_papers(preset("gemma2"))
-
-
-def test_papers_of_a_recurrent_config() -> None:
     papers = cite.part_papers(VanillaRecurrentEncoderDecoderConfig(cell="lstm", cross_attention="additive"))
     assert {"hochreiter1997long", "bahdanau2015neural", "schuster1997bidirectional"} <= set(papers)
     assert not {"vaswani2017attention", "cho2014learning", "srivastava2014dropout"} & set(papers)
-
-
-def test_bibtex_has_each_entry_once() -> None:
-    text = cite.bibtex(["zhang2019root", "ba2016layer", "zhang2019root"])
-    assert re.findall(r"@\w+\{(\w+)", text) == ["zhang2019root", "ba2016layer"]
-    with pytest.raises(KeyError):
-        cite.bibtex(["nobody1900nothing"])
 
 
 def test_techniques() -> None:

@@ -26,13 +26,10 @@ def test_own_rows_stay_out_of_the_card(task: str) -> None:
     assert card_example(asked, task, ROW) == f"my {MASK} text"
 
 
-def test_examples_of_the_embedded_data() -> None:
+def test_examples_of_embedded_data_own_rows_and_dialogues() -> None:
     data = DataArguments()
     assert card_example(data, "translation", "May 3") == terminal_example(data, "translation", "May 3") == "May 3"
     assert card_example(data, "causal") == terminal_example(data, "causal", "import os") == "def "
-
-
-def test_terminal_shows_the_beginning_of_a_row() -> None:
     data = DataArguments(**OWN)
     assert terminal_example(data, "causal", ROW) == "a secret of the data that goes on for"
     assert terminal_example(data, "masked", "the old ship") == "the old [MASK]"
@@ -42,9 +39,6 @@ def test_terminal_shows_the_beginning_of_a_row() -> None:
     assert translation.startswith("a secret of the data")
     assert "\n" not in translation
     assert len(translation) <= 100
-
-
-def test_dialogues_are_for_chatting() -> None:
     data = LanguageModelDataArguments(**OWN, turns_column="turns")
     assert terminal_example(data, "causal", ROW) is None
     assert card_example(data, "causal", ROW) == "Hello, how are you?"
