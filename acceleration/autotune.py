@@ -36,10 +36,8 @@ def chosen() -> dict[str, bool]:
 def is_faster(name: str, switch: str, speed: Callable[[], float]) -> bool:
     """Tell whether a way to compute pays on this machine: what the environment says, or what is or was measured.
 
-    Args:
-        name: What is compared.
-        switch: Environment variable: 0 for never, 1 for always.
-        speed: Measures how many times as fast as the usual way it is.
+    `switch` is an environment variable, 0 for never and 1 for always; `speed` measures how many times as fast as the
+    usual way it is.
     """
     if name not in CHOICES:
         choice = os.environ.get(switch, "")

@@ -48,16 +48,10 @@ def chunked_cross_entropy(
 ) -> torch.Tensor:
     """Return `Σ_n CE(f(W h_n + b), y_n)`, of which the first derivatives can be taken.
 
-    The gradients by h, W and b are computed with the loss, chunk by chunk, and with as many operations as without
-    chunks; memory grows with N · D + V · D, not with N · V.
-
-    Args:
-        states: h (N, D).
-        layer: The output layer, plain and unchanged (`plain.py`).
-        targets: y (N).
-        transform: f, element by element.
-        options: Options of `torch.nn.functional.cross_entropy`.
-        positions: Positions in a chunk. Default: as many as suit the vocabulary.
+    The states h are (N, D), the targets y (N); f is the transform, element by element, and the layer is plain and
+    unchanged (`plain.py`). The gradients by h, W and b are computed with the loss, chunk by chunk, and with as many
+    operations as without chunks; memory grows with N · D + V · D, not with N · V. By default a chunk has as many
+    positions as suit the vocabulary.
     """
     weight: torch.Tensor = layer.weight
     bias: torch.Tensor | None = layer.bias

@@ -25,25 +25,18 @@ class Bucket(NamedTuple):
 
 
 class LengthBuckets:
-    """Takes the place of the attention mask of rows in which each text attends only to itself.
-
-    Args:
-        buckets: All that the rows hold, in their order.
-    """
+    """Takes the place of the attention mask of rows in which each text attends only to itself."""
 
     def __init__(self, buckets: list[Bucket]):
-        self.buckets = buckets
+        self.buckets = buckets  # all that the rows hold, in their order
 
     def attend(
         self, function: Callable[..., Any], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         """Return what an attention function gives for each bucket, (R, T, H, K).
 
-        Args:
-            function: Takes query, key, value (N, H, L, K) and a mask, and returns a pair whose first is (N, L, H, K).
-            query: (R, H, T, K).
-            key: (R, G, T, K), with G key/value heads.
-            value: The same.
+        The query is (R, H, T, K), key and value are (R, G, T, K) with G heads. The function takes those of a bucket,
+        (N, H, L, K), and a mask, and returns a pair whose first is (N, L, H, K).
         """
         sizes = [bucket.texts * bucket.length for bucket in self.buckets]
         parts = zip(*(x.transpose(1, 2).flatten(0, 1).split(sizes) for x in (query, key, value)))

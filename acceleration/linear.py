@@ -92,14 +92,7 @@ def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 def linear_backward(
     grad_output: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needed: tuple[bool, ...]
 ) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients by x, W and b, of those that are needed.
-
-    Args:
-        grad_output: The gradient by the product (..., E).
-        x: (..., D).
-        weight: (E, D).
-        needed: Which of the three.
-    """
+    """Return the gradients by x (..., D), W (E, D) and b, if they are needed, from that by the product (..., E)."""
     many = is_legacy_batchedtensor(grad_output) or not is_computed_now()
     if torch.is_grad_enabled() or many:  # which themselves are to be derived, or several at once
         by_x = grad_output @ weight if needed[0] else None

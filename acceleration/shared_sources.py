@@ -49,13 +49,8 @@ def encode_in_buckets(
 ) -> dict[str, Any]:
     """Return what `generate` makes of its inputs: with the encoder's output, whose states (B, S, D) are 0 on padding.
 
-    Args:
-        encode: transformers' method, which adds the output for all rows.
-        model: The model.
-        inputs_tensor: Tokens (B, S) or their embeddings (B, S, D).
-        model_kwargs: The other inputs, of which tensors (B, S, ...) go with the rows.
-        model_input_name: What `inputs_tensor` is called.
-        generation_config: The settings.
+    `encode` is transformers' method, which adds the output for all rows. The inputs are tokens (B, S) or embeddings
+    (B, S, D); of the others, tensors (B, S, ...) go with the rows.
     """
     options = {"model_input_name": model_input_name, "generation_config": generation_config}
     mask = model_kwargs.get("attention_mask")
@@ -84,12 +79,8 @@ class SharedSourceCache(EncoderDecoderCache):
     """A cache for `copies` rows, beams or samples, of each source, whose keys and values they share.
 
     Rows of one source are neighbors, and a beam takes the place of another of the same source only: what
-    cross-attention has cached never moves.
-
-    Args:
-        caches: Those of self-attention and of cross-attention, the latter empty.
-        copies: Rows of each source.
-        buckets: The sources in buckets of similar length; none for all in one.
+    cross-attention has cached never moves. It is made of the caches of self-attention and of cross-attention, the
+    latter empty, and of the sources in buckets of similar length, none for all in one.
     """
 
     def __init__(self, *caches: Cache, copies: int, buckets: Sequence[Bucket] = ()):

@@ -20,11 +20,7 @@ LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)  # layers of a cache that can
 class UnfinishedRows:
     """Stands for a model in transformers' loop of generation, and computes only the rows that have not ended.
 
-    A row ends where its last token ends a text: the loop ignores what is computed for it. All else is the model's.
-
-    Args:
-        model: The model.
-        ends: Ids of the tokens that end a text.
+    A row ends where its last token is one of `ends`: the loop ignores what is computed for it. All else is the model.
     """
 
     def __init__(self, model: Any, ends: torch.Tensor):

@@ -52,7 +52,6 @@ def parse(
     dataclass_types: type | Sequence[type],
     argv: Sequence[str] | None = None,
     *,
-    defaults: Mapping[str, Any] | None = None,
     description: str | None = None,
     notes: Mapping[str, str] | None = None,
     names: Mapping[str, Sequence[str]] | None = None,
@@ -66,7 +65,6 @@ def parse(
     Args:
         dataclass_types: The dataclasses to fill, e.g. `(ModelArguments, DataArguments, TrainingArguments)`.
         argv: The arguments; `sys.argv[1:]` when None.
-        defaults: A script's own defaults for some fields, by name.
         description: Shown by `--help`.
         notes: What else `--help` says of an option, by its field.
         names: Lists of names that `--help` ends with, by title.
@@ -88,7 +86,6 @@ def parse(
     if "--help-all" in words:
         print(parser.format_help(everything=True))
         raise SystemExit(0)
-    parser.set_defaults(**{known.field(name, "defaults"): value for name, value in (defaults or {}).items()})
     given: set[str] = set()
     if words and words[0].endswith(SUFFIXES):
         settings = _by_field(read_settings(Path(words[0])), known, words[0])

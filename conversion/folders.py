@@ -48,20 +48,11 @@ class Conversion(NamedTuple):
 def convert_folder(
     source: str, destination: str | Path, to: str | None = None, back: bool = False, revision: str | None = None
 ) -> Conversion:
-    """Convert the model saved in `source` and save it in `destination`.
+    """Convert the model saved in `source`, a folder or Hub id, and save it in `destination`, a new or empty folder.
 
-    Args:
-        source: A folder or Hub id.
-        destination: A new or empty folder.
-        to: The native architecture to convert one of our models to. Default: the one that fits.
-        back: Convert a native model into ours instead.
-        revision: Branch, tag or commit of a Hub id.
-
-    Returns:
-        The classes, and the relative error of the logits on random input.
-
-    Raises:
-        ValueError: The source cannot be read or converted, the destination is not empty, or the logits differ.
+    One of our models becomes one of the native architecture `to`, by default of the one that fits; with `back` a
+    native model becomes ours. Raises ValueError where the source cannot be read or converted, the destination is not
+    empty, or the logits differ.
     """
     with new_folder(destination) as folder:
         origin = saved_folder(source, revision, "SRC")

@@ -248,13 +248,8 @@ class ImageDataArguments(DataArguments):
 
 DATA_ARGUMENTS: dict[TaskName, type[DataArguments]] = {
     "translation": TranslationDataArguments,
-    "causal": LanguageModelDataArguments,
-    "masked": LanguageModelDataArguments,
-    "mlm+nsp": LanguageModelDataArguments,
-    "classification": ClassifierDataArguments,
-    "multi_label_classification": ClassifierDataArguments,
-    "regression": ClassifierDataArguments,
+    **dict.fromkeys(("causal", "masked", "mlm+nsp"), LanguageModelDataArguments),
+    **dict.fromkeys(("classification", "multi_label_classification", "regression"), ClassifierDataArguments),
     "token_classification": TokenDataArguments,
-    "image_classification": ImageDataArguments,
-    "masked_image": ImageDataArguments,
+    **dict.fromkeys(("image_classification", "masked_image"), ImageDataArguments),
 }

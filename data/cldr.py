@@ -175,18 +175,9 @@ def _units(source: Locale, target: Locale) -> Kind:
     return Kind(lambda rng: (_signed_amount(rng, 4, rng.randint(0, 2)), rng.choice(names)), formats if names else [])
 
 
-def _names(attribute: str, source: Locale, target: Locale) -> Kind:
-    def write(code: str, locale: Locale) -> str:
-        return getattr(locale, attribute)[code]
-
-    shared = sorted(set(getattr(source, attribute)) & set(getattr(target, attribute)))
-    codes = _distinct(shared, [write], source, target)
-    return Kind(lambda rng: rng.choice(codes), [write] if codes else [])
-
-
 # CLDR's long, medium and short date-times, and the same dates and the full one with hours and minutes only
 DATE_TIMES = (*((style, style) for style in STYLES[1:]), *((style, "short") for style in STYLES[:-1]))
-PATTERN_KINDS: dict[str, Callable[[Locale, Locale], Kind]] = {
+KINDS: dict[str, Callable[[Locale, Locale], Kind]] = {
     "date": _dates,
     "time": lambda source, target: Kind(_moment, [partial(_time, style) for style in STYLES]),
     "datetime": lambda source, target: Kind(_moment, [partial(_datetime, *styles) for styles in DATE_TIMES]),
@@ -197,21 +188,11 @@ PATTERN_KINDS: dict[str, Callable[[Locale, Locale], Kind]] = {
     "currency": _currencies,
     "unit": _units,
 }
-# Names must be memorized: a name that was held out cannot be derived from the others.
-NAME_KINDS: dict[str, Callable[[Locale, Locale], Kind]] = {
-    "territory": partial(_names, "territories"),
-    "language": partial(_names, "languages"),
-    "currency_name": partial(_names, "currencies"),
-}
-KINDS = PATTERN_KINDS | NAME_KINDS
-DEFAULT_KINDS = tuple(PATTERN_KINDS)
 MIN_SIZE = 100
 PATIENCE = 2_000  # draws in a row without a new pair after which a kind counts as exhausted
 
 
-def cldr_translation(
-    source: str = "en", target: str = "de", *, size: int = 30_000, seed: int = 0, kinds: Sequence[str] = DEFAULT_KINDS
-) -> DatasetDict:
+def cldr_translation(source: str = "en", target: str = "de", *, size: int = 30_000, seed: int = 0) -> DatasetDict:
     """Return pairs of texts that say the same in two locales: columns `source`, `target`, `kind`.
 
     The corpus is a function of the source: a text that two formats of its kind, or two drawn values, would translate
@@ -220,17 +201,14 @@ def cldr_translation(
     spaces, so that what is typed on a keyboard looks like what was learned.
 
     Locales are as Babel names them: `en`, `pt_BR`, `zh_Hans` (`pt-BR` works too). The same seed (and Babel version)
-    gives the same corpus. The default leaves out the `KINDS` that must be memorized (territories ...).
+    gives the same corpus.
     """
     locales = _locale("source", source), _locale("target", target)
     if locales[0] == locales[1]:
         raise ValueError(f"source and target are the same locale, {source!r}: nothing to translate")
     if not isinstance(size, int) or size < MIN_SIZE:
         raise ValueError(f"size={size!r}: a corpus has at least {MIN_SIZE} pairs")
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown or not kinds:
-        raise ValueError(f"kinds={list(kinds)}: choose from {', '.join(KINDS)}")
-    rows = _collect({kind: KINDS[kind](*locales) for kind in kinds}, *locales, size=size, seed=seed)
+    rows = _collect({name: kind(*locales) for name, kind in KINDS.items()}, *locales, size=size, seed=seed)
     return DatasetDict({name: Dataset.from_list(part) for name, part in parted(rows, size // 30).items()})
 
 

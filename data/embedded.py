@@ -55,7 +55,6 @@ def language_code(locale: str) -> str:
 
 
 def language_model_corpus(data_args: Any) -> Corpus:
-    """Describe the corpus that the data arguments ask for."""
     return Corpus(
         name="Python standard library",
         identifier="python-standard-library",
@@ -96,7 +95,6 @@ def standard_library(*, seed: int = 0, max_characters: int = 4_000_000) -> Datas
 
 
 def classification_corpus(data_args: Any) -> Corpus:
-    """Describe the corpus that the data arguments ask for."""
     return Corpus(
         name="Unicode CLDR names",
         identifier="unicode-cldr-names",
@@ -141,7 +139,6 @@ def language_names(*, seed: int = 0) -> DatasetDict:
 
 
 def digits_corpus(data_args: Any) -> Corpus:
-    """Describe the corpus that the data arguments ask for."""
     return Corpus(
         name="handwritten digits of scikit-learn",
         identifier="scikit-learn-digits",
@@ -179,7 +176,6 @@ def digits(*, seed: int = 0) -> DatasetDict:
 
 
 def translation_corpus(data_args: Any) -> Corpus:
-    """Describe the corpus that the data arguments ask for."""
     source, target = data_args.source_locale, data_args.target_locale
     return Corpus(
         name=f"Unicode CLDR formats, {source} to {target}",
@@ -213,7 +209,6 @@ FRAMES = (
 
 
 def tagged_corpus(data_args: Any) -> Corpus:
-    """Describe the corpus that the data arguments ask for."""
     return Corpus(
         name="English phrases with Unicode CLDR formats",
         identifier="unicode-cldr-phrases",
@@ -271,16 +266,9 @@ def tagged_phrases(*, seed: int = 0, size: int = 4_000) -> DatasetDict:
 
 CORPORA: dict[TaskName, Callable[[Any], Corpus]] = {
     "translation": translation_corpus,
-    "causal": language_model_corpus,
-    "masked": language_model_corpus,
-    "mlm+nsp": language_model_corpus,
+    **dict.fromkeys(("causal", "masked", "mlm+nsp"), language_model_corpus),
     "classification": classification_corpus,
     "token_classification": tagged_corpus,
-    "image_classification": digits_corpus,
-    "masked_image": digits_corpus,
+    **dict.fromkeys(("image_classification", "masked_image"), digits_corpus),
 }
-
-
-def embedded_corpus(data_args: Any, task: TaskName) -> Corpus:
-    """Return the corpus of a task."""
-    return CORPORA[task](data_args)
+"""By task; each describes the corpus that data arguments ask for."""

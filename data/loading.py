@@ -11,7 +11,7 @@ from datasets import Dataset, DatasetDict, Image, load_dataset
 from vanillaformer.console.reporting import stage
 
 from .arguments import COLUMNS, SPLITS, DataArguments
-from .embedded import embedded_corpus
+from .embedded import CORPORA
 from .files import find_files, load_files, named, stream_files
 from .formats import NAME, READERS, ROW, Columns, ImageOptions, Paths, format_of
 from .order import by_column, in_order
@@ -114,7 +114,7 @@ def _checked_rows(sources: dict[str, SplitRows], data_args: DataArguments, task:
 def find_sources(data_args: DataArguments, task: TaskName) -> dict[str, SplitRows]:
     """Return the source of each split; a ValueError names the file, the data set or the option at fault."""
     if data_args.is_embedded:
-        corpus = embedded_corpus(data_args, task)
+        corpus = CORPORA[task](data_args)
         columns: Columns = {f"{column}_column": column for column in COLUMNS[task]}
         return {split: SplitRows(split, corpus.name, rows, columns) for split, rows in corpus.load().items()}
     if data_args.turns_column is not None:

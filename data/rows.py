@@ -217,10 +217,7 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 
 def label_names(dataset: DatasetDict) -> list[str]:
     """Return the names of the classes of classification data, by id."""
-    feature = next(iter(dataset.values())).features.get("label")
-    if not isinstance(feature, ClassLabel):
-        raise ValueError(f"column 'label' holds {feature}, not a ClassLabel: load the data with load_data")
-    return list(feature.names)
+    return list(next(iter(dataset.values())).features["label"].names)
 
 
 def encode_labels(splits: Mapping[str, SplitRows]) -> dict[str, SplitRows]:
@@ -276,7 +273,7 @@ def doubtful_names(names: Sequence[str], rows: int) -> Iterator[str]:
         what = "differ only in letter case, white space or the way a number is written"
         yield f"labels that {what} are classes of their own: {_examples(pairs)}"
     if all(number is not None for number in numbers) and any(number % 1 for number in numbers if number):
-        yield f"the labels are numbers ({_examples(names)}), each a class of its own: regression is not offered"
+        yield f"the labels are numbers ({_examples(names)}), each a class of its own: --score_column predicts numbers"
     elif 3 * len(names) > rows:
         yield f"{len(names):,} classes in {rows:,} rows: --label_column may name the wrong column"
     parts = {name: set(filter(None, re.split(r"\s*[|;,]\s*", name))) for name in names}

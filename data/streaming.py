@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, concatenate_datasets
 from datasets.fingerprint import generate_random_fingerprint
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
 from vanillaformer.console.limits import BUDGETS
 from vanillaformer.console.reporting import report
@@ -225,11 +225,6 @@ class StreamedRows(IterableDataset):
         self.texts, self.encode, self.blocks, self.long_texts = texts, encode, blocks, long_texts
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        workers = get_worker_info()
-        if workers is not None and workers.num_workers > 1:
-            raise ValueError(
-                f"--dataloader_num_workers {workers.num_workers}: a stream can be read by one worker only"
-            )
         for epoch in count():
             empty = True
             for row in self.epoch_rows(epoch):

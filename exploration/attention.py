@@ -4,13 +4,16 @@ Shape letters: B batch, T query length, S key length, H heads, L layers.
 """
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
 
+from vanillaformer.console.drawing import save_figure
 from vanillaformer.modeling.parts.grid_positions import Grid
 
 from .examples import Example
@@ -199,6 +202,18 @@ def attention_maps(example: Example) -> list[Drawing]:
         numbers = [(row, *values) for row, values in zip(rows, mean)]
         drawings.append(Drawing(f"attention_{kind}_last", title, picture, ("token", *columns), numbers))
     return drawings
+
+
+def draw_attention(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, path: Path) -> Path:
+    """Draw the cross-attention of the last decoder layer between a text and its translation, the mean of its heads."""
+    inputs = tokenizer([text], return_tensors="pt")
+    output = model.generate(**inputs, num_beams=1)
+    recording = record(model, {**inputs, "decoder_input_ids": output[:, :-1]})
+    sides = inputs["input_ids"][0], output[0, 1:]
+    source, target = ([str(tokenizer.decode([token])) for token in ids] for ids in sides)
+    weights = attention_arrays(recording)["cross"][-1].mean(axis=0)
+    title, axes = f"Cross-attention of the last layer: {text}", ("target", "source")
+    return save_figure(large_map(weights, target, source, title, axes=axes), path)
 
 
 def entropies(example: Example) -> list[Drawing]:

@@ -52,18 +52,11 @@ def held_out_rows(
     target_file: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> list[dict[str, torch.Tensor]]:
-    """Return batches of the rows of a file, on the model's device.
+    """Return batches of at most `count` rows, or blocks of running text, of a file, on the model's device.
 
-    Masks are those of an evaluation after training. Of more rows than wanted, some are drawn, always the same.
-
-    Args:
-        model: The model.
-        tokenizers: Those of source and target; of images the image processor.
-        file: The file, which has rows of the model's task.
-        folder: The model's folder, whose run.json, if there is one, says how its own data was read.
-        count: Maximum number of rows, or blocks of running text.
-        target_file: The target lines of a .txt file.
-        options: Settings of the data in place of those of the run, such as `source_column`.
+    They are read as the run.json in the model's folder says, if there is one, and as `options`, which take precedence.
+    Masks are those of an evaluation after training. Of more rows than wanted, some are drawn, always the same. Of
+    images the tokenizers are the image processor.
     """
     architecture = type(model).__name__
     task = next((name for name in ROWS if architecture.endswith(TASKS[name].architectures)), None)

@@ -23,11 +23,8 @@ LARGEST_SIDE = 4_096  # pixels of a side that images may be scaled to
 def saved_folder(source: str, revision: str | None = None, option: str = "--model", *, exported: bool = False) -> Path:
     """Return the folder of a saved model that has been looked through: as it is, or fetched from the Hub.
 
-    Args:
-        source: A folder or Hub id.
-        revision: Branch, tag or commit of the repository.
-        option: The option that named it, for messages.
-        exported: Whether it may be an exported model, of which nothing is checked: its engine reads it.
+    `option` named the source, for messages; `exported` tells whether it may be an exported model, of which nothing is
+    checked: its engine reads it.
     """
     folder = Path(source)
     if folder.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
@@ -69,11 +66,7 @@ def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Pat
 def open_model(model_class: Any, folder: Path, source_name: str, **options: Any) -> Any:
     """Return the model of a folder from `saved_folder`, from safetensors and without code of its own.
 
-    Args:
-        model_class: The class or Auto class that loads it.
-        folder: The folder.
-        source_name: The option that named it, for messages.
-        **options: Passed on to `from_pretrained`.
+    `source_name` is the option that named it, for messages; other options are passed on to `from_pretrained`.
     """
     with file_errors(f"{source_name}: the model cannot be loaded", Path(folder)):
         return model_class.from_pretrained(folder, trust_remote_code=False, use_safetensors=True, **options)

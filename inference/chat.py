@@ -26,22 +26,16 @@ TOKENS = 64  # of a reply, by default
 class Chat:
     """A dialogue with a model trained on `--turns_column`.
 
-    Args:
-        model: The language model.
-        tokenizer: Its tokenizer.
-        max_history: Maximum number of turns that the model sees, the latest; None for as many as fit.
-        candidates: Number of replies that the reranking model chooses from.
-        reranker: A model trained on `--reverse_turns`, with the same tokens. The reply is the candidate y with the
-            highest p(history | y): maximum mutual information (Li et al. 2016), as DialoGPT does (Zhang et al. 2020).
-        options: For `model.generate`.
+    With a reranker the reply is the candidate y with the highest p(history | y): maximum mutual information (Li et al.
+    2016), as DialoGPT does (Zhang et al. 2020).
     """
 
     model: Any
     tokenizer: PreTrainedTokenizerBase
-    max_history: int | None = None
-    candidates: int = 1
-    reranker: Any = None
-    options: dict[str, Any] = field(default_factory=dict)
+    max_history: int | None = None  # turns that the model sees, the latest; None for as many as fit
+    candidates: int = 1  # replies that the reranker chooses from
+    reranker: Any = None  # a model trained on `--reverse_turns`, with the same tokens
+    options: dict[str, Any] = field(default_factory=dict)  # for `model.generate`
     history: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -165,10 +165,8 @@ class LimitedCompletion(Limited, CompletionHandler):
 def builder(limits: Limits, host: str) -> Callable[..., FastAPI]:
     """Return a function that builds the app in place of transformers' `build_server`, with the same arguments.
 
-    Args:
-        limits: The limits of a request.
-        host: The address that the server listens on. On one of this machine's, other names are refused, so that no
-            web page reaches the server by a name that it has made an address of this machine.
+    On a host of this machine, other names are refused, so that no web page reaches the server by a name that it has
+    made an address of this machine.
     """
 
     def build(manager: Any, chat_handler: Any, *handlers: Any, **named: Any) -> FastAPI:
@@ -222,9 +220,8 @@ def add_endpoint(app: FastAPI, path: str, handler: Any, check: Callable[[dict[st
 async def json_body(request: Request, largest: int) -> dict[str, Any]:
     """Return the fields of a request that are not null.
 
-    Raises:
-        RequestError: It is too large, not a JSON object, or not declared as JSON, as what a web page sends without
-            asking is not.
+    Refused is one that is too large, no JSON object, or not declared as JSON, as what a web page sends without asking
+    is not.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

@@ -16,7 +16,7 @@ import vanillaformer  # noqa: F401 - makes the Auto classes know the model
 from vanillaformer.console.program import program
 from vanillaformer.console.reporting import report
 from vanillaformer.data.cldr import cldr_translation, unseen_examples
-from vanillaformer.training.report.plots import draw_attention
+from vanillaformer.exploration.attention import draw_attention
 from vanillaformer.training.run_folder.run import Run
 from vanillaformer.training.trainer.callbacks import scores_text
 

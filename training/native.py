@@ -25,13 +25,8 @@ UNKNOWN = 10**20  # model_max_length of a tokenizer that knows none
 def as_ours(model: PreTrainedModel, save_as: str | None, args: Any, checkpoint: Path | None) -> PreTrainedModel:
     """Return our model with the weights of a native one, or the native one where ours cannot be it.
 
-    Args:
-        model: The model to start from.
-        save_as: `native` or `vanilla`, if it is not saved as what it is.
-        args: The arguments of training.
-        checkpoint: The checkpoint that training resumes from: one of a native model goes on with that.
-
-    Raises ValueError where the model cannot be saved as `save_as` says.
+    `save_as` is `native` or `vanilla`, if it is not saved as what it is. Training that resumes from the checkpoint of
+    a native model goes on with that. Raises ValueError where the model cannot be saved as `save_as` says.
     """
     name = type(model).__name__
     if isinstance(model, VanillaPreTrainedModel):
@@ -69,13 +64,9 @@ def as_ours(model: PreTrainedModel, save_as: str | None, args: Any, checkpoint: 
 
 @contextmanager
 def native_form(trainer: Any, folder: Path, *, save_as: str | None, origin: Path | None) -> Iterator[None]:
-    """Put the native form of a trainer's model in its place while it is saved, if it is saved as that.
+    """Put the native form of a trainer's model in its place while it is saved in a folder, if it is saved as that.
 
-    Args:
-        trainer: The trainer.
-        folder: Where the model is saved.
-        save_as: As for `as_ours`.
-        origin: The folder of the native model, whose tokenizer files are kept as they are, if it has its own.
+    The tokenizer files in `origin`, the folder of the native model, are kept as they are, if it has its own.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     came_in = getattr(model, "native_form", None) is not None

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from datasets import ClassLabel, Dataset, DatasetDict, Features, concatenate_datasets
+from datasets import Dataset, DatasetDict, Features, concatenate_datasets
 from numpy.lib.stride_tricks import sliding_window_view
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
@@ -76,9 +76,6 @@ def classification_rows(
     columns = next(iter(dataset.values())).column_names
     kept = "label_ids" if "label_ids" in columns else "labels"  # of several labels, or a number
     if kept == "labels":
-        for split, rows in dataset.items():
-            if not isinstance(rows.features["label"], ClassLabel):
-                raise ValueError(f"{split} data: column 'label' holds {rows.features['label']}, not a ClassLabel")
         dataset = dataset.rename_column("label", "labels")
     tokenized = with_raw_texts(map_splits(dataset, encode, num_proc, keep=[kept]), dataset)
     return handle_long_texts(dataset, tokenized, {"text": max_length}, long_texts)

@@ -11,7 +11,7 @@ import pytest
 from babel import Locale
 
 from vanillaformer.data import cldr
-from vanillaformer.data.cldr import DEFAULT_KINDS, KINDS, cldr_translation, unseen_examples
+from vanillaformer.data.cldr import KINDS, cldr_translation, unseen_examples
 from vanillaformer.data.embedded import LANGUAGES, language_names, standard_library
 
 EN, DE = Locale.parse("en"), Locale.parse("de")
@@ -39,7 +39,7 @@ def test_sizes_columns_and_kinds_of_disjoint_splits(corpus, rows):
     assert {name: len(part) for name, part in corpus.items()} == {"train": 5_600, "validation": 200, "test": 200}
     for part in corpus.values():
         assert part.column_names == ["source", "target", "kind"]
-        assert set(part["kind"]) == set(DEFAULT_KINDS)
+        assert set(part["kind"]) == set(KINDS)
     assert len({row["source"] for row in rows}) == len(rows) == 6_000  # a function of the source
     assert {c for row in rows for c in row["source"] + row["target"] if c.isspace()} == {" "}
 
@@ -146,8 +146,8 @@ def test_a_source_met_with_two_translations_is_struck_out(monkeypatch):
 
         return cldr.Kind(lambda rng: rng.randrange(2, 20 if rng.random() < 0.5 else 400), [write])
 
-    monkeypatch.setitem(KINDS, "halves", numbers)
-    found = cldr_translation(size=350, kinds=["halves"])
+    monkeypatch.setattr(cldr, "KINDS", {"halves": numbers})
+    found = cldr_translation(size=350)
     sources = {row["source"] for rows in found.values() for row in rows}
     assert not sources & {str(number) for number in range(1, 10)}
 
@@ -160,12 +160,13 @@ def test_compact_numbers_are_not_rounded():
     assert len({write(value, japan) for value in values}) == len({write(value, EN) for value in values}) == 280
 
 
-def test_units_written_alike_are_left_out():
+def test_units_written_alike_are_left_out(monkeypatch):
     """Mexican Spanish shortens both metres and months to "25 m"."""
     mexico = Locale.parse("es_MX")
     short = {unit: cldr._unit("short", (25, unit), mexico) for unit in ("length-meter", "duration-month")}
     assert set(short.values()) == {"25 m"}
-    found = cldr_translation("es_MX", "de", size=1_000, kinds=["unit"])
+    monkeypatch.setattr(cldr, "KINDS", {"unit": KINDS["unit"]})
+    found = cldr_translation("es_MX", "de", size=1_000)
     sources = [row["source"] for rows in found.values() for row in rows]
     assert not any(re.search(r"\d m$", source) for source in sources)
     assert any(re.search(r"\d km$", source) for source in sources)
@@ -178,7 +179,7 @@ def test_units_written_alike_are_left_out():
 def test_other_locale_pairs(source, target):
     rows = [row for split in cldr_translation(source, target, size=450).values() for row in split]
     assert len({row["source"] for row in rows}) == 450
-    assert {row["kind"] for row in rows} == set(DEFAULT_KINDS)
+    assert {row["kind"] for row in rows} == set(KINDS)
     identifiers = re.compile(r"(length|duration|mass|area|volume|speed|power|energy|digital)-")
     assert not any(identifiers.search(row["source"] + row["target"]) for row in rows)
 
@@ -187,7 +188,7 @@ def test_other_locale_pairs(source, target):
 def test_unseen_examples_are_of_the_test_split_and_of_all_kinds(corpus):
     examples = unseen_examples(corpus)
     assert len(examples) == 10
-    assert {row["kind"] for row in examples[: len(DEFAULT_KINDS)]} == set(DEFAULT_KINDS)
+    assert {row["kind"] for row in examples[: len(KINDS)]} == set(KINDS)
     assert {row["source"] for row in examples} <= set(corpus["test"]["source"])
     assert not {row["source"] for row in examples} & set(corpus["train"]["source"])
     assert all(row["source"] != row["target"] for row in examples)
@@ -205,14 +206,18 @@ def test_unseen_examples_are_of_the_test_split_and_of_all_kinds(corpus):
         ({"target": "en"}, r"same locale, 'en'"),
         ({"size": 99}, r"size=99: a corpus has at least 100 pairs"),
         ({"size": 1e4}, r"size=10000.0"),
-        ({"kinds": ["date", "colour"]}, r"kinds=.*'colour'.*choose from date, time"),
-        ({"kinds": []}, r"kinds=\[\]"),
-        ({"kinds": ["territory"], "size": 5_000}, r"size=5000: the kinds territory have no more than \d+ pairs"),
     ],
 )
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         cldr_translation(**options)
+
+
+def test_more_pairs_than_there_are(monkeypatch):
+    few = cldr.Kind(lambda rng: rng.randrange(9), [lambda value, locale: str(value)])
+    monkeypatch.setattr(cldr, "KINDS", {"few": lambda source, target: few})
+    with pytest.raises(ValueError, match="size=100: the kinds few have no more than 9 pairs"):
+        cldr_translation(size=100)
 
 
 # -------------------------------------------------------------------------------------------------- language names

@@ -68,10 +68,10 @@ def test_file_then_command_line(tmp_path, name):
 
 
 def test_file_may_list_overrides_unset_a_default_or_be_empty(tmp_path):
-    path = written(tmp_path / "a.yaml", {"set": ["a=1", "b=none"], "preset": None})
-    (one,) = parse(ModelArguments, [path], defaults={"preset": "gpt"})
+    path = written(tmp_path / "a.yaml", {"set": ["a=1", "b=none"], "save_total_limit": None, "use_cpu": True})
+    one, training = parse((ModelArguments, task_of("train-language-model").arguments[-1]), [path])
     assert one.config_overrides() == {"a": 1, "b": "none"}
-    assert one.preset is None
+    assert training.save_total_limit is None
     (tmp_path / "a.yaml").write_text("# nothing yet\n")
     assert parse(ModelArguments, [path]) == (ModelArguments(),)
 

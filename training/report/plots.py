@@ -10,9 +10,8 @@ import torch
 from datasets import Dataset
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
-from transformers import PreTrainedTokenizerBase
 
-from vanillaformer.console.drawing import save_figure, visible
+from vanillaformer.console.drawing import save_figure
 
 from ..metrics.scores import ENTRIES
 
@@ -135,47 +134,6 @@ def draw_images(
             if number < min(len(images), len(texts)):
                 axes.set_title(texts[number], fontsize=7)
     figure.suptitle(title, fontsize=9)
-    return save_figure(figure, path)
-
-
-def draw_attention(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, path: Path) -> Path:
-    """Draw the cross-attention of the last decoder layer between a text and its translation."""
-    model.set_attn_implementation("eager")  # which returns the weights
-    inputs = tokenizer([text], return_tensors="pt")
-    output = model.generate(**inputs, num_beams=1)
-    with torch.inference_mode():
-        attentions = model(**inputs, decoder_input_ids=output[:, :-1], output_attentions=True).cross_attentions
-    source = [str(tokenizer.decode([token])) for token in inputs["input_ids"][0]]
-    target = [str(tokenizer.decode([token])) for token in output[0, 1:]]
-    title = f"Cross-attention of the last layer: {text}"
-    return attention_map(attentions[-1][0].numpy(), source, target, path, title=title)
-
-
-def attention_map(
-    weights: np.ndarray, source: Sequence[str], target: Sequence[str], path: Path, *, title: str = ""
-) -> Path:
-    """Draw cross-attention weights (H, T, S) of T target to S source tokens, a panel for each head and their mean."""
-    if weights.ndim != 3 or weights.shape[1:] != (len(target), len(source)):
-        raise ValueError(
-            f"weights of shape {weights.shape} do not fit {len(target)} target and {len(source)} source tokens"
-        )
-    panels = [("mean of the heads", weights.mean(axis=0)), *((f"head {i}", w) for i, w in enumerate(weights))]
-    columns = min(len(panels), 3)
-    rows = -(-len(panels) // columns)
-    size = (columns * (1.5 + 0.2 * len(source)), rows * (1.3 + 0.2 * len(target)))
-    figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).flat
-    for axes in list(grid):
-        axes.set_axis_off()
-    for axes, (name, values) in zip(figure.axes, panels):
-        axes.set_axis_on()
-        axes.imshow(values, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-        axes.set_title(name, fontsize=9)
-        axes.set_xticks(range(len(source)), [visible(token) for token in source], rotation=90, fontsize=7)
-        axes.set_yticks(range(len(target)), [visible(token) for token in target], fontsize=7)
-    figure.suptitle(title, fontsize=10)
-    figure.supxlabel("source", fontsize=9)
-    figure.supylabel("target", fontsize=9)
     return save_figure(figure, path)
 
 

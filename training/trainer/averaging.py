@@ -58,38 +58,23 @@ class AveragingArguments:
 
 
 def average(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
-    """Return the average weights of saved models, summed in double precision.
+    """Return the average weights of a run's checkpoints, summed in double precision.
 
-    Numbers that are not floating-point are the last model's. A tied weight has one of its names.
+    Numbers that are not floating-point are the last one's. A tied weight has one of its names.
     """
-    if not folders:
-        raise ValueError("nothing to average")
     totals: dict[str, torch.Tensor] = {}
-    forms: dict[str, tuple[torch.Size, torch.dtype]] = {}
+    dtypes: dict[str, torch.dtype] = {}
     for folder in folders:
-        weights = _saved_weights(folder)
-        if forms and weights.keys() != forms.keys():
-            names = ", ".join(sorted(weights.keys() ^ forms.keys())[:3])
-            raise ValueError(f"{folder} and {folders[0]} do not hold the same weights: {names}")
-        for name, value in weights.items():
-            form = value.shape, value.dtype
-            if forms.setdefault(name, form) != form:
-                there, here = (f"{list(shape)} {dtype}" for shape, dtype in (forms[name], form))
-                raise ValueError(f"{folders[0]}: {name} is {there} there, and {here} in another model")
-            totals[name] = totals.get(name, 0) + value.double() if value.is_floating_point() else value
+        index = folder / SAFE_WEIGHTS_INDEX_NAME
+        shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values() if index.is_file() else ()
+        for file in set(shards) or {SAFE_WEIGHTS_NAME}:
+            for name, value in load_file(folder / file).items():
+                dtypes[name] = value.dtype
+                totals[name] = totals.get(name, 0) + value.double() if value.is_floating_point() else value
     return {
-        name: (total / len(folders)).to(forms[name][1]) if total.is_floating_point() else total
+        name: (total / len(folders)).to(dtypes[name]) if total.is_floating_point() else total
         for name, total in totals.items()
     }
-
-
-def _saved_weights(folder: Path) -> dict[str, torch.Tensor]:
-    names, index = {SAFE_WEIGHTS_NAME}, folder / SAFE_WEIGHTS_INDEX_NAME
-    if not (folder / SAFE_WEIGHTS_NAME).is_file():
-        if not index.is_file():
-            raise ValueError(f"{folder} holds neither {SAFE_WEIGHTS_NAME} nor {SAFE_WEIGHTS_INDEX_NAME}")
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    return {name: value for file in sorted(names) for name, value in load_file(folder / file).items()}
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:

@@ -325,8 +325,6 @@ def with_mixed_images(inputs: Inputs, alpha: float, classes: int) -> Inputs:
 
     Mixup (Zhang et al. 2018, arXiv 1710.09412): λ is drawn from Beta(α, α) for each image, its partner from the batch.
     """
-    if not alpha:
-        return inputs
     images = inputs["pixel_values"]
     weights = torch.distributions.Beta(alpha, alpha).sample((len(images),)).to(images.device)
     partners = torch.randperm(len(images), device=images.device)

@@ -206,11 +206,6 @@ def test_classification_rows(encoder_tokenizer, capsys):
     assert batch["input_ids"].shape == (2, 8)
 
 
-def test_classification_rows_need_classes(encoder_tokenizer):
-    with pytest.raises(ValueError, match="not a ClassLabel"):
-        classification_rows(splits(text=["a"], label=["good"]), encoder_tokenizer, max_length=8)
-
-
 def test_token_ids_are_those_of_a_call(decoder_tokenizer):
     texts = ["one", "", "ä <s>two</s>", "long " * 999]
     text = text_tokenizer(decoder_tokenizer)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from vanillaformer.training.report.plots import attention_map, confusion_picture, loss_curve
+from vanillaformer.training.report.plots import confusion_picture, loss_curve
 
 HISTORY = [
     {"step": 1, "loss": 4.0},
@@ -33,20 +33,6 @@ def test_loss_curve_with_and_without_evaluation(tmp_path: Path, drawn: list[Figu
     loss_curve(HISTORY[:2], tmp_path / "loss.png")
     assert len(drawn[1].axes) == 1
     assert loss_curve([], tmp_path / "empty.png").exists()
-
-
-def test_attention_map(tmp_path: Path, drawn: list[Figure]) -> None:
-    weights = np.random.default_rng(0).random((4, 2, 3))
-    path = attention_map(weights, ["May", " 6", "</s>"], ["6$", ""], tmp_path / "map.png", title="May 6")
-    assert path.read_bytes().startswith(b"\x89PNG")
-    shown = [axes for axes in drawn[0].axes if axes.images]
-    assert [axes.get_title() for axes in shown] == ["mean of the heads", "head 0", "head 1", "head 2", "head 3"]
-    np.testing.assert_allclose(shown[0].images[0].get_array(), weights.mean(axis=0))
-    np.testing.assert_allclose(shown[4].images[0].get_array(), weights[3])
-    assert [label.get_text() for label in shown[0].get_xticklabels()] == ["May", "␣6", "</s>"]
-    assert [label.get_text() for label in shown[0].get_yticklabels()] == [r"6\$", "␣"]
-    with pytest.raises(ValueError, match=r"\(4, 2, 3\) do not fit 3 target and 2 source"):
-        attention_map(np.zeros((4, 2, 3)), ["a", "b"], ["c", "d", "e"], tmp_path / "map.png")
 
 
 def test_confusion_picture(tmp_path: Path, drawn: list[Figure]) -> None:

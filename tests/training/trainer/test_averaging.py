@@ -56,20 +56,11 @@ def test_average_sums_in_double_precision(tmp_path: Path) -> None:
     assert result["count"] == 3
 
 
-def test_models_that_do_not_fit(tmp_path: Path) -> None:
+def test_averages_of_one_and_weights_of_another_model(tmp_path: Path) -> None:
     first = checkpoint(tmp_path, 1, model(0))
     saved = load_file(first / "model.safetensors")
     for folders in ([first], [first, first, first]):  # the average of one is bit equal
         assert all(torch.equal(value, saved[name]) for name, value in average(folders).items())
-    with pytest.raises(ValueError, match="nothing to average"):
-        average([])
-    with pytest.raises(ValueError, match=r"checkpoint-2 and .*checkpoint-1 do not hold the same weights: lm_head"):
-        average([first, checkpoint(tmp_path, 2, model(0, tie_word_embeddings=False))])
-    with pytest.raises(ValueError, match=r"weight is \[40, 16\] torch.float32 there, and \[40, 16\] torch.float16"):
-        average([first, checkpoint(tmp_path, 3, model(0).half())])
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"empty holds neither model.safetensors nor model.safetensors.index.json"):
-        average([tmp_path / "empty"])
     with pytest.raises(ValueError, match="these are not the weights of a VanillaDecoderForCausalLM"):
         load_weights(model(0, norm="rms_norm"), average([first]))
 

@@ -18,7 +18,7 @@ from huggingface_hub import metadata_load, try_to_load_from_cache
 
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.data.arguments import DataArguments
-from vanillaformer.data.embedded import embedded_corpus
+from vanillaformer.data.embedded import CORPORA
 from vanillaformer.data.tasks import MASK, TASKS, TaskName
 from vanillaformer.hub.file_names import DATA_PICTURES, PICTURES
 from vanillaformer.hub.remote_code import OFF, SWITCH
@@ -159,14 +159,6 @@ class CardFacts:
         """Passes over the data, if it has an end."""
         return None if "sampled rows" in self.data.get("train", {}) else self.training["epochs"]
 
-    @property
-    def tokens_seen(self) -> int | None:
-        """How many tokens the training went through, those of an ensemble's models too, or about how many."""
-        if consumed := self.details.get("consumed"):  # records of earlier versions lack it
-            return consumed["tokens"]
-        tokens = self.train_tokens
-        return None if tokens is None or not self.epochs else round(tokens * self.epochs)
-
 
 def run_facts(
     run: Run, task: TaskName, training_args: Any, data_args: DataArguments, *, config: Any, example: str
@@ -229,7 +221,7 @@ def data_source(data_args: DataArguments, task: TaskName) -> Source:
     elif data_args.dataset != "embedded":
         source = _hub_source(data_args.dataset, " ".join(filter(None, (data_args.dataset, data_args.dataset_config))))
     else:
-        corpus = embedded_corpus(data_args, task)
+        corpus = CORPORA[task](data_args)
         described = corpus.name, corpus.identifier, corpus.description, corpus.license, corpus.languages
         source = Source(*described, limits=corpus.limits)
     source.license = data_args.data_license or source.license

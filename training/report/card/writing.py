@@ -218,12 +218,11 @@ def format_statistics(values: Any) -> dict[str, str]:
 
 def training_rows(facts: CardFacts) -> dict[str, str]:
     """Return how long the training was, and on what it ran."""
-    consumed, resumed = facts.details.get("consumed"), facts.training["resumed"]
+    consumed, resumed = facts.details.get("consumed"), facts.training["resumed"]  # records of version 0.1.0 lack it
     rows = {"steps": f"{facts.details['steps']:,}" + (f" ({facts.epochs:.3g} epochs)" if facts.epochs else "")}
     read = "patches" if TASKS[facts.task].reads_images else "tokens"
-    if facts.tokens_seen:
-        rows[f"{read} seen"] = ("" if consumed else "about ") + short(facts.tokens_seen)
     if consumed:
+        rows[f"{read} seen"] = short(consumed["tokens"])
         rows["FLOPs"] = f"{short(consumed['flops'])}, matrix products of the training without padding"
     if teachers := (consumed or {}).get("teachers"):
         ensemble = f"models it learned from: {short(teachers['tokens'])} tokens, {short(teachers['flops'])} FLOPs"
@@ -235,8 +234,8 @@ def training_rows(facts: CardFacts) -> dict[str, str]:
         rows["time"] = f"{format_duration(seconds)}, evaluation included"
         if resumed:
             rows["time"] += f" (since {resumed}, from which it resumed)"
-        elif facts.tokens_seen:
-            rows["time"] += f"; {short(facts.tokens_seen / seconds)} {read} per second"
+        elif consumed:
+            rows["time"] += f"; {short(consumed['tokens'] / seconds)} {read} per second"
     return {**rows, **facts.training["hardware"], "software": software()}
 
 

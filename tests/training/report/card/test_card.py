@@ -51,6 +51,7 @@ def facts(**changes: Any) -> CardFacts:
     trained = {"model_class": "VanillaEncoderForMaskedLM", "parameters": 12345, "epochs": 2.0, "resumed": None}
     trained |= {"hardware": {"CPU": "a | b, 2 cores"}, "separate_target": False}
     details = {"data": DATA, "rows": {"train": 1000, "validation": 10}, "steps": 50, "training": trained}
+    details["consumed"] = {"tokens": 25_000, "flops": 1_000_000}
     names = {field.name for field in fields(CardFacts)}
     trained |= {name: changes.pop(name) for name in trained.keys() & changes.keys()}
     details |= {name: changes.pop(name) for name in list(changes) if name not in names}
@@ -151,7 +152,7 @@ def test_text() -> None:
         "Tokenizer: `bpe`, trained here; 50 tokens, of which 50 occur",
         "```bash\npython -m train --set a=1\n```",
         "| `learning_rate` | 0.001 |",
-        "| tokens seen | about 25 k |",
+        "| tokens seen | 25 k |",
         "| time | 100 s, evaluation included; 250 tokens per second |",
         "| CPU | a \\| b, 2 cores |",
         '"hidden_size": 16',
