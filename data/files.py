@@ -19,8 +19,6 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 from datasets import IterableDataset as Stream
 from datasets.utils import tqdm
 
-from vanillaformer.console.reporting import report
-
 from . import dialogue, formats
 from .caching import arrow_file
 from .formats import (
@@ -45,8 +43,6 @@ MAX_BATCH_ROWS, MAX_BATCH_CHARACTERS = 1_000, 1 << 22
 """Rows of a table, and the characters from which on no row is added to it."""
 READING = [Path(__file__), *(Path(str(module.__file__)) for module in (formats, dialogue))]
 """The modules that decide what rows are read from a file."""
-REPORTED_ROWS = 1_000_000
-"""Rows of a file after which a line is printed where there are no progress bars."""
 
 
 def find_files(option: str, names: Sequence[str], *, parallel: bool = False) -> list[Path]:
@@ -123,15 +119,11 @@ def _stream_rows(
 
 
 def _with_progress(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[pa.Table]:
-    """Yield the rows of a file, and say how far it is read."""
-    count = 0
+    """Yield the rows of a file, and show how far it is read."""
     with tqdm(unit=" rows", desc=f"Reading {paths[0].name}") as bar:
         for table in read_tables(paths, columns, options):
             yield table
             bar.update(len(table))
-            if bar.disable and count // REPORTED_ROWS < (count + len(table)) // REPORTED_ROWS:
-                report(f"{paths[0]}: {count + len(table):,} rows read.")
-            count += len(table)
 
 
 def read_tables(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[pa.Table]:

@@ -97,7 +97,7 @@ class TextStream:
             rows = rows.shuffle(seed=self.seed, buffer_size=self.buffer)
             rows.set_epoch(epoch)
         for chunk in batched(enumerate(rows, start=1), _size, size):
-            batch = usable_rows(readable_rows(self._table(chunk)), self.task)
+            batch = usable_rows(readable_rows(self.table(chunk)), self.task)
             if "label" in COLUMNS[self.task]:
                 batch = with_labels(batch, self.names)
             bad, number = bad + batch.stats.get(BAD, 0), chunk[-1][0]
@@ -128,14 +128,7 @@ class TextStream:
         """Return the keys by which rows are compared."""
         return text_keys(rows, COLUMNS[self.task][0], exact=not TASKS[self.task].whole_texts)
 
-    def usual_image_size(self) -> int:
-        """Return the side of the images by the first of them."""
-        from .image_rows import LOOKED_AT, usual_size  # which only tasks of images need
-
-        first = self._table(list(enumerate(self.source.rows.take(LOOKED_AT), start=1)))
-        return usual_size(first.rows, "image", self.source.images)
-
-    def _table(self, chunk: list[tuple[int, dict[str, Any]]]) -> SplitRows:
+    def table(self, chunk: list[tuple[int, dict[str, Any]]]) -> SplitRows:
         """Return numbered rows of the source as a table of the task's columns."""
         names = dict(zip(COLUMNS[self.task], self.source.columns.values()))
         image = names.pop("image", None)
@@ -180,7 +173,10 @@ def open_streams(
         streams[split] = TextStream(replace(source, images=images, reported=set()), task)
     if TASKS[task].reads_images:
         if data_args.image_size is None:
-            data_args.image_size = streams["train"].usual_image_size()
+            from .image_rows import LOOKED_AT, usual_size  # which only tasks of images need
+
+            first = streams["train"].table(list(enumerate(streams["train"].source.rows.take(LOOKED_AT), start=1)))
+            data_args.image_size = usual_size(first.rows, "image", first.images)
         for stream in streams.values():
             stream.source.images = replace(stream.source.images, size=data_args.image_size)
     caps = {"validation": data_args.max_validation_samples, "test": data_args.max_test_samples}

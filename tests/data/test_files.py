@@ -9,7 +9,6 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
 from vanillaformer.console.parsing import parse
-from vanillaformer.data import files
 from vanillaformer.data.arguments import ClassifierDataArguments, DataArguments
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.rows import label_names
@@ -284,9 +283,3 @@ def test_parquet_types(tmp_path):
     assert (label_names(loaded), list(loaded["train"]["label"])) == (["good", "bad"], [1, 0])
     pd.DataFrame({"text": ["one", "two"], "label": pd.Categorical(["x", "y"])}).to_parquet(path)
     assert label_names(load("classification", train_file=path, validation_file=path)) == ["x", "y"]
-
-
-def test_large_files_report_what_is_read(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(files, "REPORTED_ROWS", 400)
-    load("causal", train_file=put(tmp_path / "a.txt", "\n".join(map(str, range(1_000)))))
-    assert "a.txt: 1,000 rows read." in capsys.readouterr().out

@@ -174,7 +174,7 @@ def test_every_format_has_the_same_names(labels: list, names: list[str], extensi
         (["Pos", "pos", "neg"], "differ only in letter case, white space or the way a number is written"),
         (["not ok", "not  ok"], "are classes of their own: 'not  ok' and 'not ok'."),
         (["1", "1.0", "0"], "'1' and '1.0'."),
-        (["2.97", "3.41", "3.5", "4"], "are numbers (2.97, 3.41, 3.5, ...), each a class of its own: regression"),
+        (["2.97", "3.41", "3.5", "4"], "are numbers (2.97, 3.41, 3.5, ...), each a class of its own: --score_col"),
         ([str(n) for n in range(12)], "12 classes in 30 rows: --label_column may name the wrong column"),
         (["a", "b", "a|b"], "labels like 'a|b' look like several in one: each is a class of its own."),
         (["['a', 'b']", "['a']"], "labels like '['a', 'b']', '['a']' look like several in one"),

@@ -25,17 +25,13 @@ def written(path, content) -> str:
     return str(path)
 
 
-def test_command_line_fills_every_dataclass_and_defaults_give_way():
+def test_command_line_fills_every_dataclass():
     words = ["--preset", "gpt2", "--block-size=64", "--tokenizer_algorithm", "bpe", "--no_joint_vocabulary"]
     words += ["--learning_rate", "1e-3"]
     one, data, tokenizer, training = parse((*OURS, Seq2SeqTrainingArguments), words)
     assert (one.preset, data.block_size, tokenizer.tokenizer_algorithm) == ("gpt2", 64, "bpe")
     assert tokenizer.joint_vocabulary is False
     assert training.learning_rate == 1e-3
-    assert parse(ModelArguments, [], defaults={"preset": "gpt"})[0].preset == "gpt"
-    assert parse(ModelArguments, ["--preset", "gpt2"], defaults={"preset": "gpt"})[0].preset == "gpt2"
-    with pytest.raises(ValueError, match="unknown key 'presets'; did you mean 'preset'"):
-        parse(ModelArguments, [], defaults={"presets": "gpt"})
 
 
 @pytest.mark.parametrize("theirs", [TrainingArguments, Seq2SeqTrainingArguments])

@@ -21,6 +21,7 @@ from ...hardware import software
 from ...metrics.scores import SCORES, label
 from ...run_folder.files import CARD
 from ...run_folder.run import Run
+from ...trainer.budget import in_short
 from ..classes import accepted_in_words, accuracy_intervals, class_rows, part_in_words
 from ..plots import NUMBERED
 from .descriptions import architecture, bibtex, cited_papers, flops_per_token, short, techniques
@@ -229,17 +230,11 @@ def training_rows(facts: CardFacts) -> dict[str, str]:
         rows["of these"] = ensemble
     for name, words in BUDGET_WORDS.items():
         if budget := facts.choice("training", name):
-            rows[words] = format_duration(budget) if name == "max_time" else short(budget)
+            rows[words] = in_short(budget) if name == "max_time" else short(budget)
     if seconds := facts.metrics.get("train_runtime"):
-        rows["time"] = f"{format_duration(seconds)}, evaluation included"
+        rows["time"] = f"{in_short(seconds)}, evaluation included"
         if resumed:
             rows["time"] += f" (since {resumed}, from which it resumed)"
         elif consumed:
             rows["time"] += f"; {short(consumed['tokens'] / seconds)} {read} per second"
     return {**rows, **facts.training["hardware"], "software": software()}
-
-
-def format_duration(seconds: float) -> str:
-    """Return a duration in hours, minutes or seconds."""
-    minutes, hours = seconds / 60, seconds / 3600
-    return f"{hours:.1f} h" if hours >= 2 else f"{minutes:.1f} min" if minutes >= 2 else f"{seconds:.3g} s"

@@ -153,7 +153,7 @@ def test_text() -> None:
         "```bash\npython -m train --set a=1\n```",
         "| `learning_rate` | 0.001 |",
         "| tokens seen | 25 k |",
-        "| time | 100 s, evaluation included; 250 tokens per second |",
+        "| time | 1.7 min, evaluation included; 250 tokens per second |",
         "| CPU | a \\| b, 2 cores |",
         '"hidden_size": 16',
         "@inproceedings{devlin2019bert,",
@@ -190,7 +190,7 @@ STARTED = {"model": {"model_name_or_path": "openai-community/gpt2"}, "data": {"b
         ({"metrics": {"eval_loss": 1.0}}, ["and there were no test data."], []),
         ({"data": {}, "rows": {"validation": 10}, "epochs": None}, ["a stream of data"], []),
         (
-            {"data": {}, "choices": {}, "hardware": {}, "epochs": None, "pictures": ()},
+            {"data": {}, "choices": {}, "hardware": {}, "epochs": None, "consumed": None, "pictures": ()},
             ["| rows | 1,000 | 10 |"],
             ["tokens seen", "!["],
         ),
