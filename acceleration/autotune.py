@@ -16,8 +16,7 @@ from huggingface_hub.constants import HF_HOME
 
 MIN_SPEEDUP = 1.15  # times as fast as the usual way that another one has to be
 SAVE = "VANILLAFORMER_AUTOTUNE"
-SAVED = Path(HF_HOME) / "vanillaformer" / "products.json"
-"""Speeds by name, processor and version of torch."""
+SAVED = Path(HF_HOME) / "vanillaformer" / "products.json"  # speeds by name, processor and version of torch
 CHOICES: dict[str, bool] = {}  # the decisions of this process, by name
 KEPT: dict[str, bool] = {}  # those of an earlier process of the same run
 

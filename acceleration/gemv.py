@@ -26,10 +26,8 @@ SWITCH = "VANILLAFORMER_FEW_ROWS"
 """Environment variable: 0 for never, 1 for always; otherwise it is measured which is faster."""
 MAX_ROWS = 8  # with more rows, libraries that multiply matrices are as fast
 MIN_WEIGHTS = 2**16  # of a layer: fewer are read in no time
-MIN_BYTES = 2**24
-"""Of all layers: fewer stay in the processor's caches, from which every way reads fast."""
-WARMUP_CALLS = 6
-"""Products with a layer until its weights are copied: copying takes as long as some products."""
+MIN_BYTES = 2**24  # of all layers: fewer stay in the processor's caches, from which every way reads fast
+WARMUP_CALLS = 6  # products with a layer until its weights are copied: copying takes as long as some products
 MAX_BYTES = 2**31  # of copies: with larger models only the first layers have one
 BLOCK = 64
 """Inputs that are summed one after the other; the sums of blocks are then added, which keeps rounding errors small."""

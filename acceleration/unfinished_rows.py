@@ -12,8 +12,7 @@ from transformers.utils import ModelOutput
 
 from .plain import is_unchanged
 
-WORTHWHILE = 0.75
-"""Part of the rows that may be left when the others leave: each time the cache is copied."""
+WORTHWHILE = 0.75  # part of the rows that may be left when the others leave: each time the cache is copied
 LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)  # layers of a cache that can drop rows
 
 

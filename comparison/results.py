@@ -14,16 +14,14 @@ from vanillaformer.training.run_folder.files import RECORD, spent_of_budget
 from .plan import Plan
 from .running import Outcome, State
 
-TOLERANCE = {"seconds": 0.05}
-"""Largest share by which a run may differ from its budget, if it is not `COUNTED`."""
+TOLERANCE = {"seconds": 0.05}  # largest share by which a run may differ from its budget, if it is not `COUNTED`
 COUNTED = 0.02
 LEAST_STEPS = round(0.5 / COUNTED)
 """Steps of a budget in tokens or FLOPs: with fewer, half a step is more than the tolerance."""
 LAST_PART = 5  # the end of a run is its last fifth
 FEWEST_LOSSES, FEWEST_AT_END = 10, 3
 """Training losses that tell whether a run diverged, and those of its end: fewer are single batches."""
-NOISE = 8
-"""How much a training loss has to rise, in medians of the change from one report to the next."""
+NOISE = 8  # how much a training loss has to rise, in medians of the change from one report to the next
 
 
 @dataclass

@@ -27,8 +27,7 @@ from .plan import Options, Plan
 from .resolving import rows_now
 
 State = Literal["finished", "diverged", "failed", "unequal"]
-DIVERGED = ("NaN", "infinite", "not finite")
-"""Words of the program's error on a loss that is not a number."""
+DIVERGED = ("NaN", "infinite", "not finite")  # words of the program's error on a loss that is not a number
 MEBI = 2**20
 REPLACED = "replaced"
 

@@ -6,14 +6,7 @@ from huggingface_hub.dataclasses import strict
 
 from .base import BlockConfig, ConfigView
 from .fields import Derived, positive, projections
-from .options import (
-    DECODING_CHOICES,
-    POSITION_CHOICES,
-    Decoding,
-    NormPlacement,
-    OutputDistribution,
-    PositionEmbedding,
-)
+from .options import DECODING_CHOICES, POSITION_CHOICES, Decoding, NormPlacement, OutputDistribution, PositionEmbedding
 
 
 @strict

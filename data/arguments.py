@@ -46,8 +46,7 @@ class DataArguments:
     dataset: str = option("embedded", "Hub id of the data, or embedded: no download")
     dataset_config: str | None = option(None, "Configuration of the Hub data set")
     train_file: list[str] | None = option(
-        None,
-        "Local files or patterns: .csv, .tsv, .json, .jsonl, .txt (each also .gz), .parquet",
+        None, "Local files or patterns: .csv, .tsv, .json, .jsonl, .txt (each also .gz), .parquet"
     )
     validation_file: list[str] | None = option(None, "Local validation files")
     test_file: list[str] | None = option(None, "Local test files")
@@ -166,15 +165,13 @@ class LanguageModelDataArguments(TextDataArguments):
 
     text_column: str = option("text", "Column of the text")
     sample_by: Literal["line", "paragraph", "passage", "document"] | None = option(
-        None,
-        "Text unit of .txt files; a passage has 2,048 characters (default: document if causal, else line)",
+        None, "Text unit of .txt files; a passage has 2,048 characters (default: document if causal, else line)"
     )
     block_size: int = option(128, "Length of a block in tokens")
     block_stride: int | None = option(None, "Offset of blocks in tokens (default: block_size)")
     packing: bool = option(False, "Pack whole texts into blocks, kept apart")
     turns_column: str | None = option(
-        None,
-        "Column of dialogues: lists of strings or of {role, content} messages; implies --packing",
+        None, "Column of dialogues: lists of strings or of {role, content} messages; implies --packing"
     )
     reverse_turns: bool = option(False, "Reverse dialogues, to rerank replies (MMI)")
 
@@ -233,16 +230,14 @@ class ImageDataArguments(DataArguments):
     HELP_GROUP = "Data"
 
     train_file: list[str] | None = option(
-        None,
-        "Folder with a folder of images per class, or files with a column of images or paths",
+        None, "Folder with a folder of images per class, or files with a column of images or paths"
     )
     validation_file: list[str] | None = option(None, "Local validation folder or files")
     test_file: list[str] | None = option(None, "Local test folder or files")
     image_column: str = option("image", "Column of the image, or of the path of its file")
     label_column: str = option("label", "Column of the label: ids or names")
     image_size: int | None = option(
-        None,
-        "Height and width in pixels (default: the model's, of a new one the data's, at most 64)",
+        None, "Height and width in pixels (default: the model's, of a new one the data's, at most 64)"
     )
 
 

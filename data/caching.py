@@ -234,8 +234,7 @@ def _hash(*parts: Any) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-IDS = List(Value("int32"))
-"""Token ids, in half the memory and disk that `datasets` would take for them."""
+IDS = List(Value("int32"))  # token ids, in half the memory and disk that `datasets` would take for them
 
 
 def value_chunks(rows: Dataset, column: str) -> Iterator[pa.Array]:

@@ -27,8 +27,7 @@ PASSAGE, PART, MAX_DOCUMENT = 1 << 11, 1 << 20, 1 << 24
 """Characters of a passage, of a part of a very large document, and of the largest undivided document."""
 
 Paths = tuple[Path, ...]  # a file, or a text file and the file of its translations
-Columns = Mapping[str, str]
-"""The needed columns, by the option that names each: {"source_column": "en"}."""
+Columns = Mapping[str, str]  # the needed columns, by the option that names each: {"source_column": "en"}
 Row = tuple[tuple[Any, ...] | None, int, str | None]
 """The needed cells of a row, the lines that it takes in its file, and why it cannot be read."""
 Quoting = Literal["minimal", "none"]

@@ -24,8 +24,7 @@ READ = "__read__"  # column of a row's number in the order in which a stream is 
 ORDER = "__order__"  # column of the value by which rows are ordered
 RESERVED = (ROW, FILE, LINES, PROBLEM, READ, ORDER)
 TEXT_OPTIONS = ("source_column", "target_column", "text_column", "turns_column", "text_pair_column", "score_column")
-DataStats = dict[str, dict[str, Any]]
-"""Statistics of the data of a run: by split, a number by what it counts."""
+DataStats = dict[str, dict[str, Any]]  # statistics of the data of a run: by split, a number by what it counts
 BAD, BLANK = "bad rows left out", "blank texts left out"
 
 

@@ -20,8 +20,7 @@ from .caching import arrow_column, distinct_cells, select_rows
 from .rows import ORDER, DataStats
 from .tasks import TASKS, TaskName
 
-NEAR = 0.2
-"""How far the share of characters that is held out may be from the fraction, as a part of it."""
+NEAR = 0.2  # how far the share of characters that is held out may be from the fraction, as a part of it
 
 
 def divide(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> tuple[DatasetDict, DataStats]:

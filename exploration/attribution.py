@@ -25,8 +25,7 @@ from .recording import hooked, logits_of
 
 STEPS = 50
 ROWS = 64  # of a forward pass: some outputs at some points of the path
-Outputs = list[tuple[int, int]]
-"""Logits, each by its position (0 for a class) and its token or class."""
+Outputs = list[tuple[int, int]]  # logits, each by its position (0 for a class) and its token or class
 
 
 @dataclass
@@ -75,11 +74,7 @@ def filled_masks(model: Any, inputs: Mapping[str, torch.Tensor], mask_id: int | 
 
 
 def attributions(
-    model: Any,
-    inputs: Mapping[str, torch.Tensor],
-    baseline_ids: torch.Tensor,
-    outputs: Outputs,
-    steps: int = STEPS,
+    model: Any, inputs: Mapping[str, torch.Tensor], baseline_ids: torch.Tensor, outputs: Outputs, steps: int = STEPS
 ) -> Attributions:
     """Return what each input token (1, T) contributes to some logits; needs captum.
 

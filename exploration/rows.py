@@ -29,8 +29,7 @@ from vanillaformer.training.run_folder.files import RECORD
 from vanillaformer.training.run_folder.run import BY_DATA
 
 Settings = dict[str, Any]
-Rows = tuple[Dataset, Callable[[list[Any]], Any]]
-"""Rows as the model reads them, and their collator."""
+Rows = tuple[Dataset, Callable[[list[Any]], Any]]  # rows as the model reads them, and their collator
 
 BATCH = 32
 SPLIT = "validation"

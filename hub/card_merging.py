@@ -33,8 +33,7 @@ OLD_PART = re.compile(
     r"\n*<!-- vanillaformer:([\w-]+) ([0-9a-f]{12}) -->\n(.*?)\n<!-- /vanillaformer:\1 -->", re.DOTALL
 )
 OLD_RECORD = re.compile(r"\n*<!-- vanillaformer: \{.*\} -->\s*\Z")
-RENEWED = ("base_model", "metrics", "model-index")
-"""Metadata of the last training: what it does not state goes."""
+RENEWED = ("base_model", "metrics", "model-index")  # metadata of the last training: what it does not state goes
 
 
 class Card(NamedTuple):

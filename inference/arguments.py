@@ -43,15 +43,11 @@ class GenerateArguments:
     HELP_GROUP = "Model"
 
     model_name_or_path: str = field(metadata={"help": "Model (folder or Hub id)", "aliases": ["--model"]})
-    revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the model on the Hub"})
-    text: list[str] = field(default_factory=list, metadata={"help": "Texts to work on", "group": FILES})
-    text_pair: list[str] = field(
-        default_factory=list, metadata={"help": "Second texts of pairs, one for each --text", "group": FILES}
-    )
+    revision: str | None = option(None, "Branch, tag or commit of the model on the Hub")
+    text: list[str] = option([], "Texts to work on", FILES)
+    text_pair: list[str] = option([], "Second texts of pairs, one for each --text", FILES)
     input_file: str | None = option(None, "File whose lines are the texts (UTF-8)", FILES)
-    image: list[str] = field(
-        default_factory=list, metadata={"help": "Images to classify: files, or folders of them", "group": FILES}
-    )
+    image: list[str] = option([], "Images to classify: files, or folders of them", FILES)
     output_format: Literal["plain", "jsonl"] = option("plain", "Format of the output for images", FILES)
     output_file: str | None = option(None, "File to write to (default: standard output)", FILES)
     batch_size: int = option(32, "Texts per batch", MACHINE)

@@ -27,8 +27,7 @@ from .text_files import hint, progress
 
 TORCH, AUTO = "torch", "auto"
 
-NEW_TOKENS = 256
-"""Tokens that follow a prompt if nothing else is asked for, as in transformers' pipelines."""
+NEW_TOKENS = 256  # tokens that follow a prompt if nothing else is asked for, as in transformers' pipelines
 SORTED = 20  # batches
 UNREJECTED = ("regression", "multi_label_classification")  # problems without a likeliest label
 UNCERTAIN = "(uncertain)"  # in place of the label of a text that is rejected

@@ -5,11 +5,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from transformers.masking_utils import packed_sequence_mask_function
-from transformers.modeling_outputs import (
-    BaseModelOutputWithPooling,
-    ImageClassifierOutput,
-    MaskedImageModelingOutput,
-)
+from transformers.modeling_outputs import BaseModelOutputWithPooling, ImageClassifierOutput, MaskedImageModelingOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults

@@ -48,9 +48,7 @@ TRANSFORMERS_HELP = {
         "gradient_accumulation_steps": "Batches per optimizer step",
         "seed": "Seed of weights, order, dropout",
     },
-    LOSS: {
-        "label_smoothing_factor": "Label smoothing",
-    },
+    LOSS: {"label_smoothing_factor": "Label smoothing"},
     OPTIMIZER: {
         "lr_scheduler_type": "Schedule: linear, cosine, ...",
         "lr_scheduler_kwargs": "Options of the schedule, as a JSON object",
@@ -121,10 +119,7 @@ LIMITS: dict[str, Limit] = {
     "max_steps": ("at least 1, or -1 for as many as --num_train_epochs has", lambda value: value == -1 or value >= 1),
     "dataloader_num_workers": NOT_NEGATIVE,
 }
-STRATEGIES = {
-    "eval_strategy": ("steps", "epoch", "no"),
-    "save_strategy": ("steps", "epoch", "best", "no"),
-}
+STRATEGIES = {"eval_strategy": ("steps", "epoch", "no"), "save_strategy": ("steps", "epoch", "best", "no")}
 
 EPOCHS = "Passes over the data (default: by the budget)"
 AS_EVALUATION = "as_evaluation"

@@ -17,13 +17,7 @@ from vanillaformer.configuration.fields import PROJECTIONS
 from vanillaformer.console.reporting import one_line
 
 from .architecture import Architecture
-from .canonical import (
-    NATIVE_NEUTRAL_FIELDS,
-    canonical_form,
-    canonical_native_value,
-    differences,
-    equal,
-)
+from .canonical import NATIVE_NEUTRAL_FIELDS, canonical_form, canonical_native_value, differences, equal
 from .dimensions import COLUMNS
 from .fields import Values
 

@@ -25,14 +25,12 @@ from .batching import EVALUATION, EpochCollator, epoch_seed
 from .statistics import describe_classes, shortfalls
 
 SAMPLE = 20_000  # images whose mean and deviation all are normalized by
-MIN_DEVIATION = 1e-3
-"""Standard deviation of a channel below which it is constant, and not divided by it."""
+MIN_DEVIATION = 1e-3  # standard deviation of a channel below which it is constant, and not divided by it
 Flip = Literal["none", "horizontal", "vertical", "both"]
 
 ERASED_AREA = (0.02, 0.33)  # least and largest part of an image that is erased (Zhong et al. 2020)
 ERASED_SHAPE = (0.3, 1 / 0.3)  # least and largest ratio of height and width of what is erased
-DRAWS = 8
-"""Random numbers of an image: two for mirroring, two for the shift, four for the erased rectangle."""
+DRAWS = 8  # random numbers of an image: two for mirroring, two for the shift, four for the erased rectangle
 PROBABILITY: Limit = ("from 0 to 1", lambda value: 0 <= value <= 1)
 
 

@@ -144,13 +144,7 @@ def pack(lengths: np.ndarray, size: int) -> list[list[int]]:
 
 
 def _text_batch(
-    batch: Batch,
-    *,
-    tokenizer: PreTrainedTokenizerBase,
-    start: list[int],
-    end: list[int],
-    longest: int,
-    reframe: bool,
+    batch: Batch, *, tokenizer: PreTrainedTokenizerBase, start: list[int], end: list[int], longest: int, reframe: bool
 ) -> Batch:
     """Return the pieces of each text, in one list with their lengths; `reframe` frames each piece, else the text."""
     rows: Batch = {"input_ids": [], "lengths": [], "text_cut": []}

@@ -113,11 +113,7 @@ def with_raw_texts(rows: DatasetDict, texts: DatasetDict) -> DatasetDict:
 
 
 def handle_long_texts(
-    texts: DatasetDict,
-    rows: DatasetDict,
-    longest: dict[str, int],
-    long_texts: LongTexts,
-    how: str = "cut to",
+    texts: DatasetDict, rows: DatasetDict, longest: dict[str, int], long_texts: LongTexts, how: str = "cut to"
 ) -> TokenizedSplits:
     """Report how many texts of each split were too long, by the flag `<column>_cut` of a row, and drop the flags."""
     handled: dict[str, Dataset] = {}

@@ -11,15 +11,7 @@ from torch import nn
 
 from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig, layer_types
 
-from .positions import (
-    BiasTable,
-    NoPositions,
-    PositionEmbeddings,
-    Rotate,
-    repeat_halves,
-    rotate_all,
-    rotate_half,
-)
+from .positions import BiasTable, NoPositions, PositionEmbeddings, Rotate, repeat_halves, rotate_all, rotate_half
 
 
 class Grid(NamedTuple):

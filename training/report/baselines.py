@@ -54,10 +54,7 @@ class Baseline(NamedTuple):
 
 
 def baseline_scores(
-    baselines: Sequence[Baseline],
-    data: BaselineData,
-    held_out: Mapping[str, Dataset],
-    failed: list[str] | None = None,
+    baselines: Sequence[Baseline], data: BaselineData, held_out: Mapping[str, Dataset], failed: list[str] | None = None
 ) -> dict[str, Scores]:
     """Return the scores of baselines by name; one that fails is left out and noted, with a warning.
 

@@ -35,11 +35,7 @@ from ..report.baselines import TARGET_UNIGRAM, Baseline, copied_source
 from ..report.card.facts import example_row
 from ..report.classes import labels_and_predictions
 from ..run_folder.run import Run
-from ..trainer.losses import (
-    GuidedAttentionArguments,
-    ScheduledSamplingArguments,
-    TokenDropoutArguments,
-)
+from ..trainer.losses import GuidedAttentionArguments, ScheduledSamplingArguments, TokenDropoutArguments
 from ..trainer.trainer import TranslationTrainer
 from ..training_arguments import (
     BEAMS,
@@ -111,12 +107,7 @@ class Translation(TrainingTask):
     """Pairs of texts for an encoder-decoder."""
 
     program = "train-translation"
-    arguments = (
-        ModelArguments,
-        TranslationDataArguments,
-        TranslationTokenizerArguments,
-        TranslationTrainingArguments,
-    )
+    arguments = (ModelArguments, TranslationDataArguments, TranslationTokenizerArguments, TranslationTrainingArguments)
     auto_defaults = ("translation",)
     follow = "tokenizer, lengths, sizes, batch and optimizer"
     trainer_class = TranslationTrainer
