@@ -112,8 +112,7 @@ class Work:
         """Raise ValueError if the budget has too few of a variant's steps to be kept."""
         for name, record in records.items():
             consumed = record["details"]["consumed"]
-            teachers = consumed.get("teachers", {}).get(self.plan.budget, 0)
-            step = (consumed[self.plan.budget] - teachers) / consumed["steps"]
+            step = consumed[self.plan.budget] / consumed["steps"]
             if self.plan.amount < LEAST_STEPS * step:
                 raise ValueError(
                     f"budget: {self.plan.budget}: {self.plan.amount:,.6g}; variant {name} takes {step:,.6g} in a "

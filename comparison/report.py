@@ -213,11 +213,8 @@ def curve_figure(comparison: Comparison, folder: Path, axis: str) -> list[str]:
 
 
 def taken(run: Result, axis: str, step: int) -> float:
-    """Return what a run had taken when its model came to a step; the teachers of an ensemble are trained before."""
-    amount, teachers = AXES[axis][1](run), run.consumed.get("teachers", {})
-    unit = axis if axis in run.consumed else "flops"  # which stand for seconds
-    before = amount * teachers.get(unit, 0) / run.consumed[unit]
-    return before + (amount - before) * step / run.steps
+    """Return what a run had taken when its model came to a step."""
+    return AXES[axis][1](run) * step / run.steps
 
 
 def tuning_figure(comparison: Comparison, folder: Path) -> list[str]:

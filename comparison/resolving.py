@@ -61,10 +61,6 @@ def checked(plan: Plan) -> dict[str, Arguments]:
             label = f"variant {name}{f' with {tuned}' if tuned else ''}"
             args = parsed(plan.program, plan.options(name, choice, plan.length, {"seed": plan.seeds[0]}), label)
             found.setdefault(name, args)
-            if plan.budget == "steps" and getattr(args.training_args, "ensemble", None):
-                raise ValueError(
-                    f"{label}: ensemble: its models take steps besides; give a budget of tokens, flops or seconds"
-                )
             if plan.equal and name != plan.baseline and args.model_args.model_name_or_path is not None:
                 raise ValueError(f"{label}: model_name_or_path: a saved model has its size; `equal` is for new ones")
             targets[label] = scored_targets(plan, args)

@@ -30,8 +30,8 @@ class Result:
 
     seed: int  # its seed
     score: float  # its score on the validation data, by its last weights
-    consumed: dict[str, Any]  # the tokens, flops, rows and steps that it counted, and those of its teachers
-    steps: int  # the steps of its model, without those of teachers
+    consumed: dict[str, Any]  # the tokens, flops, rows and steps that it counted
+    steps: int
     seconds: float  # seconds of training
     whole: bool  # whether it was trained in one go, so that the seconds are those of all steps
     memory: float  # the most memory in MiB

@@ -42,8 +42,6 @@ def check_streaming(data_args: DataArguments, training_args: Any) -> None:
         raise ValueError(
             f"--tokens_per_batch {training_args.tokens_per_batch}: --streaming does not know the lengths of rows"
         )
-    if training_args.ensemble:
-        raise ValueError(f"--ensemble {training_args.ensemble}: its models read the data again, not with --streaming")
     if training_args.dataloader_num_workers > 1:
         raise ValueError(
             f"--dataloader_num_workers {training_args.dataloader_num_workers}: a stream is read by one at most"

@@ -30,7 +30,7 @@ OPTIONS = {
     "training": (
         *("per_device_train_batch_size", "rows_per_step", "tokens_per_batch", "optim", "learning_rate"),
         *("lr_scheduler_type", "weight_decay", "label_smoothing_factor", "token_dropout", "max_epochs", "shift"),
-        *("early_stopping_patience", "metric_for_best_model", "greater_is_better", "ensemble", "bf16"),
+        *("early_stopping_patience", "metric_for_best_model", "greater_is_better", "bf16"),
     ),
 }
 # Options that keep the default of another one from being chosen, besides that one

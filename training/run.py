@@ -77,8 +77,7 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         with first(desc="preparing the rows"):
             rows = task.rows(data, tokenizers)
         stream = None if data.stream is None else task.stream(data.stream, tokenizers)
-        make_model = partial(new_model, run, task, *tokenizers, labels=task.labels(data))
-        model = make_model()
+        model = new_model(run, task, *tokenizers, labels=task.labels(data))
         task.fit_model(model, run)
         collator = task.collator(model, rows, tokenizers)
         run.details["data"] = task.describe(data, rows, tokenizers, collator, sample=stream is not None)
@@ -93,7 +92,6 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
             data_collator=collator,
             **task.scoring(run, tokenizers),
         )
-        trainer.new_model = lambda seed: make_model(seed=seed)
         if task.model_args.saved is not None or task.model_args.save_as is not None:
             from .native import native_form
 
@@ -184,19 +182,15 @@ def _open(run: Run, task: TrainingTask) -> None:
 
 
 def new_model(
-    run: Run,
-    task: TrainingTask,
-    *tokenizers: PreTrainedTokenizerBase,
-    labels: list[str] | None = None,
-    seed: int | None = None,
+    run: Run, task: TrainingTask, *tokenizers: PreTrainedTokenizerBase, labels: list[str] | None = None
 ) -> PreTrainedModel:
-    """Return the model to train, that of the folder if the run is finished; a teacher has another seed."""
+    """Return the model to train, that of the folder if the run is finished."""
     model = build_model(
         task.name,
         task.model_args,
         *tokenizers,
         length=task.length,
-        seed=task.training_args.seed if seed is None else seed,
+        seed=task.training_args.seed,
         labels=labels,
         fields=task.fields(),
         trained=run.folder if run.finished else None,
@@ -265,15 +259,9 @@ def _train(run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict)
     trainer.accelerator.wait_for_everyone()
     task.before_training(trainer)
     begun = time.monotonic()
-    if trainer.args.ensemble:
-        from .trainer.distillation import train_teachers  # which other runs do not need
-
-        trainer.teachers = train_teachers(run, trainer)
-    for_teachers = time.monotonic() - begun
     result = trainer.train(resume_from_checkpoint=str(run.checkpoint) if run.checkpoint else None)
     seconds = time.monotonic() - begun
-    teachers = f", {for_teachers:.0f} s of it for the teachers" if trainer.teachers and not run.checkpoint else ""
-    report(f"Trained to step {trainer.state.global_step:,}; this took {seconds:.0f} s{teachers}.")
+    report(f"Trained to step {trainer.state.global_step:,}; this took {seconds:.0f} s.")
     trainer.save_model()  # first of all: nothing that follows can cost it
     trainer.save_state()
     task.after_training(run, trainer, rows.get("validation"))

@@ -37,7 +37,7 @@ LONG = 64
 SIMILAR = 0.85  # shortest of the texts that are padded to the same length, as a part of the longest
 # What packed rows cannot be trained with, and what it is then
 NEEDED = {"decoding": "autoregressive", "output_distribution": "softmax"}
-OFF = {"guided_attention": 0.0, "scheduled_sampling": "none", "ensemble": 0}
+OFF = {"guided_attention": 0.0, "scheduled_sampling": "none"}
 
 
 def share_rows(lengths: np.ndarray) -> list[list[int]]:

@@ -208,10 +208,10 @@ def test_defaults_that_follow_the_data_are_chosen_once(tmp_path, pretended, monk
     base = settings["base"]
     assert {"hidden_size", "num_attention_heads"} <= base["overrides"].keys()
     assert settings["deep"]["overrides"] == base["overrides"] | {"num_hidden_layers": 2}
-    assert {"per_device_train_batch_size", "learning_rate", "ensemble", "max_length"} <= base.keys()
+    assert {"per_device_train_batch_size", "learning_rate", "max_length"} <= base.keys()
     for name, options in settings.items():
         assert options["max_epochs"] is None
-        for option in ("per_device_train_batch_size", "ensemble", "lr_scheduler_type"):
+        for option in ("per_device_train_batch_size", "lr_scheduler_type"):
             assert options[option] == base[option], (name, option)
     assert base["tokenizer_algorithm"] == settings["preset"]["tokenizer_algorithm"] == "word"
     assert base["max_length"] == settings["preset"]["max_length"] == 53 * 3 // 2
@@ -251,9 +251,6 @@ def test_a_budget_of_few_steps_is_refused_before_the_runs(tmp_path, pretended):
     with pytest.raises(ValueError, match="variant pre takes 64 in a step; with fewer than 25 steps, 1,600, runs"):
         compare(plan, tmp_path)
     assert not (tmp_path / "runs").exists()
-    ensemble = CLASSIFIER | {"budget": {"steps": 30}, "variants": {"a": {}, "b": {"ensemble": 2}}}
-    with pytest.raises(ValueError, match="variant b: ensemble: its models take steps besides"):
-        compare(read_plan(plan_file(tmp_path, **ensemble)), tmp_path)
 
 
 def test_a_saved_model_is_not_made_equal(tmp_path, pretended):

@@ -276,7 +276,6 @@ def settings(**changes):
         "max_steps": 5,
         **dict.fromkeys(BUDGETS),
         "tokens_per_batch": None,
-        "ensemble": 0,
         "dataloader_num_workers": 0,
         "train_sampling_strategy": "random",
     }
@@ -288,7 +287,6 @@ def settings(**changes):
     [
         ({}, {"max_steps": -1}, r"--streaming needs --max_steps or a budget \(--max_time"),
         ({}, {"tokens_per_batch": 100}, "--tokens_per_batch 100"),
-        ({}, {"ensemble": 2}, "--ensemble 2"),
         ({}, {"dataloader_num_workers": 2}, "--dataloader_num_workers 2"),
         ({"packing": True}, {}, "--packing True needs all data at once"),
         ({"split_column": "split"}, {}, "--split_column split needs all data at once"),

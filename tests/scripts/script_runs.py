@@ -8,11 +8,9 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -38,7 +36,6 @@ from vanillaformer.training import finishing
 from vanillaformer.training import run as runs
 from vanillaformer.training.report import classes, plots
 from vanillaformer.training.run_folder.run import Run
-from vanillaformer.training.trainer import distillation
 from vanillaformer.training.trainer.trainer import RunTrainer
 
 COMMON = """
@@ -311,10 +308,7 @@ def note_dropped_layers(rank: int, folder: Path) -> None:
 
 
 def clock_of_its_own(rank: int, folder: Path) -> None:
-    """Let steps take 1 and 8 s, and leave the learning rates behind.
-
-    The second process also believes to have begun 3 s earlier when it plans the models of an ensemble.
-    """
+    """Let steps take 1 and 8 s, and leave the learning rates behind."""
     rates: list[float] = []
 
     class Rates(TrainerCallback):
@@ -324,8 +318,6 @@ def clock_of_its_own(rank: int, folder: Path) -> None:
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             (folder / f"rates_{rank}.json").write_text(json.dumps(rates))
 
-    monotonic = time.monotonic
-    distillation.time = SimpleNamespace(monotonic=lambda: monotonic() + 3 * rank)  # type: ignore[attr-defined]
     runs.replace_callbacks = adding(Rates(), clock=1.0 + 7 * rank)
 
 

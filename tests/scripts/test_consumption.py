@@ -1,7 +1,6 @@
 """What a run consumes, as its record says, against counts of what was really read and computed."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +26,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vanillaformer.acceleration import autotune
 from vanillaformer.training.report.card.descriptions import short
-from vanillaformer.training.run_folder.files import TEACHERS
 from vanillaformer.training.trainer.trainer import RunTrainer
 
 NO_STEPS = "--max_steps", "-1"
@@ -98,7 +96,6 @@ def sentences(tmp_path: Path) -> list[str]:
         "",
         "--gradient_accumulation_steps 2 --per_device_train_batch_size 4",
         "--r_drop 1 --token_dropout 0.3 --set max_ngram=2",
-        "--ensemble 2",
         "--gradient_checkpointing",
     ],
 )
@@ -112,14 +109,7 @@ def test_texts_of_equal_length_cost_what_torch_counts(options, sentences, tmp_pa
     if "checkpointing" in options:
         assert found["flops"] < spy.flops  # what is computed again to save memory does not count
     else:
-        # Torch's counter does not see fused attention without gradient, as in an ensemble's passes for its student
-        assert found["flops"] == (pytest.approx(spy.flops, rel=0.02) if "ensemble" in options else spy.flops)
-    if "ensemble" in options:
-        assert found["teachers"]["steps"] == 2 * 3
-        assert found["teachers"]["rows"] == 2 * 3 * 8
-        assert found["rows"] == (2 * 3 + 6) * 8
-    else:
-        assert "teachers" not in found
+        assert found["flops"] == spy.flops
 
 
 @pytest.mark.parametrize(
@@ -156,16 +146,12 @@ def test_a_pass_without_gradient_counts_once(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_resumed_run_has_consumed_as_much(tmp_path: Path) -> None:
-    options = "--ensemble", "2", *NO_STEPS, "--max_tokens", "1500", "--eval_steps", "0.3"
+    options = *NO_STEPS, "--max_tokens", "1500", "--eval_steps", "0.3"
     train("classification", tmp_path / "whole", *options)
     kill_in_step("classification", 5, arguments("classification", tmp_path / "killed", *options))
-    shutil.copytree(tmp_path / "killed", tmp_path / "changed")
     train("classification", tmp_path / "killed", *options)
     assert consumed(tmp_path / "killed") == consumed(tmp_path / "whole")
     assert_equal_weights(tmp_path / "whole", tmp_path / "killed")
-    train("classification", tmp_path / "changed", *options, "--weight_decay", "0.5")
-    for number in "12":  # the student goes on learning from the same models
-        assert_equal_weights(tmp_path / "whole" / TEACHERS / number, tmp_path / "changed" / TEACHERS / number)
 
 
 def test_processes_are_added_up(tmp_path: Path) -> None:
@@ -187,17 +173,17 @@ def test_a_skipped_step_counts(tmp_path: Path) -> None:
 @given(
     count=st.sampled_from(["tokens", "flops"]),
     steps=st.integers(8, 24),
-    technique=st.sampled_from(["", "--r_drop 1", "--ensemble 2", "--gradient_accumulation_steps 2"]),
+    technique=st.sampled_from(["", "--r_drop 1", "--gradient_accumulation_steps 2"]),
     batch=st.sampled_from([2, 5, 8]),
 )
 def test_a_run_ends_with_its_budget(tmp_path_factory, count, steps, technique, batch) -> None:
     folder = tmp_path_factory.mktemp("budget")
     options = *NO_STEPS, "--per_device_train_batch_size", str(batch), *technique.split(), "--eval_strategy", "no"
-    passes = 3 if technique == "--ensemble 2" else 2 if technique else 1
+    passes = 2 if technique else 1
     amount = steps * batch * 16 * (1 if count == "tokens" else 20_000 * passes)
     train("classification", folder, *options, f"--max_{count}", f"{amount}")
     found = consumed(folder)
-    step = (found[count] - found.get("teachers", {}).get(count, 0)) / found["steps"]
+    step = found[count] / found["steps"]
     assert abs(found[count] - amount) <= max(0.02 * amount, 0.75 * step)  # a step is longer than their mean
     assert logged(folder, "learning_rate")[-1] < 5e-4
 
@@ -239,17 +225,11 @@ def test_a_budget_changes_no_step(job, options, tmp_path: Path) -> None:
     assert_equal_weights(tmp_path / "epochs", tmp_path / "budget")
 
 
-# ------------------------------------------------------------------------------------------------------ teachers
-def test_a_longer_run_learns_from_the_same_models(tmp_path: Path, capfd) -> None:
-    train("classification", tmp_path, "--ensemble", "2")
-    assert " s of it for the teachers." in capfd.readouterr().out
-    ready = (tmp_path / TEACHERS / "1" / "model.safetensors").stat().st_mtime_ns
+def test_a_longer_run_adds_to_what_it_had_consumed(tmp_path: Path) -> None:
+    train("classification", tmp_path)
     first = consumed(tmp_path)
     more = "--max_steps", "9", "--max_test_samples", "10"  # other test data is no other run
-    train("classification", tmp_path, "--ensemble", "2", *more)
-    assert (tmp_path / TEACHERS / "1" / "model.safetensors").stat().st_mtime_ns == ready
-    assert consumed(tmp_path)["teachers"] == first["teachers"]
+    train("classification", tmp_path, *more)
     assert consumed(tmp_path)["rows"] == first["rows"] + 8 + 4 + 8  # 4 at the end of an epoch
     card = (tmp_path / "README.md").read_text()
     assert f"| tokens seen | {short(consumed(tmp_path)['tokens'])} |" in card
-    assert f"| of these | models it learned from: {short(first['teachers']['tokens'])} tokens, " in card

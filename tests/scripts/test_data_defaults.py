@@ -52,21 +52,21 @@ def test_what_is_chosen_is_printed_recorded_and_kept(job: str, tmp_path: Path, c
 
 
 def test_a_run_whose_passes_were_chosen_is_made_longer(tmp_path: Path, capfd) -> None:
-    train("classification", tmp_path, *TIME, "--ensemble", "0", "--max_train_samples", "16")
+    train("classification", tmp_path, *TIME, "--max_train_samples", "16")
     before = state(tmp_path)
     more = str(2 * math.ceil(before["epoch"]) + 20)
-    train("classification", tmp_path, *TIME, "--ensemble", "0", "--max_train_samples", "16", "--max_epochs", more)
+    train("classification", tmp_path, *TIME, "--max_train_samples", "16", "--max_epochs", more)
     assert "is finished already" not in capfd.readouterr().out
     assert record(tmp_path)["settings"]["training"]["max_epochs"] == float(more)
     assert record(tmp_path)["finished"]
 
 
 def test_an_interrupted_run_keeps_its_defaults(tmp_path: Path, capfd, monkeypatch) -> None:
-    train("classification", tmp_path, *TIME, "--ensemble", "0")
+    train("classification", tmp_path, *TIME)
     found = record(tmp_path)
     found["finished"] = False
     next(entry for entry in found["details"]["defaults"] if entry[0] == "weight_decay")[1] = 0.07
     (tmp_path / "run.json").write_text(json.dumps(found))
     capfd.readouterr()
-    train("classification", tmp_path, *TIME, "--ensemble", "0")
+    train("classification", tmp_path, *TIME)
     assert "  --weight_decay 0.07: " in capfd.readouterr().out

@@ -64,11 +64,11 @@ CASES = {
     "uneven classification": ("classification", "--max_train_samples 19 --r_drop 1"),
     "idle": ("classification", "--max_train_samples 17 --preset gpt-tiny --lm_loss_weight 0.5"),
     "idle, read ahead": (
-        "classification", "--max_train_samples 17 --ensemble 2 --max_steps -1 --max_epochs 2 --max_tokens 1e6",
+        "classification", "--max_train_samples 17 --max_steps -1 --max_epochs 2 --max_tokens 1e6",
     ),
     "uneven tags by tokens": ("token_classification", "--max_train_samples 19 --tokens_per_batch 200"),
     # Each process draws images to mix of its own
-    "uneven images": ("image_classification", "--max_train_samples 17 --ensemble 2 --mixup 0"),
+    "uneven images": ("image_classification", "--max_train_samples 17 --mixup 0"),
     "uneven masked images": ("masked_image", "--max_train_samples 19"),
     "streamed texts": ("causal", "--streaming"),
     "streamed pairs": ("translation", "--streaming --predict_with_generate False"),

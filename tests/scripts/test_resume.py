@@ -96,7 +96,6 @@ RESUMED = {
     "wide part": (
         "classification", "--set wide_max_ngram=2 wide_buckets=64 --ema_decay 0.7 --r_drop 1",
     ),
-    "ensemble of images": ("image_classification", "--ensemble 2"),
     "plateau, noise and workers": (
         "classification", "--lr_scheduler_type reduce_lr_on_plateau --neftune_noise_alpha 5 "
         "--dataloader_num_workers 1 --dataloader_persistent_workers true --set layer_drop=0.2 drop_path_rate=0.1",

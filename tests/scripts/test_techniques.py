@@ -10,12 +10,10 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from script_runs import adding, arguments, assert_equal_weights, kill_in_step, logged, nan_loss, record, train, weights
+from script_runs import adding, assert_equal_weights, logged, nan_loss, record, train, weights
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from vanillaformer.training import run as runs
-from vanillaformer.training.run_folder.files import TEACHERS
-from vanillaformer.training.trainer import distillation
 
 
 def metrics(folder: Path) -> dict[str, float]:
@@ -227,40 +225,3 @@ def test_unwritable_folder(reason: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(runs, "prepare_tokenizers", lambda *_: pytest.fail("work was begun"))
     with pytest.raises(ValueError, match=r"--output_dir .*run cannot be written to \("):
         train("causal", folder)
-
-
-def test_an_ensemble_is_distilled_and_an_interrupted_one_goes_on(tmp_path: Path, monkeypatch) -> None:
-    options = ["--ensemble", "2", "--token_dropout", "0.2"]
-    whole, killed, stopped, single = (tmp_path / name for name in ("whole", "killed", "stopped", "single"))
-    train("classification", whole, *options)
-    assert sorted(path.name for path in (whole / TEACHERS).iterdir()) == ["1", "2", "run.json"]  # for a longer run
-    assert "distilled from the mean of 2 models" in (whole / "README.md").read_text()
-    train("classification", single, "--token_dropout", "0.2")
-    assert any(not torch.equal(value, weights(single)[name]) for name, value in weights(whole).items())
-
-    kill_in_step("classification", 5, arguments("classification", killed, *options))
-    one, other = (weights(killed / TEACHERS / number) for number in "12")
-    assert any(not torch.equal(value, other[name]) for name, value in one.items())
-    train("classification", killed, *options)
-    assert_equal_weights(whole, killed)
-
-    def stop_second(trainer: Any) -> None:
-        if trainer.args.output_dir.endswith("2"):
-            raise RuntimeError("the power fails")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(distillation, "replace_callbacks", stop_second)
-        with pytest.raises(RuntimeError, match="power"):
-            train("classification", stopped, *options)
-    first = stopped / TEACHERS / "1" / "model.safetensors"
-    ready, times, teachers = first.stat().st_mtime_ns, [], distillation.Distillation
-
-    def note_time(*found: Any) -> distillation.Distillation:
-        times.append(first.stat().st_mtime_ns)
-        return teachers(*found)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(distillation, "Distillation", note_time)
-        train("classification", stopped, *options)
-    assert times == [ready]  # it was not trained again
-    assert_equal_weights(whole, stopped)

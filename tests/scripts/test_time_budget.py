@@ -24,8 +24,6 @@ from transformers import TrainerCallback
 
 from vanillaformer import VanillaEncoderDecoderForConditionalGeneration
 from vanillaformer.training import run as runs
-from vanillaformer.training.run_folder.files import TEACHERS
-from vanillaformer.training.trainer import distillation
 
 TIME = "--max_steps", "-1", "--eval_steps", "0.25", "--warmup_steps", "0.1", "--max_time"
 
@@ -92,34 +90,9 @@ def test_a_stream_needs_no_steps(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_clock")
 def test_patience_ends_a_run_before_its_time(tmp_path: Path, capfd) -> None:
     never = "--learning_rate", "0", "--early_stopping_patience", "2", "--metric_for_best_model", "loss"
-    train("classification", tmp_path, *TIME, "100", "--eval_steps", "0.1", *never)
+    train("classification", tmp_path, *TIME, "100", "--max_epochs", "100", "--eval_steps", "0.1", *never)
     assert "Stopped early at step 3" in capfd.readouterr().out
     assert state(tmp_path)["global_step"] == pytest.approx(30, abs=1)
-
-
-OF_ENSEMBLES = "--max_steps", "-1", "--eval_strategy", "no", "--ensemble", "2", "--max_time"
-
-
-def test_the_time_of_an_ensemble_counts_once(tmp_path: Path, monkeypatch) -> None:
-    """Steps take 100 s: half of 4,000 s are the teachers', 1,000 s each."""
-    for module in (runs, distillation):
-        monkeypatch.setattr(module, "replace_callbacks", adding(clock=100.0))
-
-    def stop_second(trainer: Any) -> None:
-        if trainer.args.output_dir.endswith("2"):
-            raise RuntimeError("the power fails")
-        adding(clock=100.0)(trainer)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(distillation, "replace_callbacks", stop_second)
-        with pytest.raises(RuntimeError, match="power"):
-            train("classification", tmp_path, *OF_ENSEMBLES, "4000s")
-    train("classification", tmp_path, *OF_ENSEMBLES, "4000s")
-    assert state(tmp_path)["global_step"] == pytest.approx(30, abs=1)  # in the second process all but a teacher's 10
-    ready = [(tmp_path / TEACHERS / number / "model.safetensors").stat().st_mtime_ns for number in "12"]
-    train("classification", tmp_path, *OF_ENSEMBLES, "6000s")
-    assert state(tmp_path)["global_step"] == pytest.approx(50, abs=2)
-    assert [(tmp_path / TEACHERS / number / "model.safetensors").stat().st_mtime_ns for number in "12"] == ready
 
 
 @pytest.mark.parametrize(("written", "growth"), [(1, (3.0, 24.0)), (24, (1.0, 1.0))])

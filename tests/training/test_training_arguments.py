@@ -38,7 +38,7 @@ CANNOT_WORK = {
         *("--early_stopping_threshold 0.1", "--early_stopping_threshold -0.1 | --early_stopping_patience 1"),
         "--early_stopping_patience -1",
         # Losses and optimizers
-        *("--r_drop -1", "--token_dropout 1.0", "--ensemble -1", "--ensemble 1", "--muon_momentum 1"),
+        *("--r_drop -1", "--token_dropout 1.0", "--muon_momentum 1"),
         *("--muon_momentum -0.1", "--muon_lr_factor 0"),
     ),
     TRANSLATION: (

@@ -40,15 +40,12 @@ SAVING = ".saving"
 PREVIOUS = ".previous_run"
 DISCARDED = ".discarded_run"
 LOCK = ".lock"
-TEACHERS = ".teachers"
-"""The models of an ensemble, from which a longer run learns too."""
 
 
 def files_of_run(folder: Path) -> list[Path]:
     """Return the files and folders in a folder that a run writes, and nothing that a person put there."""
     found = [path for name in NAMES for path in folder.glob(name) if path.is_file()]
-    folders = [*folder.glob("checkpoint-*"), folder / TEACHERS]
-    found += [path for path in folders if path.is_dir() and (path.name == TEACHERS or CHECKPOINT.fullmatch(path.name))]
+    found += [path for path in folder.glob("checkpoint-*") if path.is_dir() and CHECKPOINT.fullmatch(path.name)]
     return [*found, *saved_code(folder)]  # code by its content, not by its name
 
 

@@ -225,6 +225,12 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
     training = {key: change for key, change in changes.items() if key.startswith("training.")}
     lengths = changes.keys() & {f"training.{name}" for name in LENGTH}
     run.is_extension = finished and is_longer(changes)
+    ensemble = settings.get("training", {}).get("ensemble")
+    if ensemble not in (None, 0, BY_DATA) and (not finished or run.is_extension):
+        raise ValueError(
+            f"--output_dir {run.folder} holds a run with --ensemble {ensemble}, an option that there is no longer: "
+            f"{REMEDY}"
+        )
     if (finished and changes and not run.is_extension) or len(training) < len(changes):
         state = "a finished" if finished else "an unfinished"
         hint = "; a run can be made longer, not shorter, and counts epochs, steps, time, tokens or FLOPs"

@@ -35,20 +35,11 @@ from ..report.baselines import Baseline
 from ..report.calibration import fit_ngram_svm, fit_outputs
 from ..report.card.facts import WIDTH, example_row, first_words
 from ..run_folder.run import Run
-from ..trainer.losses import (
-    EnsembleArguments,
-    LanguageModelLossArguments,
-    TokenDropoutArguments,
-    check_language_model_loss,
-)
+from ..trainer.losses import LanguageModelLossArguments, TokenDropoutArguments, check_language_model_loss
 from ..training_arguments import EVALUATION, OUTPUT, SAMPLING_STRATEGIES, TRAINING, RunDefaults, best_checkpoint_help
 from .base import Default, HardwareFacts, LengthRule, Tokenizers, TrainingTask
 from .problems import problem_of
 
-TOKENS_PER_CORE_SECOND = 50_000
-"""Tokens that a processor core trains a model of width 64 on, in a second; it is about linear in the width."""
-PARAMETERS_PER_CORE_SECOND = 150_000_000
-"""Parameters of embeddings that it updates in a second, at every step."""
 UNKNOWN_WORDS = 0.35
 """Share of held-out words without which words are no good tokens."""
 CHARACTERS = ("character", "chinese_character")
@@ -63,18 +54,13 @@ STEPS = 1_000
 """Steps after which a model of few classes is as good as it gets."""
 BIGRAMS = 2_000_000
 """Training words from which on pairs of words have vectors of their own."""
-STUDENT = 2
-"""Passes of a student for each pass of its teachers."""
-ENSEMBLES, ENSEMBLE_SHARE = (4, 2), 0.25
-"""Models of an ensemble, and the largest part of the compute that it and its student take: beside a linear classifier
-they gain little."""
 TASKS_OF_TEXTS: tuple[TaskName, ...] = ("classification", "multi_label_classification", "regression")
 LENGTHS = LengthRule({"max_length": "texts"}, longest=1024, readable=512)
 
 
 @dataclass
 class ClassifierTrainingArguments(  # type: ignore[misc]
-    TokenDropoutArguments, LanguageModelLossArguments, EnsembleArguments, RunDefaults, TrainingArguments
+    TokenDropoutArguments, LanguageModelLossArguments, RunDefaults, TrainingArguments
 ):
     """Training arguments of `train-classifier`."""
 
@@ -100,7 +86,7 @@ class Classification(TrainingTask):
     program = "train-classifier"
     arguments = (ModelArguments, ClassifierDataArguments, TokenizerArguments, ClassifierTrainingArguments)
     auto_defaults = ("classification",)
-    follow = "tokenizer, length, sizes, learning rate and ensemble (classes)"
+    follow = "tokenizer, length, sizes, learning rate and passes (classes)"
 
     @classmethod
     def name_of(cls, options: Mapping[str, Any]) -> TaskName:
@@ -126,7 +112,7 @@ class Classification(TrainingTask):
             if getattr(data_args, name):
                 raise ValueError(f"--{name} does not go with --{option} {getattr(data_args, option)}")
         data_args.packing = False if pairs or several else data_args.packing
-        for name in ("label_smoothing_factor", "r_drop", "ensemble", "lm_loss_weight") if several else ():
+        for name in ("label_smoothing_factor", "r_drop", "lm_loss_weight") if several else ():
             if value := getattr(args, name):
                 raise ValueError(f"--{name} {value} is for single labels, not for --{option}")
         if several:
@@ -156,8 +142,8 @@ class Classification(TrainingTask):
         algorithm = tokenizer_args.tokenizer_algorithm if chosen else None
         return [
             entry
-            for entry in classifier_defaults(facts, hardware, length, algorithm)
-            if data.stream is None or entry.option not in ("ensemble", "max_epochs")
+            for entry in classifier_defaults(facts, length, algorithm)
+            if data.stream is None or entry.option != "max_epochs"
         ]
 
     def example(self, run: Run, data: TaskData) -> str:
@@ -238,9 +224,7 @@ def text_facts(
     )
 
 
-def classifier_defaults(
-    facts: TextFacts, hardware: HardwareFacts, length: int, algorithm: str | None = None
-) -> list[Default]:
+def classifier_defaults(facts: TextFacts, length: int, algorithm: str | None = None) -> list[Default]:
     """Return the defaults of a new classifier; docs/training.md has them as a table.
 
     `length` are the most tokens of a row, `algorithm` is that of the tokenizer, if it was given.
@@ -250,12 +234,7 @@ def classifier_defaults(
     tokens = facts.rows * min(length, facts.words if by_words else facts.mean_characters)
     batch = 64 if many else 16 if facts.rows < FEW_ROWS else 32
     fields = classifier_fields(facts.classes, tokens, by_words=by_words, many=many, long=long)
-    passes = 10 if many else round(max(4, min(12, STEPS * batch / facts.rows)))
-    # A word vocabulary is about a quarter full
-    table = VOCABULARY[by_words] / 4 + (fields["max_ngram"] - 1) * fields.get("ngram_buckets", 0)
-    cost = tokens * fields["hidden_size"] / 64 / TOKENS_PER_CORE_SECOND
-    cost += facts.rows / batch * table * fields["hidden_size"] / PARAMETERS_PER_CORE_SECOND
-    number, epochs = ensemble(cost, passes, hardware)
+    epochs = 10 if many else round(max(4, min(12, STEPS * batch / facts.rows)))
     size = f"{facts.rows:,} texts in {facts.classes} classes"
     kind = f"{facts.words:.0f} words in a text, {facts.classes} classes"
     unknown = f"{facts.unknown:.0%} of the words in the validation data are unknown"
@@ -281,8 +260,6 @@ def classifier_defaults(
         ]
     if by_words and long:
         found.append(Default("strip_punctuation", True, "the words of a long text say enough"))
-    if number:
-        found.append(Default("ensemble", number, "there is time, and a mean errs less than one model"))
     return found
 
 
@@ -309,15 +286,3 @@ def classifier_fields(classes: int, tokens: float, *, by_words: bool, many: bool
         "wide_max_ngram": wide_ngram,
         "wide_buckets": max(2**12, min(wanted, 2**20, 2**23 // 2 ** (classes - 1).bit_length())),
     }
-
-
-def ensemble(second: float, epochs: int, hardware: HardwareFacts) -> tuple[int, float]:
-    """Return how many models to distill into one, and the passes of that one: as many as the time allows.
-
-    A pass takes a core so many seconds; a teacher's costs the student a third, for it goes forward only.
-    """
-    for number in ENSEMBLES:
-        cost = number * epochs + STUDENT * epochs * (1 + number / 3)
-        if second * cost <= ENSEMBLE_SHARE * hardware.core_seconds:
-            return number, STUDENT * epochs
-    return 0, epochs

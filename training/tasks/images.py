@@ -54,7 +54,6 @@ from ..report.classes import class_records, labels_and_predictions
 from ..report.plots import confused_picture, write_reconstructions
 from ..run_folder.files import EXAMPLE
 from ..run_folder.run import Run
-from ..trainer.losses import EnsembleArguments
 from ..training_arguments import EVALUATION, OPTIMIZER, OUTPUT, TRAINING, RunDefaults, best_checkpoint_help
 from .base import Default, HardwareFacts, Tokenizers, TrainingTask
 
@@ -71,7 +70,7 @@ RIDGE = 0.01  # weight of the squared coefficients of the linear classifier, by 
 
 
 @dataclass
-class ImageTrainingArguments(AugmentationArguments, EnsembleArguments, RunDefaults, TrainingArguments):  # type: ignore[misc]
+class ImageTrainingArguments(AugmentationArguments, RunDefaults, TrainingArguments):  # type: ignore[misc]
     """Training arguments of `train-image-classifier`."""
 
     HELP_GROUP = TRAINING
@@ -98,7 +97,7 @@ class ImageTrainingArguments(AugmentationArguments, EnsembleArguments, RunDefaul
         if not 0 < self.mask_ratio < 1:
             raise ValueError(f"--mask_ratio {self.mask_ratio}: it must lie between 0 and 1")
         if self.objective == "masked_image":
-            for name in ("mixup", "random_erasing", "label_smoothing_factor", "r_drop", "ensemble", "baseline"):
+            for name in ("mixup", "random_erasing", "label_smoothing_factor", "r_drop", "baseline"):
                 if value := getattr(self, name):
                     raise ValueError(f"--{name} {value} is for --objective image_classification, not {self.objective}")
             self.calibrate = False

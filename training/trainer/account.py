@@ -1,6 +1,6 @@
 """The account of a training: the data that it reads, and the operations that it computes."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import extract_model_from_parallel
-from torch import nn
 from torch.nn.functional import pad
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
@@ -74,25 +73,12 @@ class Account(StatefulCallback):
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.steps = self.rows = self.tokens = self.flops = self.retried_steps = 0
-        self.teachers: dict[str, int] | None = None  # the same of an ensemble's, whose numbers the run's include
         self.step: list[int] = [0, 0, 0]  # rows, tokens and operations of this process in this step
-        self.models: dict[nn.Module, Counted] = {}
 
     # ----------------------------------------------------------------------------------------------- the numbers
-    def consumed(self, name: str) -> int:
-        """Return a number of `COUNTED` with the teachers' share."""
-        shared = 0 if self.teachers is None or name in ("steps", "retried_steps") else self.teachers[name]
-        return getattr(self, name) + shared
-
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, int]:
         """Return the numbers as they stand in the record of a run."""
-        teachers = {} if self.teachers is None else {"teachers": self.teachers}
-        return {name: self.consumed(name) for name in COUNTED} | teachers
-
-    def add_teachers(self, records: Iterable[Mapping[str, int]]) -> None:
-        """Add what the teachers of an ensemble have consumed."""
-        records = list(records)
-        self.teachers = {name: sum(record[name] for record in records) for name in COUNTED}
+        return {name: getattr(self, name) for name in COUNTED}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
@@ -139,12 +125,6 @@ class Account(StatefulCallback):
     def cost(self) -> TextFlops:
         """The operations of the trained model's passes."""
         return text_flops(inner_model(self.trainer.model))
-
-    def counted(self, model: nn.Module) -> Any:
-        """Return a model as a training step calls it: the trained one, or another of the same size."""
-        if model not in self.models:
-            self.models[model] = Counted(model, self.count)
-        return self.models[model]
 
     def count(self, inputs: Mapping[str, Any]) -> None:
         """Add a forward pass, which may read a batch several times over."""

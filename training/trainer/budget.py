@@ -181,7 +181,7 @@ class Budget(StatefulCallback):
 
 
 class CountedBudget(Budget):
-    """A budget of tokens or floating-point operations, those of an ensemble's teachers too: equal steps everywhere."""
+    """A budget of tokens or floating-point operations: equal steps everywhere."""
 
     def __init__(self, option: str, amount: float, account: Account):
         super().__init__(amount)
@@ -191,9 +191,7 @@ class CountedBudget(Budget):
         self.sizes = 0, 0  # of the last step and the next one, in one pass; 0 if unknown
 
     def begin(self, device: Any) -> None:
-        self.work = getattr(self.account, self.name)
-        self.spent = self.account.consumed(self.name)
-        self.prepared = self.spent - self.work
+        self.spent = self.work = getattr(self.account, self.name)
         self.step = self.work / self.account.steps if self.account.steps else 0.0
 
     def measure_step(self, device: Any) -> None:

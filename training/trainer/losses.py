@@ -45,25 +45,19 @@ class LossArguments:
     guided_attention_sigma = 0.2
     token_dropout = 0.0
     lm_loss_weight = 0.0
-    ensemble = 0
     mixup = 0.0
 
     r_drop: float = option(0.0, "R-Drop (with dropout): weight of the divergence")
 
     def check(self) -> None:
         """Raise ValueError for a number out of range, or options that do not go together."""
-        limits = dict.fromkeys(("r_drop", "guided_attention", "lm_loss_weight", "ensemble"), NOT_NEGATIVE)
+        limits = dict.fromkeys(("r_drop", "guided_attention", "lm_loss_weight"), NOT_NEGATIVE)
         limits |= {"token_dropout": BELOW_ONE, "guided_attention_sigma": POSITIVE}
         limits |= {
             "scheduled_sampling_floor": ("at least 0 and at most 1", lambda value: 0 <= value <= 1),
             "scheduled_sampling_k": DECAYS[self.scheduled_sampling][1],
         }
         check_limits(self, limits)
-        for name in ("lm_loss_weight", "lora_rank"):
-            if self.ensemble and getattr(self, name, 0):
-                raise ValueError(f"--ensemble {self.ensemble} cannot be used with --{name} {getattr(self, name)}")
-        if self.ensemble == 1:
-            raise ValueError("--ensemble 1: it must be 0 or at least 2")
 
 
 @dataclass
@@ -95,13 +89,6 @@ class LanguageModelLossArguments(LossArguments):
     """How much the language model of a classifier counts (Radford et al. 2018, section 3.2)."""
 
     lm_loss_weight: float = option(0.0, "Decoders: weight of a language-model loss")
-
-
-@dataclass
-class EnsembleArguments(LossArguments):
-    """How many models are distilled into one."""
-
-    ensemble: int = option(0, "Ensemble size; the model is distilled from the ensemble's mean; 0 for none")
 
 
 def check_language_model_loss(weight: float, config: PreTrainedConfig) -> None:
@@ -307,12 +294,9 @@ def without_labels(inputs: Inputs) -> Inputs:
     return {name: value for name, value in inputs.items() if name != "labels"}
 
 
-def with_hidden_tokens(inputs: Inputs, rate: float | torch.Tensor) -> Inputs:
-    """Return a batch in which each token but the first of a text is padding to the model, with a probability.
-
-    The probability is one number, or that of each text (B, 1).
-    """
-    if not torch.is_tensor(rate) and not rate:
+def with_hidden_tokens(inputs: Inputs, rate: float) -> Inputs:
+    """Return a batch in which each token but the first of a text is padding to the model, with a probability."""
+    if not rate:
         return inputs
     seen = inputs["attention_mask"]
     hidden = torch.rand(seen.shape, device=seen.device) < rate

@@ -6,7 +6,6 @@ the same on any number of processes, and a resumed run ends at the same weights 
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -35,7 +34,7 @@ from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
 from vanillaformer.data.targets import PAIRS, PATCHES, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
-from .account import Account, from_all
+from .account import Account, Counted, from_all
 from .adaptation import MergeAdapters, prepare_parameters
 from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, TimeBudget, budget_option, follow
 from .callbacks import EarlyStopping, FollowRun, NanGuard
@@ -65,8 +64,6 @@ class RunTrainer(EvaluatingTrainer):
         self.idle = False  # whether this process has no row of its own in the last batch of its step
         self.second_items: torch.Tensor | None = None  # the targets of a second loss in the step
         self.ahead: tuple[Any, Any] = None, None  # the data of an epoch, and the step that was read of it ahead
-        self.teachers: Any = None  # of a student, the term of its loss (`Distillation`)
-        self.new_model: Callable[[int], PreTrainedModel] | None = None  # makes a teacher from a seed
         option = budget_option(args)
         if option is not None:
             args.max_steps = UNLIMITED  # the budget ends it; without, a stream would be refused
@@ -257,22 +254,19 @@ class RunTrainer(EvaluatingTrainer):
             return super().compute_loss(model, inputs, return_outputs)
         if self.has_copy:  # its parameters still get gradients, of 0
             return 0 * model(**without_labels(inputs))[0].float().sum()
-        args, model = self.args, self.account.counted(model)
+        args = self.args
+        counted: Any = Counted(model, self.account.count)
         if num_items_in_batch is None:
-            return super().compute_loss(model, inputs, return_outputs)
+            return super().compute_loss(counted, inputs, return_outputs)
         items = torch.as_tensor(num_items_in_batch).clamp(min=1)  # without any target the loss is 0
         if PATCHES in inputs:  # the loss is a mean over hidden patches
-            return super().compute_loss(model, inputs) * (inputs[PATCHES].sum() / items) * self._scale()
-        hidden: Any = args.token_dropout
-        if self.teachers is not None and hidden:  # a student's texts have different rates, with the same mean
-            mask = inputs["attention_mask"]
-            hidden = 2 * hidden * torch.rand(len(mask), 1, device=mask.device)
-        inputs = with_hidden_tokens(inputs, hidden)
+            return super().compute_loss(counted, inputs) * (inputs[PATCHES].sum() / items) * self._scale()
+        inputs = with_hidden_tokens(inputs, args.token_dropout)
         if args.mixup:
             inputs = with_mixed_images(inputs, args.mixup, self.model.config.num_labels)
-        inputs = scheduled_sampling_inputs(model, inputs, gold_probability(args, self.state.global_step))
-        terms = loss_terms(args) if self.teachers is None else [self.teachers]
-        return training_loss(model, inputs, terms, items=items, second_items=self.second_items) * self._scale()
+        inputs = scheduled_sampling_inputs(counted, inputs, gold_probability(args, self.state.global_step))
+        loss = training_loss(counted, inputs, loss_terms(args), items=items, second_items=self.second_items)
+        return loss * self._scale()
 
     def _scale(self) -> int:
         """Return what a loss is multiplied by: of how many parts of the sum torch takes the mean.

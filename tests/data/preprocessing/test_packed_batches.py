@@ -304,9 +304,9 @@ def test_packing_is_chosen_where_it_pays(capsys):
     assert "Packing: 56% of a batch would be padding (--packing false" in capsys.readouterr().out
     args.train_batch_size, args.world_size = 1, 4  # the same step in four parts: none of them has padding
     assert fit_packing(model, None, uneven, args, padded_texts) is not padded_texts
-    args.ensemble = 3  # what packing does not serve is trained without it, unless it was asked for
+    args.scheduled_sampling = "linear"  # what packing does not serve is trained without it, unless it was asked for
     assert fit_packing(model, None, uneven, args, padded_texts) is padded_texts
-    with pytest.raises(ValueError, match="--packing cannot be used with --ensemble 3"):
+    with pytest.raises(ValueError, match="--packing cannot be used with --scheduled_sampling linear"):
         fit_packing(model, True, uneven, args, padded_texts)
 
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from vanillaformer.training.run_folder.files import PREVIOUS, RECORD, is_complete, last_checkpoint, move_aside
-from vanillaformer.training.run_folder.run import Run, open_folder, recover
+from vanillaformer.training.run_folder.run import BY_DATA, Run, open_folder, recover
 
 
 def run(folder: Path, *, steps: int = 10, **model) -> Run:
@@ -99,6 +99,19 @@ def test_unfinished_run_of_another_model_is_refused_or_replaced_if_it_has_no_che
     checkpoint(tmp_path, 5)
     with pytest.raises(ValueError, match=r"an unfinished run with other settings \(preset: 'gpt' there, 'gpt2' now\)"):
         open_folder(run(tmp_path, preset="gpt2"))
+
+
+@pytest.mark.parametrize(("ensemble", "refused"), [(4, True), (0, False), (BY_DATA, False)])
+def test_run_of_an_earlier_version_with_an_ensemble_is_not_continued(ensemble, refused, tmp_path: Path) -> None:
+    earlier = run(tmp_path)
+    earlier.settings["training"]["ensemble"] = ensemble
+    finish(earlier)
+    checkpoint(tmp_path, 5)
+    assert open_folder(run(tmp_path)).finished
+    earlier.finished = False
+    earlier.write()
+    with pytest.raises(ValueError, match="holds a run with --ensemble 4") if refused else nullcontext():
+        open_folder(run(tmp_path))
 
 
 def test_run_of_an_earlier_version_is_continued_with_the_defaults_of_newer_settings(tmp_path: Path, capsys) -> None:

@@ -9,14 +9,14 @@ from vanillaformer.configuration import preset
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.auto_defaults import OPTIONS, set_defaults
-from vanillaformer.training.tasks.base import Default, HardwareFacts
+from vanillaformer.training.tasks.base import Default
 from vanillaformer.training.tasks.classification import TextFacts, classifier_defaults, text_facts
 
 SENTENCES = TextFacts(rows=3_000, classes=2, words=20, mean_characters=110, unknown=0.04, held_out=376)
 
 
-def values(facts: TextFacts, seconds: float = 600) -> dict[str, Any]:
-    return {found.option: found.value for found in classifier_defaults(facts, HardwareFacts(seconds, 2), 1024)}
+def values(facts: TextFacts) -> dict[str, Any]:
+    return {found.option: found.value for found in classifier_defaults(facts, 1024)}
 
 
 def config(options: dict[str, Any]) -> Any:
@@ -32,10 +32,10 @@ def test_facts_on_texts() -> None:
     assert facts.unknown == 1 / 4
 
 
-def test_defaults_follow_sentences_names_long_texts_and_the_time() -> None:
+def test_defaults_follow_sentences_names_and_long_texts() -> None:
     options = values(SENTENCES)
     assert (options["tokenizer_algorithm"], options["metric_for_best_model"]) == ("word", "loss")
-    assert (config(options).max_ngram, config(options).hidden_size, options["ensemble"]) == (1, 64, 4)
+    assert (config(options).max_ngram, config(options).hidden_size, options["max_epochs"]) == (1, 64, 5)
     names = values(SENTENCES._replace(unknown=0.6, classes=20, words=2, rows=14_000, held_out=5_000))
     assert (names["tokenizer_algorithm"], names["lowercase"]) == ("character", False)
     assert (config(names).max_ngram, config(names).hidden_size) == (4, 128)
@@ -43,10 +43,6 @@ def test_defaults_follow_sentences_names_long_texts_and_the_time() -> None:
     reviews = values(SENTENCES._replace(rows=25_000, words=230))
     assert reviews["strip_punctuation"] is True
     assert config(reviews).max_ngram == 2
-    assert "ensemble" not in reviews
-    found = [values(SENTENCES._replace(rows=20_000), seconds).get("ensemble", 0) for seconds in (3_600, 600, 150, 30)]
-    assert found == sorted(found, reverse=True)
-    assert (found[0], found[-1]) == (4, 0)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 11, 150])
@@ -64,7 +60,7 @@ def test_every_choice_is_an_option(classes, unknown, rows) -> None:
     [(None, 0.0, 1), ("bpe", 0.0, 1), ("character", 0.0, 4), (None, 1.0, 4), ("bpe", 1.0, 4), ("word", 1.0, 1)],
 )
 def test_the_tokenizer_that_was_given_decides_what_an_ngram_is(algorithm, unknown, ngram) -> None:
-    found = classifier_defaults(SENTENCES._replace(unknown=unknown), HardwareFacts(600, 2), 1024, algorithm)
+    found = classifier_defaults(SENTENCES._replace(unknown=unknown), 1024, algorithm)
     assert config({entry.option: entry.value for entry in found}).max_ngram == ngram
 
 

@@ -16,7 +16,7 @@ from vanillaformer.tokenization import train as train_tokenizer
 from vanillaformer.training.auto_defaults import length_defaults
 from vanillaformer.training.tasks.classification import LENGTHS
 
-TIME = "--max_time 1s --max_epochs 1 --ensemble 0 --use_cpu --set hidden_size=16 num_attention_heads=2 dropout=0"
+TIME = "--max_time 1s --max_epochs 1 --use_cpu --set hidden_size=16 num_attention_heads=2 dropout=0"
 
 
 def chosen(counts: list[int], given: dict[str, int] | None = None, limit: int | None = None) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_lengths_of_a_translator_in_every_script(script: str, tmp_path: Path) ->
     pairs = [(text(rng, SCRIPTS[script], rng.randint(20, 40), 3), text(rng, "xyz", 3, 3)) for _ in range(120)]
     file = write(tmp_path / "pairs.csv", ("source", "target"), pairs)
     options = f"--train_file {file} --validation_file {file} --output_dir {tmp_path / 'run'} --bleu_tokenize none"
-    train_translation.train([*TIME.replace("--ensemble 0", "").split(), *options.split()])
+    train_translation.train([*TIME.split(), *options.split()])
     sources, targets = map(list, zip(*pairs))
     assert_reasons_hold(tmp_path / "run", {"max_source_length": sources, "max_target_length": targets})
 

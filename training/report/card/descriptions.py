@@ -92,10 +92,6 @@ TECHNIQUES = {
     "lm_loss_weight": Technique(
         "language-model loss beside the classifier's, weight {lm_loss_weight}", ("radford2018improving",)
     ),
-    "ensemble": Technique(
-        "distilled from the mean of {ensemble} models trained with other seeds",
-        ("hinton2015distilling", "beyer2022knowledge"),
-    ),
     "lora_rank": Technique("LoRA of rank {lora_rank}, merged", ("hu2022lora",)),
     "freeze": Technique("frozen parameters: {freeze}"),
     "average_checkpoints": Technique(

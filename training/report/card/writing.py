@@ -225,9 +225,6 @@ def training_rows(facts: CardFacts) -> dict[str, str]:
     if consumed:
         rows[f"{read} seen"] = short(consumed["tokens"])
         rows["FLOPs"] = f"{short(consumed['flops'])}, matrix products of the training without padding"
-    if teachers := (consumed or {}).get("teachers"):
-        ensemble = f"models it learned from: {short(teachers['tokens'])} tokens, {short(teachers['flops'])} FLOPs"
-        rows["of these"] = ensemble
     for name, words in BUDGET_WORDS.items():
         if budget := facts.choice("training", name):
             rows[words] = in_short(budget) if name == "max_time" else short(budget)
