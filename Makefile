@@ -6,6 +6,10 @@ BASE := $(VENV)/.installed-base
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 
+# pip does not compile what it installs here: Python does at the first import, but not where this is set, and then every
+# process takes 20 seconds for it.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-contract test-engines canary bench check docs clean
 
