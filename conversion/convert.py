@@ -10,6 +10,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from vanillaformer.configuration import BlockConfig, VanillaConfig
+from vanillaformer.hub.checks import check_unquantized
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .architectures import ARCHITECTURES
@@ -144,9 +145,9 @@ def native_architectures(config: Any, head: str | None = None) -> list[str]:
 
     Args:
         config: One of our configs.
-        head: `lm` for the language models, `pretraining` for BERT's, `sequence` and `token` for classifiers, `base`
-            for the bare stack; of image models `image` for classifiers, `masked_image` and `base`. Default: `lm`, or
-            `image` for images.
+        head: `lm` for the language models, `pretraining` for BERT's, `sequence` and `token` for classifiers,
+            `question` for answers, `choice` for choices, `base` for the bare stack; of image models `image` for
+            classifiers, `masked_image` and `base`. Default: `lm`, or `image` for images.
     """
     head = head or main_head(type(config))
     return cheapest({name: fit(architecture, config, head) for name, architecture in ARCHITECTURES.items()})
@@ -187,6 +188,7 @@ def architecture_of(config: PreTrainedConfig) -> Architecture:
     """Return the architecture of a native config; raise ValueError if it is not one of `ARCHITECTURES`."""
     if isinstance(config, VanillaConfig):
         raise ValueError(f"model_type={config.model_type!r} is one of ours already, not native")
+    check_unquantized(config)
     if config.model_type not in ARCHITECTURES:
         raise ValueError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {config.model_type!r}")
     return ARCHITECTURES[config.model_type]

@@ -120,7 +120,7 @@ def logit_error(one: PreTrainedModel, other: PreTrainedModel) -> float:
     """Return the relative RMS error between two models' logits, or states without a head, on random input."""
     inputs = random_inputs(next((model for model in (one, other) if isinstance(model.config, VanillaConfig)), one))
     outputs = [model.eval()(**inputs) for model in (one, other)]
-    names = ("logits", "prediction_logits", "reconstruction", "last_hidden_state")
+    names = ("logits", "prediction_logits", "start_logits", "reconstruction", "last_hidden_state")
     first, second = (next(out[name] for name in names if out.get(name) is not None).double() for out in outputs)
     return ((first - second).norm() / second.norm()).item()
 
@@ -144,6 +144,8 @@ def random_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
         start = start_token(config, getattr(model, "generation_config", None))
         if start is not None:
             inputs["decoder_input_ids"][:, 0] = start
+    if type(model).__name__.endswith("ForMultipleChoice"):  # the two texts are choices
+        inputs = {name: tensor[None] for name, tensor in inputs.items()}
     return {name: tensor.to(model.device) for name, tensor in inputs.items()}
 
 

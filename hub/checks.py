@@ -133,6 +133,17 @@ def open_config(folder: Path) -> PreTrainedConfig:
         raise ValueError(f"has an invalid {CONFIG}: {one_line(error)}") from error
 
 
+def check_unquantized(config: PreTrainedConfig) -> None:
+    """Raise ValueError for the config of quantized weights, which are neither trained nor converted."""
+    settings = getattr(config, "quantization_config", None)
+    if settings is not None:
+        method = settings.get("quant_method") if isinstance(settings, dict) else settings.quant_method
+        raise ValueError(
+            f"the weights are quantized (quant_method={str(method)!r}), which are neither trained nor converted: use "
+            "those that they were made from, or dequantize() them"
+        )
+
+
 def check_weights(folder: Path, config: PreTrainedConfig, stored: Stored) -> None:
     """Raise ValueError unless the weights are those of the model that the config describes, whole and finite.
 

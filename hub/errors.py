@@ -109,7 +109,7 @@ KINDS: dict[type[BaseException], str] = {
     OfflineModeIsEnabled: "HF_HUB_OFFLINE is set: the Hub is not asked, and {repo} is not, or not whole, in the cache",
     LocalTokenNotFoundError: "there is no token: {login}",
     HFValidationError: "{repo!r} is not a repository name: {error}",
-    GatedRepoError: "{repo} is gated: ask for access at {hub}/{repo}",
+    GatedRepoError: "{repo} is gated: ask for access at {hub}/{repo}, and {login}",
     RepositoryNotFoundError: "the Hub has no {repo}, or one that is private and not yours: {login}",
     RevisionNotFoundError: "{repo} has no revision {revision!r}",
 }

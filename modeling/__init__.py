@@ -4,7 +4,9 @@ from .auto import AUTO_CLASSES, register
 from .decoder import VanillaDecoderForCausalLM, VanillaDecoderForSequenceClassification, VanillaDecoderModel
 from .encoder import (
     VanillaEncoderForMaskedLM,
+    VanillaEncoderForMultipleChoice,
     VanillaEncoderForPreTraining,
+    VanillaEncoderForQuestionAnswering,
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
     VanillaEncoderModel,
@@ -28,7 +30,9 @@ __all__ = [
     "VanillaEncoderDecoderForConditionalGeneration",
     "VanillaEncoderDecoderModel",
     "VanillaEncoderForMaskedLM",
+    "VanillaEncoderForMultipleChoice",
     "VanillaEncoderForPreTraining",
+    "VanillaEncoderForQuestionAnswering",
     "VanillaEncoderForSequenceClassification",
     "VanillaEncoderForTokenClassification",
     "VanillaEncoderModel",

@@ -9,7 +9,9 @@ from transformers import (
     AutoModelForImageClassification,
     AutoModelForMaskedImageModeling,
     AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
     AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -27,7 +29,9 @@ from .base import VanillaPreTrainedModel
 from .decoder import VanillaDecoderForCausalLM, VanillaDecoderForSequenceClassification, VanillaDecoderModel
 from .encoder import (
     VanillaEncoderForMaskedLM,
+    VanillaEncoderForMultipleChoice,
     VanillaEncoderForPreTraining,
+    VanillaEncoderForQuestionAnswering,
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
     VanillaEncoderModel,
@@ -68,6 +72,8 @@ AUTO_CLASSES: dict[Any, list[type[VanillaPreTrainedModel]]] = {
         VanillaEncoderForSequenceClassification,
     ],
     AutoModelForTokenClassification: [VanillaEncoderForTokenClassification],
+    AutoModelForQuestionAnswering: [VanillaEncoderForQuestionAnswering],
+    AutoModelForMultipleChoice: [VanillaEncoderForMultipleChoice],
     AutoModelForImageClassification: [VanillaImageEncoderForImageClassification],
     AutoModelForMaskedImageModeling: [VanillaImageEncoderForMaskedImageModeling],
 }

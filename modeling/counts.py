@@ -49,7 +49,7 @@ PARTS = {
     "upsample": "embeddings",
     **{"self_attn": "attention", "cross_attn": "attention", "mlp": "feed-forward"},
     **{"rnn": "recurrence", "bridge": "recurrence", "attention": "attention"},
-    **dict.fromkeys(("transform", "lm_head", "pointer", "length_head", "pooler", "classifier"), "head"),
+    **dict.fromkeys(("transform", "lm_head", "pointer", "length_head", "pooler", "classifier", "qa_outputs"), "head"),
 }
 
 UNIT = 8

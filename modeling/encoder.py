@@ -1,11 +1,20 @@
-"""BERT-style models: the bidirectional stack, with heads for masked tokens, pairs of sentences, texts and tokens."""
+"""BERT-style models: the bidirectional stack, with heads for masked tokens, pairs, texts, tokens, answers and choices.
+
+Shape letters: B batch, C choices, T length, D model width, V vocabulary.
+"""
 
 from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import nn
-from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput, TokenClassifierOutput
+from transformers.modeling_outputs import (
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 
@@ -245,5 +254,92 @@ class VanillaEncoderForTokenClassification(VanillaPreTrainedModel):
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
         return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class VanillaEncoderForQuestionAnswering(VanillaPreTrainedModel):
+    """Answers as spans of a text (Devlin et al. 2019): token ids (B, T) → logits (B, T) of starts, and of ends.
+
+    They are the two columns of `W h + b`.
+    """
+
+    config: VanillaEncoderConfig
+    accepts_loss_kwargs = False  # its loss is a mean: Trainer divides it when it accumulates gradients
+
+    def __init__(self, config: VanillaEncoderConfig):
+        super().__init__(config)
+        self.model = VanillaEncoderModel(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> QuestionAnsweringModelOutput:
+        """Return both logits and, given both positions (B), the mean of their cross-entropies.
+
+        A position that is not in the text, such as T, has no loss.
+        """
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class VanillaEncoderForMultipleChoice(VanillaPreTrainedModel):
+    """Choice of one of several texts (Zellers et al. 2018): token ids (B, C, T) → logits (B, C).
+
+    Each choice is scored as by a text classifier with one output, `w φ(W' pool(h) + b') + b`.
+    """
+
+    config: VanillaEncoderConfig
+    accepts_loss_kwargs = False  # its loss is a mean: Trainer divides it when it accumulates gradients
+
+    def __init__(self, config: VanillaEncoderConfig):
+        super().__init__(config)
+        self.model = VanillaEncoderModel(config)
+        self.pool = POOLINGS[config.classifier_pooling]
+        self.pooler = build_pooler(config)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MultipleChoiceModelOutput:
+        """Return logits (B, C) and, given `labels` (B), the number of the right choice, the mean cross-entropy."""
+        inputs = input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds  # (B, C, T, ...)
+        choices = next(tensor.shape[1] for tensor in (input_ids, inputs_embeds) if tensor is not None)
+        texts = [None if tensor is None else tensor.flatten(0, 1) for tensor in inputs]  # (BC, T, ...)
+        outputs = self.model(*texts, **kwargs)
+        pooled = self.pooler(pool_states(self.pool, outputs.last_hidden_state, texts[1]))
+        logits = self.classifier(self.dropout(pooled)).view(-1, choices)
+        loss = None if labels is None else smoothed_loss(logits, labels.view(-1))
+        return MultipleChoiceModelOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

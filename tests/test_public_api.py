@@ -12,7 +12,8 @@ CONFIGS = {
 MODELS = {
     "VanillaDecoderForCausalLM", "VanillaDecoderForSequenceClassification", "VanillaDecoderModel",
     "VanillaEncoderDecoderForConditionalGeneration", "VanillaEncoderDecoderModel", "VanillaEncoderForMaskedLM",
-    "VanillaEncoderForPreTraining", "VanillaEncoderForSequenceClassification", "VanillaEncoderForTokenClassification",
+    "VanillaEncoderForMultipleChoice", "VanillaEncoderForPreTraining", "VanillaEncoderForQuestionAnswering",
+    "VanillaEncoderForSequenceClassification", "VanillaEncoderForTokenClassification",
     "VanillaEncoderModel", "VanillaImageEncoderForImageClassification", "VanillaImageEncoderForMaskedImageModeling",
     "VanillaImageEncoderModel", "VanillaRecurrentEncoderDecoderForConditionalGeneration",
     "VanillaRecurrentEncoderDecoderModel",

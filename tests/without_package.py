@@ -1,5 +1,6 @@
 """For programs of the tests that run in a process of their own, where the package cannot be imported."""
 
+import copy
 import importlib.abc
 from pathlib import Path
 
@@ -18,7 +19,12 @@ class Absent(importlib.abc.MetaPathFinder):
 
 @torch.no_grad()
 def answers(model, inputs):
-    """Return what the model computes, and what it generates if it does."""
+    """Return what the model computes, and what it generates if it does.
+
+    A copy computes, whose tensors are aligned: those of a mapped file begin anywhere, by which a product with one
+    column is rounded otherwise.
+    """
+    model = copy.deepcopy(model)
     found = {"output": model(**inputs)[0]}
     if model.can_generate():
         ids = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}

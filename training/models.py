@@ -15,6 +15,7 @@ from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.console.parsing import was_given
 from vanillaformer.console.reporting import one_line, report
 from vanillaformer.data.tasks import KINDS, TASKS, Task, TaskName
+from vanillaformer.hub.checks import check_unquantized
 from vanillaformer.hub.loading import open_config, open_model
 from vanillaformer.hub.tokenizers import readable_length
 
@@ -54,6 +55,7 @@ def check_model(task: TaskName, arguments: ModelArguments, *, length: int) -> No
     changes, path = arguments.config_overrides(), arguments.saved
     name = arguments.preset or TASKS[task].preset
     start = preset(name) if path is None else open_config(path)
+    check_unquantized(start)
     if isinstance(start, VanillaConfig):
         start.refuse_unknown(changes)
         known = start.keywords()

@@ -63,6 +63,8 @@ def bert_heads(native: str) -> dict[str, Head]:
         "lm": Head(f"{native}ForMaskedLM", PREDICTIONS),
         "sequence": Head(f"{native}ForSequenceClassification", POOLER | CLASSIFIER, (TANH_OF_FIRST,)),
         "token": Head(f"{native}ForTokenClassification", CLASSIFIER),
+        "question": Head(f"{native}ForQuestionAnswering", {"qa_outputs": "qa_outputs"}),
+        "choice": Head(f"{native}ForMultipleChoice", POOLER | CLASSIFIER, (TANH_OF_FIRST,)),
     }
 
 

@@ -37,6 +37,8 @@ OUR_CLASSES: dict[type[VanillaConfig], dict[str, type[VanillaPreTrainedModel]]] 
         "pretraining": modeling.VanillaEncoderForPreTraining,
         "sequence": modeling.VanillaEncoderForSequenceClassification,
         "token": modeling.VanillaEncoderForTokenClassification,
+        "question": modeling.VanillaEncoderForQuestionAnswering,
+        "choice": modeling.VanillaEncoderForMultipleChoice,
     },
     VanillaEncoderDecoderConfig: {
         "base": modeling.VanillaEncoderDecoderModel,
@@ -92,8 +94,8 @@ class Architecture:
     config_class: type[BlockConfig]  # our config class
     fields: tuple[Field, ...]
     parts: tuple[Part, ...]  # the tables of the stack's tensors
-    # The heads by name: `base` (none), `lm`, `pretraining`, `sequence` and `token`, or `base`, `image` and
-    # `masked_image`
+    # The heads by name: `base` (none), `lm`, `pretraining`, `sequence`, `token`, `question` and `choice`, or `base`,
+    # `image` and `masked_image`
     heads: dict[str, Head]
     prefix: str = "model."  # prefix of the native stack's tensors in a model with a head
     by_name: bool = False  # a model of ours becomes one only if it is named, or if no other architecture fits

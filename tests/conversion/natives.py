@@ -233,6 +233,7 @@ CASES += [
     for name, configs in IMAGE_CONFIGS.items()
     if "masked_image" in ARCHITECTURES[name].heads
 ]
+CASES += [Case(name, ENCODER, head) for name in ("bert", "megatron-bert") for head in ("question", "choice")]
 CASES += [Case("bert", ENCODER, "pretraining"), Case("modernbert", MODERNBERT | LABELS, "sequence", 1)]
 CASES += [Case(name, configs[0], "base") for name, configs in (LM_CONFIGS | IMAGE_CONFIGS).items()]
 CASES += [Case(name, IMAGE | {"pooler_act": "relu"}, "base", 1) for name in ("vit", "deit")]  # with all options
@@ -327,6 +328,11 @@ def batch_for(case: Case, native: PreTrainedModel) -> dict[str, torch.Tensor]:
         labels = torch.tensor([2, 0, 1])
     elif case.head == "token":
         labels = labels.clamp(max=2)
+    if case.head == "question":  # the second answer is not in the text; padding could be one, so there is none
+        batch |= {"input_ids": words(B, S, V), "attention_mask": torch.ones(B, S, dtype=torch.long)}
+        return batch | {"start_positions": torch.tensor([1, S, 3]), "end_positions": torch.tensor([2, S, 3])}
+    if case.head == "choice":  # of three texts, one
+        return {name: tensor[None] for name, tensor in batch.items()} | {"labels": torch.tensor([1])}
     if case.head == "pretraining":
         batch["next_sentence_label"] = torch.tensor([1, 0, 1])
     return batch if case.head == "base" else batch | {"labels": labels}

@@ -66,6 +66,7 @@ class Repository:
     """A model repository."""
 
     private: bool = False
+    gated: bool = False  # whether only its owners get its files
     commits: dict[str, Commit] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)

@@ -326,7 +326,10 @@ class Handler(BaseHTTPRequestHandler):
         return {}
 
     def resolve(self, id: str, revision: str, path: str) -> Any:
-        commit = self.hub.readable(self.user, id).at(revision)
+        repository = self.hub.readable(self.user, id)
+        if repository.gated and not self.hub.owns(self.user, id):
+            raise Refused(401 if self.user is None else 403, "Access to this model is restricted", "GatedRepo")
+        commit = repository.at(revision)
         headers = {"X-Repo-Commit": commit.oid, "Accept-Ranges": "bytes"}
         if path not in commit.files:
             error = {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"}

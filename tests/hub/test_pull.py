@@ -145,6 +145,22 @@ def test_a_private_repository_is_not_there_for_others(report, client):
 
 
 # ------------------------------------------------------------------------------------------------------ programs
+@pytest.mark.parametrize("token", [None, OTHER])
+def test_a_gated_repository_says_where_to_ask(token, client, server, saved, tmp_path):
+    upload(server, "lab/gated", saved("decoder"))
+    server.hub.repositories["lab/gated"].gated = True
+    for program, options in {
+        "generate": ("--model", "lab/gated", "--text", "the", "--output_file", tmp_path / "out"),
+        "export": ("lab/gated", tmp_path / "out", "--engine", "ctranslate2"),
+        "train_language_model": ("--model_name_or_path", "lab/gated", "--output_dir", tmp_path / "out", "--use_cpu"),
+    }.items():
+        answer = client(program, *options, token=token)
+        assert f"lab/gated is gated: ask for access at {server.url}/lab/gated, and log in" in answer.error
+        assert "\n" not in answer.error
+        assert not (tmp_path / "out").exists()
+    client.ok("generate", "--model", "lab/gated", "--text", "the", token=WRITE)
+
+
 def test_only_what_is_needed_is_fetched(client, server, saved):
     names = ["pytorch_model.bin", "optimizer.pt", "model.onnx", "data.parquet", "x.gguf", "tokenizer.pkl", "vocab.bin"]
     more = dict.fromkeys([*names, "tokenizer_mine.py", "target_tokenizer/mine.py"], b"no")

@@ -13,6 +13,8 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -22,6 +24,8 @@ from transformers import (
 import vanillaformer
 from vanillaformer import (
     VanillaDecoderForSequenceClassification,
+    VanillaEncoderForMultipleChoice,
+    VanillaEncoderForQuestionAnswering,
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
 )
@@ -34,6 +38,8 @@ CLASSIFIERS = [
     ("decoder", VanillaDecoderForSequenceClassification, AutoModelForSequenceClassification),
     ("encoder", VanillaEncoderForSequenceClassification, AutoModelForSequenceClassification),
     ("encoder", VanillaEncoderForTokenClassification, AutoModelForTokenClassification),
+    ("encoder", VanillaEncoderForQuestionAnswering, AutoModelForQuestionAnswering),
+    ("encoder", VanillaEncoderForMultipleChoice, AutoModelForMultipleChoice),
 ]
 
 
@@ -85,7 +91,7 @@ def test_a_classifier_starts_from_a_language_model(kind, model_class, auto_class
     model.save_pretrained(tmp_path)
     loaded, info = auto_class.from_pretrained(tmp_path, num_labels=5, output_loading_info=True)
     assert type(loaded) is model_class
-    assert all(key.startswith(("score", "classifier", "pooler")) for key in info["missing_keys"])
+    assert all(key.startswith(("score", "classifier", "pooler", "qa_outputs")) for key in info["missing_keys"])
     assert_same_tensors(dict(loaded.model.named_parameters()), dict(model.model.named_parameters()))
 
 

@@ -53,6 +53,8 @@ def folders(tmp_path_factory) -> dict[str, Path]:
         model.save_pretrained(folder)
         train(TEXTS, algorithm="word", kind="encoder", vocab_size=30).save_pretrained(folder)
         inputs = inputs_of(kind)
+        if model_class.__name__.endswith("ForMultipleChoice"):  # its texts are choices
+            inputs = {name: tensor[None] for name, tensor in inputs.items()}
         torch.save({"inputs": inputs, "answers": answers(model, inputs)}, f"{folder}.pt")
     return found
 

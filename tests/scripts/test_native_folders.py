@@ -1,6 +1,9 @@
 """Every program takes the folder of a native model as it takes one of ours; answers are those of transformers."""
 
+import importlib
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from script_runs import PAIRS
 from test_native_models import BART, BERT, GPT2, LLAMA, OWN_WAY, T5, tokenizer_of
 from transformers import AutoTokenizer, pipeline
 
@@ -145,25 +149,46 @@ def a_part_missing(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (without_tokenizer, "has no tokenizer"),
-        (start_of_none, "decoder_start_token_id=9999 in generation_config.json, but the model has"),
-        (token_of_none, "vocab_size="),
-        (half, "damaged model.safetensors"),
-        (a_part_missing, "names 'model-00002-of-00002.safetensors', which is not there"),
+def quantized(folder: Path) -> None:
+    path = folder / "config.json"
+    settings = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": settings}))
+
+
+# A program, its options but for the folder of the model, and what it is to write
+READERS: dict[str, Callable[[str, str], list[str]]] = {
+    "generate": lambda model, out: ["--model", model, "--text", TEXT, "--output_file", out],
+    "export": lambda model, out: [model, out, "--engine", "ctranslate2"],
+    "train_translation": lambda model, out: [
+        *("--model_name_or_path", model, "--output_dir", out, "--use_cpu", *PAIRS.split())
     ],
+}
+DAMAGES = [
+    (start_of_none, "decoder_start_token_id=9999 in generation_config.json, but the model has"),
+    (token_of_none, "vocab_size="),
+    (half, "damaged model.safetensors"),
+    (a_part_missing, "names 'model-00002-of-00002.safetensors', which is not there"),
+]
+# `export` exports a model without a tokenizer, and `generate` runs quantized weights as their packages do
+OF_SOME = [
+    *((program, without_tokenizer, "has no tokenizer") for program in ("generate", "train_translation")),
+    *((program, quantized, "(quant_method='bitsandbytes')") for program in ("export", "train_translation")),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "change", "message"), [*((program, *each) for program in READERS for each in DAMAGES), *OF_SOME]
 )
 def test_a_damaged_folder_is_named_in_one_line_and_nothing_is_written(
-    change: Any, message: str, tmp_path: Path, capsys: Any
+    program: str, change: Any, message: str, tmp_path: Path
 ) -> None:
-    folder = saved("t5", tmp_path / "t5")
+    folder, out = saved("t5", tmp_path / "t5"), tmp_path / "out"
     change(folder)
-    with pytest.raises(SystemExit, match=message) as said:
-        generate.main(["--model", str(folder), "--text", TEXT, "--output_file", str(tmp_path / "out")])
+    main = importlib.import_module(f"vanillaformer.scripts.{program}").main
+    with pytest.raises(SystemExit, match=re.escape(message)) as said:
+        main(READERS[program](str(folder), str(out)))
     assert "\n" not in str(said.value)
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
 
 
 def test_images(tmp_path: Path, capsys: Any) -> None:
