@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from vanillaformer.training.report.plots import curve
 from vanillaformer.training.run_folder.files import RECORD, spent_of_budget
 
 from .plan import Plan
@@ -139,8 +140,3 @@ def divergence(history: Sequence[dict[str, Any]], baselines: dict[str, dict[str,
     if end <= losses[0] + NOISE * noise or last <= trivial:
         return ""
     return f"its loss rose from {losses[0]:.4g} to {end:.4g}, {last:.4g} on the validation data"
-
-
-def curve(history: Sequence[dict[str, Any]], name: str) -> list[tuple[int, float]]:
-    """Return the steps and values of what was logged by a name."""
-    return sorted({entry["step"]: float(entry[name]) for entry in history if name in entry}.items())

@@ -10,7 +10,7 @@ import re
 import sysconfig
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
@@ -31,21 +31,26 @@ LANGUAGES = (
 # Tests are as large as the rest and repetitive, encodings are tables; the others are programs and installed packages.
 LEFT_OUT = {"test", "tests", "encodings", "idlelib", "turtledemo", "site-packages", "dist-packages", "__pycache__"}
 BRIGHTEST = 16  # the value of white in the digits
+NOT_STATED = "not stated"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Corpus:
-    """A corpus made from installed packages.
-
-    Cards and messages call it by its name.
-    """
+@dataclass
+class Source:
+    """What is known of data; cards and messages call it by its name."""
 
     name: str
-    identifier: str  # the name as one word
-    description: str
-    license: str
-    languages: list[str]  # their codes
-    limits: str  # what a model trained on nothing else cannot do
+    identifier: str = "local"  # the name as one word, or the id on the Hub
+    description: str = ""
+    license: str = NOT_STATED
+    languages: list[str] = field(default_factory=list)  # their codes, if known
+    on_hub: bool = False
+    limits: str = ""  # what a model trained on nothing else cannot do
+
+
+@dataclass(kw_only=True)
+class Corpus(Source):
+    """A corpus made from installed packages."""
+
     load: Callable[[], DatasetDict]
 
 

@@ -27,13 +27,12 @@ def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot(xlabel="step", ylabel="loss (log scale)", yscale="log")
     for name, label in (("loss", "training loss"), ("eval_loss", "validation loss")):
-        steps, values = _series(log_history, name)
-        if steps:
-            axes.plot(steps, values, label=label, marker="." if name == "eval_loss" else None)
-    score = next((score for score in ENTRIES if score.drawn and _series(log_history, f"eval_{score.name}")[0]), None)
+        if points := curve(log_history, name):
+            axes.plot(*zip(*points), label=label, marker="." if name == "eval_loss" else None)
+    score = next((score for score in ENTRIES if score.drawn and curve(log_history, f"eval_{score.name}")), None)
     if score is not None:
         right = axes.twinx()
-        right.plot(*_series(log_history, f"eval_{score.name}"), color="tab:green", marker=".", label=score.label)
+        right.plot(*zip(*curve(log_history, f"eval_{score.name}")), color="tab:green", marker=".", label=score.label)
         right.set_ylabel(score.label)
     axes.grid(alpha=0.3)
     if axes.lines:
@@ -144,6 +143,6 @@ def _drawn(name: str, other: str, width: int) -> str:
     return shorten(name if known else other, width, placeholder=" ...").replace("$", "\\$")
 
 
-def _series(log_history: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    points = {entry["step"]: entry[name] for entry in log_history if name in entry}
-    return sorted(points), [points[step] for step in sorted(points)]
+def curve(log_history: Sequence[dict[str, Any]], name: str) -> list[tuple[int, float]]:
+    """Return the steps and values of what was logged by a name."""
+    return sorted({entry["step"]: float(entry[name]) for entry in log_history if name in entry}.items())

@@ -18,7 +18,7 @@ from huggingface_hub import metadata_load, try_to_load_from_cache
 
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.data.arguments import DataArguments
-from vanillaformer.data.embedded import CORPORA
+from vanillaformer.data.embedded import CORPORA, NOT_STATED, Source
 from vanillaformer.data.tasks import MASK, TASKS, TaskName
 from vanillaformer.hub.file_names import DATA_PICTURES, PICTURES
 from vanillaformer.hub.remote_code import OFF, SWITCH
@@ -30,7 +30,6 @@ from ...run_folder.files import SAMPLES
 from ...run_folder.run import BY_DATA, Run
 from ...trainer.trainer import RunTrainer
 
-NOT_STATED = "not stated"
 GREETING = "Hello, how are you?"  # for models of dialogues
 WIDTH = 100  # most characters of an example, of running text fewer
 SHOWN = 3  # samples that are shown
@@ -60,19 +59,6 @@ PIPE = """from transformers import pipeline
 
 pipe = pipeline({task!r}, model={folder!r}{trust})
 print({call})"""
-
-
-@dataclass
-class Source:
-    """The data of a run."""
-
-    name: str
-    identifier: str = "local"  # the name as one word, or the id on the Hub
-    description: str = ""
-    license: str = NOT_STATED
-    languages: list[str] = field(default_factory=list)  # their codes, if known
-    on_hub: bool = False
-    limits: str = ""  # what a model that was trained only on them cannot do
 
 
 @dataclass
@@ -221,9 +207,7 @@ def data_source(data_args: DataArguments, task: TaskName) -> Source:
     elif data_args.dataset != "embedded":
         source = _hub_source(data_args.dataset, " ".join(filter(None, (data_args.dataset, data_args.dataset_config))))
     else:
-        corpus = CORPORA[task](data_args)
-        described = corpus.name, corpus.identifier, corpus.description, corpus.license, corpus.languages
-        source = Source(*described, limits=corpus.limits)
+        source = CORPORA[task](data_args)
     source.license = data_args.data_license or source.license
     source.description = data_args.data_description or source.description
     return source
