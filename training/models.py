@@ -26,8 +26,7 @@ Fields = dict[str, Any]
 
 SWITCHED_OFF = {"scheduled_sampling": "none", "num_beams": 1}
 """The values of options that are not 0 without an effect."""
-SAMPLING = {"do_sample": True, "temperature": 0.8, "top_p": 0.95}
-"""How a new language model generates."""
+SAMPLING = {"do_sample": True, "temperature": 0.8, "top_p": 0.95}  # how a new language model generates
 SHORT = 256  # tokens in the longest rows whose attention probabilities may all be in memory
 
 

@@ -248,8 +248,7 @@ def ranking_score(name: str, task: TaskName) -> Score:
     return SCORES[plain]
 
 
-Evaluation = Mapping[str, Any]
-"""An entry of the Trainer's log: `step`, `eval_loss` and the other scores."""
+Evaluation = Mapping[str, Any]  # an entry of the Trainer's log: `step`, `eval_loss` and the other scores
 
 
 def evaluations(log_history: Sequence[Evaluation]) -> list[Evaluation]:

@@ -28,8 +28,7 @@ Scorer = Callable[[Dataset], Scores]
 ROWS_AT_ONCE = 1_000
 # Thai, Lao, Tibetan, Myanmar, Khmer; kana and Han
 UNSPACED = re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
-WITHOUT_SPACES = 0.3
-"""Share of letters in such scripts from which on characters are features, not words."""
+WITHOUT_SPACES = 0.3  # share of letters in such scripts from which on characters are features, not words
 
 
 class BaselineData(NamedTuple):

@@ -34,8 +34,7 @@ MIN_ROWS = 50  # validation rows below which nothing is fitted
 MAX_TEMPERATURE = 20.0  # temperatures are between its inverse and this
 BINS = 15
 THRESHOLDS = (0.5, 0.7, 0.9)
-OUTPUT_LAYERS = ("classifier", "score")
-"""Names of a classifier's last layer, in our models and most others."""
+OUTPUT_LAYERS = ("classifier", "score")  # names of a classifier's last layer, in our models and most others
 COLUMNS = ("input_ids", "attention_mask", "labels")
 ROWS_AT_ONCE = 256
 MAX_TOKENS = 50_000_000

@@ -14,8 +14,7 @@ from ..metrics.scores import SCORES, Evaluation, Score, best_of, evaluations, ga
 Scores = Mapping[str, float]
 Settings = Mapping[str, Any]
 
-END = 0.8
-"""The last fifth of a run, in which it is asked whether the model still improved, begins here."""
+END = 0.8  # the last fifth of a run, in which it is asked whether the model still improved, begins here
 MIN_EVALUATIONS = 3  # with fewer evaluations nothing is said of a trend
 STEADY = 0.05
 """Part of what a loss has fallen before that it has to fall in the last fifth, if each evaluation there is lower."""
@@ -24,8 +23,7 @@ LOSS_NOISE = 0.005
 OVERFITTED = {"classes": 0.5, "tokens": 0.85}
 """Training losses below this share of the validation loss are far below it."""
 LIKE_VALIDATION = 0.95  # training losses above this share of the validation loss are about the same
-UNFITTED = 0.9
-"""Training losses above this share of the trivial baseline's have learned next to nothing."""
+UNFITTED = 0.9  # training losses above this share of the trivial baseline's have learned next to nothing
 SPLITS = {"test": "test", "eval": "validation"}
 
 

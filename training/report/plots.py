@@ -15,8 +15,7 @@ from vanillaformer.console.drawing import save_figure
 
 from ..metrics.scores import ENTRIES
 
-NUMBERED = 40
-"""Classes of a picture with numbers in it, and of one that shows a part of the classes."""
+NUMBERED = 40  # classes of a picture with numbers in it, and of one that shows a part of the classes
 CONFUSED, COLUMNS = 24, 6  # images of the picture of errors, and those in a row
 RECONSTRUCTED = 8
 TITLE = 24  # most characters of the names of two classes

@@ -21,8 +21,7 @@ except ImportError:  # Windows
 
 RECORD = "run.json"
 SAMPLES = "samples.jsonl"
-EXAMPLE = "example.png"
-"""An image to try a model with, which is not published."""
+EXAMPLE = "example.png"  # an image to try a model with, which is not published
 ADAPTER = "adapter"
 NAMES = (
     *(RECORD, CARD, "all_results.json", "trainer_state.json", "training_args.bin"),
@@ -33,8 +32,7 @@ NAMES = (
     "runs/*/events.out.tfevents.*",
 )
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-EXTRA = ".extra"
-"""Marks a checkpoint, before it is written, as one that a run has only because it was stopped."""
+EXTRA = ".extra"  # marks a checkpoint, before it is written, as one that a run has only because it was stopped
 # Folders of unfinished work; after a kill the next run deletes them or restores their files
 SAVING = ".saving"
 PREVIOUS = ".previous_run"

@@ -19,8 +19,7 @@ from ..report.baselines import Baseline
 from ..run_folder.run import Run
 from ..trainer.trainer import RunTrainer
 
-Tokenizers = tuple[PreTrainedTokenizerBase, ...]
-"""Those of source and target; of models of images, none."""
+Tokenizers = tuple[PreTrainedTokenizerBase, ...]  # those of source and target; of models of images, none
 ACCELERATOR = 150  # processor cores that an accelerator stands for
 BFLOAT16 = "the device multiplies bfloat16 faster than float32"  # why a run computes in bfloat16
 

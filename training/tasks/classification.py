@@ -40,20 +40,14 @@ from ..training_arguments import EVALUATION, OUTPUT, SAMPLING_STRATEGIES, TRAINI
 from .base import Default, HardwareFacts, LengthRule, Tokenizers, TrainingTask
 from .problems import problem_of
 
-UNKNOWN_WORDS = 0.35
-"""Share of held-out words without which words are no good tokens."""
-CHARACTERS = ("character", "chinese_character")
-"""Algorithms of tokenizers without words."""
-VOCABULARY = {True: 20_000, False: 4_000}
-"""Largest vocabulary of words, and of characters."""
-LONG_TEXT = 100
-"""Mean words of texts of which half are enough to tell the class."""
+UNKNOWN_WORDS = 0.35  # share of held-out words without which words are no good tokens
+CHARACTERS = ("character", "chinese_character")  # algorithms of tokenizers without words
+VOCABULARY = {True: 20_000, False: 4_000}  # largest vocabulary of words, and of characters
+LONG_TEXT = 100  # mean words of texts of which half are enough to tell the class
 FEW_ROWS, FEW_HELD_OUT, MANY_CLASSES = 4_000, 2_000, 10
 """Training texts; validation texts below which the loss chooses the best checkpoint; classes."""
-STEPS = 1_000
-"""Steps after which a model of few classes is as good as it gets."""
-BIGRAMS = 2_000_000
-"""Training words from which on pairs of words have vectors of their own."""
+STEPS = 1_000  # steps after which a model of few classes is as good as it gets
+BIGRAMS = 2_000_000  # training words from which on pairs of words have vectors of their own
 TASKS_OF_TEXTS: tuple[TaskName, ...] = ("classification", "multi_label_classification", "regression")
 LENGTHS = LengthRule({"max_length": "texts"}, longest=1024, readable=512)
 

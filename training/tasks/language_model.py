@@ -53,8 +53,7 @@ from ..training_arguments import EPOCHS, EVALUATION, TRAINING, RunDefaults, best
 from .base import BFLOAT16, Default, HardwareFacts, Tokenizers, TrainingTask
 
 STREAMED = 100_000_000  # bytes of text that a stream is taken to have
-BYTES_PER_CORE_SECOND = 15_000
-"""Bytes of text that a processor core trains the smallest model on, in a second."""
+BYTES_PER_CORE_SECOND = 15_000  # bytes of text that a processor core trains the smallest model on, in a second
 # Hidden size, layers: the core-seconds and bytes of text from which on it is the better one. Ten minutes of two cores
 # are 1,200. The compute-optimal number of parameters grows with the root of the compute (Hoffmann et al. 2022), and
 # more of them than a text can determine memorize it.
