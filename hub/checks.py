@@ -136,7 +136,7 @@ def open_config(folder: Path) -> PreTrainedConfig:
 def check_unquantized(config: PreTrainedConfig) -> None:
     """Raise ValueError for the config of quantized weights, which are neither trained nor converted."""
     settings = getattr(config, "quantization_config", None)
-    if settings is not None:
+    if settings:
         method = settings.get("quant_method") if isinstance(settings, dict) else settings.quant_method
         raise ValueError(
             f"the weights are quantized (quant_method={str(method)!r}), which are neither trained nor converted: use "
