@@ -1,7 +1,6 @@
-"""Attention against loops over batch, heads and tokens, and through every interface of transformers."""
+"""Attention against a loop over heads, and through every interface of transformers."""
 
 import copy
-import math
 from typing import get_args
 
 import pytest
@@ -17,36 +16,28 @@ from .toys import KINDS, assert_close, inputs_of, name_of, shared_toy, sharpen, 
 B, T, S, D, H, G, K = 2, 5, 6, 24, 4, 2, 8
 
 
-def weighted(norm: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Each head normalized by the bare norm and multiplied by its own weight."""
-    heads = zip(x.split(K, dim=-1), norm.weight, strict=True)
-    return torch.cat([weight * norm.norm(head) for head, weight in heads], dim=-1)
+def normed(norm: torch.nn.Module, kind: str, states: torch.Tensor) -> torch.Tensor:
+    """Queries or keys (B, T, heads * K) normalized as `qk_norm` says."""
+    heads = states.unflatten(-1, (-1, K))
+    if kind == "each_head":  # the bare norm, and a weight of its own
+        return (norm.weight * norm.norm(heads)).flatten(2)
+    return {"none": lambda: states, "full": lambda: norm(states), "head": lambda: norm(heads).flatten(2)}[kind]()
 
 
 def naive_attention(module: Attention, x: torch.Tensor, y: torch.Tensor, causal: bool) -> torch.Tensor:
-    """Every query, head and row by itself: `softmax(q·k / √K) v`."""
+    """Every head by itself: `softmax(q·k / √K) v`."""
     scale, cap = module.config.attention_scale or K**-0.5, module.config.attn_logit_softcapping
-    queries, keys, values = module.q_proj(x), module.k_proj(y), module.v_proj(y)
-    if module.config.qk_norm == "full":
-        queries, keys = module.q_norm(queries), module.k_norm(keys)
-    if module.config.qk_norm == "head":
-        queries = torch.cat([module.q_norm(head) for head in queries.split(K, dim=-1)], dim=-1)
-        keys = torch.cat([module.k_norm(head) for head in keys.split(K, dim=-1)], dim=-1)
-    if module.config.qk_norm == "each_head":
-        queries, keys = weighted(module.q_norm, queries), weighted(module.k_norm, keys)
-    output = torch.zeros(x.shape[0], x.shape[1], H * K)
-    for b in range(x.shape[0]):
-        for h in range(H):
-            g = h // (H // G)  # this many query heads in a row share a key head
-            query, shared = slice(h * K, (h + 1) * K), slice(g * K, (g + 1) * K)
-            for t in range(x.shape[1]):
-                seen = t + 1 if causal else y.shape[1]
-                scores = [(queries[b, t, query] @ keys[b, s, shared]).item() * scale for s in range(seen)]
-                scores = scores if cap is None else [cap * math.tanh(score / cap) for score in scores]
-                total = sum(math.exp(score) for score in scores)
-                for s, score in enumerate(scores):
-                    output[b, t, query] += math.exp(score) / total * values[b, s, shared]
-    return module.o_proj(output)
+    queries = normed(module.q_norm, module.config.qk_norm, module.q_proj(x)).split(K, dim=-1)
+    keys = normed(module.k_norm, module.config.qk_norm, module.k_proj(y)).split(K, dim=-1)
+    values, outputs = module.v_proj(y).split(K, dim=-1), []
+    for h, query in enumerate(queries):
+        g = h // (H // G)  # this many query heads in a row share a key head
+        scores = query @ keys[g].mT * scale
+        scores = scores if cap is None else cap * (scores / cap).tanh()
+        if causal:
+            scores = scores.masked_fill(torch.ones_like(scores[0]).triu(1) == 1, -torch.inf)
+        outputs.append(scores.softmax(-1) @ values[g])
+    return module.o_proj(torch.cat(outputs, dim=-1))
 
 
 NORMED = [{"qk_norm": qk, "norm": norm} for qk in get_args(options.QueryKeyNorm) for norm in get_args(options.Norm)]
@@ -118,34 +109,18 @@ def test_attention_functions_with_a_window_of_their_own_are_told_it(kind, window
 
 
 def test_cross_attention_has_no_rotation():
-    inputs = inputs_of("encoder_decoder", batch=1)
-    model = shared_toy("encoder_decoder", {"position_embedding_type": "rotary"})
-    seen = []
-    hook = model.model.decoder.layers[0].cross_attn.register_forward_hook(
-        lambda module, args, kwargs, output: seen.append((kwargs, output[0])), with_kwargs=True
+    model, seen = shared_toy("encoder_decoder", {"position_embedding_type": "rotary"}), []
+    attention = model.model.decoder.layers[0].cross_attn
+    hook = attention.register_forward_hook(
+        lambda module, args, kwargs, output: seen.append((args[0], kwargs["key_value_states"], output[0])),
+        with_kwargs=True,
     )
-    model(**inputs)
+    model(**inputs_of("encoder_decoder", batch=1))
     hook.remove()
-    kwargs, output = seen[0]
-    states = kwargs["key_value_states"]
-    layer = model.model.decoder.layers[0]
+    ((x, states, output),) = seen
     plain = CrossAttention(model.config, 0, False, no_rotation).eval().double()
-    plain.load_state_dict(layer.cross_attn.state_dict())
-    x = []
-    hook = layer.cross_attn.register_forward_pre_hook(lambda module, args: x.append(args[0]))
-    model(**inputs)
-    hook.remove()
-    assert_close(output, plain(x[0], key_value_states=states)[0], "output")
-
-
-def test_the_position_bias_is_added_to_the_scores():
-    module = Attention(toy_config("decoder"), 0, False, no_rotation).eval()
-    query, key, value = torch.randn(B, H, T, K), torch.randn(B, G, S, K), torch.randn(B, G, S, K)
-    bias = torch.randn(1, H, T, S)
-    output, probabilities = eager_attention(module, query, key, value, None, scaling=0.3, position_bias=bias)
-    scores = query @ key.repeat_interleave(2, 1).transpose(2, 3) * 0.3 + bias
-    assert_close(probabilities, scores.softmax(-1), "probabilities")
-    assert_close(output, (scores.softmax(-1) @ value.repeat_interleave(2, 1)).transpose(1, 2), "output")
+    plain.load_state_dict(attention.state_dict())
+    assert_close(output, plain(x, key_value_states=states)[0], "output")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,8 +12,10 @@ from safetensors.torch import load_file
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageClassification,
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
+    AutoModelForPreTraining,
     AutoModelForQuestionAnswering,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
@@ -25,15 +27,20 @@ import vanillaformer
 from vanillaformer import (
     VanillaDecoderForSequenceClassification,
     VanillaEncoderForMultipleChoice,
+    VanillaEncoderForPreTraining,
     VanillaEncoderForQuestionAnswering,
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
 )
 from vanillaformer.modeling.auto import AUTO_CLASSES
 
-from .toys import KINDS, assert_close, every_value, inputs_of, position_choices, shared_toy, toy, toys
+from .axes import cover, is_allowed, single_values
+from .toys import KINDS, assert_close, every_value, inputs_of, over, position_choices, shared_toy, toy
 
-AUTO = {"encoder_decoder": AutoModelForSeq2SeqLM, "decoder": AutoModelForCausalLM, "encoder": AutoModelForMaskedLM}
+AUTO = {
+    "encoder_decoder": AutoModelForSeq2SeqLM, "decoder": AutoModelForCausalLM, "encoder": AutoModelForMaskedLM,
+    "image_encoder": AutoModelForImageClassification,
+}  # fmt: skip
 CLASSIFIERS = [
     ("decoder", VanillaDecoderForSequenceClassification, AutoModelForSequenceClassification),
     ("encoder", VanillaEncoderForSequenceClassification, AutoModelForSequenceClassification),
@@ -61,7 +68,10 @@ def assert_nothing_lost(info: dict) -> None:
         assert not info[kind], f"{kind}: {info[kind]}"
 
 
-@toys(times=3)
+IMAGES = [fields for fields in single_values("image_encoder") if is_allowed("image_encoder", fields)]
+
+
+@over({kind: cover(kind, times=3) for kind in KINDS} | {"image_encoder": IMAGES[::5]})
 def test_saved_and_loaded_a_model_is_bit_equal(kind, overrides, tmp_path):
     model = copy.deepcopy(shared_toy(kind, overrides)).float()
     model.save_pretrained(tmp_path)
@@ -71,13 +81,16 @@ def test_saved_and_loaded_a_model_is_bit_equal(kind, overrides, tmp_path):
     assert loaded.config.to_dict() | {"_name_or_path": "", "dtype": ""} == model.config.to_dict() | {
         "_name_or_path": "", "dtype": ""
     }  # fmt: skip
-    inputs = inputs_of(kind)
+    inputs = inputs_of(kind, config=model.config)
     with torch.no_grad():  # sdpa has another kernel for a position bias that is trained
         assert torch.equal(loaded.eval()(**inputs).logits, model(**inputs).logits)
 
 
-@pytest.mark.parametrize(("kind", "model_class", "auto_class"), CLASSIFIERS)
-def test_a_classifier_is_bit_equal_too(kind, model_class, auto_class, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "model_class", "auto_class"),
+    [*CLASSIFIERS, ("encoder", VanillaEncoderForPreTraining, AutoModelForPreTraining)],
+)
+def test_other_heads_are_bit_equal_too(kind, model_class, auto_class, tmp_path):
     model = toy(kind, model_class, num_labels=5)
     model.save_pretrained(tmp_path)
     loaded, info = auto_class.from_pretrained(tmp_path, output_loading_info=True)
@@ -108,6 +121,9 @@ def test_the_bare_model_takes_its_part_of_a_checkpoint_and_back(kind, tmp_path):
     assert_same_tensors(dict(again.model.named_parameters()), dict(bare.named_parameters()))
 
 
+SHARED = {"decoder_vocab_size": 37, "share_encoder_decoder_embeddings": True}
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "absent"),
     [
@@ -116,16 +132,8 @@ def test_the_bare_model_takes_its_part_of_a_checkpoint_and_back(kind, tmp_path):
         ("encoder", {}, {"lm_head.weight"}),
         ("encoder_decoder", {}, {"lm_head.weight"}),
         ("encoder_decoder", {"tie_word_embeddings": False}, set()),
-        (
-            "encoder_decoder",
-            {"decoder_vocab_size": 37, "share_encoder_decoder_embeddings": True},
-            {"lm_head.weight", "model.decoder.embed_tokens.weight"},
-        ),
-        (
-            "encoder_decoder",
-            {"decoder_vocab_size": 37, "share_encoder_decoder_embeddings": True, "tie_word_embeddings": False},
-            {"model.decoder.embed_tokens.weight"},
-        ),
+        ("encoder_decoder", SHARED, {"lm_head.weight", "model.decoder.embed_tokens.weight"}),
+        ("encoder_decoder", SHARED | {"tie_word_embeddings": False}, {"model.decoder.embed_tokens.weight"}),
     ],
 )
 def test_a_file_holds_each_tensor_once_and_no_buffer(kind, fields, absent, tmp_path):
@@ -134,17 +142,6 @@ def test_a_file_holds_each_tensor_once_and_no_buffer(kind, fields, absent, tmp_p
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         stored = set(file.keys())
     assert stored == set(dict(model.named_parameters(remove_duplicate=False))) - absent
-
-
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "separate"])
-def test_which_tables_are_one_tensor_after_loading(shared, tied, tmp_path):
-    fields = {"share_encoder_decoder_embeddings": shared, "tie_word_embeddings": tied}
-    toy("encoder_decoder", **fields, decoder_vocab_size=37 if shared else 29).save_pretrained(tmp_path)
-    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    source, target = model.model.encoder.embed_tokens.weight, model.model.decoder.embed_tokens.weight
-    assert (source is target) is shared
-    assert (model.lm_head.weight is target) is tied
 
 
 @every_value()
@@ -181,33 +178,6 @@ def test_loaded_in_half_precision_it_stays_near(kind, positions, dtype, tmp_path
     logits = loaded(**inputs).logits
     assert logits.dtype == dtype
     assert_close(logits, model(**inputs).logits, "half precision", 0.1 if dtype == torch.bfloat16 else 0.02)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_far_rotary_positions_keep_their_precision_in_bfloat16(kind, tmp_path):
-    """Frequencies rounded to bfloat16 turn by quite another angle a few hundred positions on."""
-    toy(kind, position_embedding_type="rotary", max_position_embeddings=4096).save_pretrained(tmp_path)
-    exact = AUTO[kind].from_pretrained(tmp_path)
-    loaded = AUTO[kind].from_pretrained(tmp_path, dtype=torch.bfloat16)
-    positions = torch.tensor([[3000, 4000]])
-    stacks = [module for module in exact.modules() if hasattr(module, "embeddings")]
-    others = [module for module in loaded.modules() if hasattr(module, "embeddings")]
-    assert stacks
-    for one, other in zip(stacks, others):
-        expected = one.embeddings.positions.position_embeddings(torch.zeros(1), positions)["full_attention"]
-        rounded = other.embeddings.positions.position_embeddings(torch.zeros(1, dtype=torch.bfloat16), positions)[
-            "full_attention"
-        ]
-        assert_close(torch.stack(rounded), torch.stack(expected), "rotation", 0.005)
-
-
-def test_shards_are_put_together_again(tmp_path):
-    model = toy("encoder_decoder")
-    model.save_pretrained(tmp_path, max_shard_size="20KB")
-    assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    loaded, info = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert_nothing_lost(info)
-    assert_same_model(loaded, model)
 
 
 def test_a_missing_tensor_is_reported_and_drawn_afresh(tmp_path):

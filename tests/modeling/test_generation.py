@@ -135,24 +135,18 @@ def test_sampling_follows_its_seed(kind):
 
 
 @every_generator
-@pytest.mark.parametrize("helper", ["itself", "another"])
+@pytest.mark.parametrize("helper", ["itself", "another", "its first layer"])
 def test_assisted_generation_is_greedy_search(kind, helper):
-    """A good assistant and a bad one: accepted and rejected drafts, so that the cache is cut back."""
-    model = toy(kind)
-    assistant = model if helper == "itself" else toy(kind, num_hidden_layers=1)
-    if helper == "another":
-        sharpen(assistant, seed=11)
-    prompts = prompt_of(kind, batch=1)
+    """A good assistant and bad ones: accepted and rejected drafts, so that the cache is cut back."""
+    model, prompts = toy(kind), prompt_of(kind, batch=1)
+    another = sharpen(toy(kind, num_hidden_layers=1), seed=11)
+    help_of = {
+        "itself": {"assistant_model": model},
+        "another": {"assistant_model": another},
+        "its first layer": {"assistant_early_exit": 1},
+    }
     greedy = model.generate(**prompts, **GREEDY)
-    assert torch.equal(model.generate(**prompts, **GREEDY, assistant_model=assistant), greedy)
-
-
-@every_generator
-def test_drafts_of_the_first_layer_are_greedy_search(kind):
-    model = toy(kind)
-    prompts = prompt_of(kind, batch=1)
-    greedy = model.generate(**prompts, **GREEDY)
-    for options in ({"assistant_early_exit": 1}, {}):
+    for options in (help_of[helper], {}):
         assert torch.equal(model.generate(**prompts, **GREEDY, **options), greedy)
         assert model.config.num_hidden_layers == 2
 
@@ -204,13 +198,14 @@ def test_prompt_lookup_is_greedy_search(kind, seed):
 
 
 @toys(*GENERATORS, times=1)
-def test_a_static_cache_gives_what_a_dynamic_one_gives(kind, overrides):
+def test_with_a_static_cache_or_without_any_the_tokens_are_those_of_a_dynamic_one(kind, overrides):
     model, prompts = shared_toy(kind, overrides), prompt_of(kind)
     settings = GREEDY | {"return_dict_in_generate": True, "output_logits": True}
-    dynamic = model.generate(**prompts, **settings)
-    static = model.generate(**prompts, **settings, cache_implementation="static")
-    assert torch.equal(static.sequences, dynamic.sequences)
-    assert_close(torch.stack(static.logits), torch.stack(dynamic.logits), "logits")
+    dynamic = model.generate(**prompts, **settings, use_cache=True)
+    for other in ({"cache_implementation": "static"}, {"use_cache": False}):
+        found = model.generate(**prompts, **settings, **other)
+        assert torch.equal(found.sequences, dynamic.sequences)
+        assert_close(torch.stack(found.logits), torch.stack(dynamic.logits), f"logits with {other}")
 
 
 def test_a_static_cache_filled_by_hand_gives_the_logits_of_the_full_pass():
@@ -220,14 +215,6 @@ def test_a_static_cache_filled_by_hand_gives_the_logits_of_the_full_pass():
     cache = StaticCache(config=model.config, max_cache_len=12)
     logits = [model(ids[:, start:end], past_key_values=cache).logits for start, end in ((0, 4), (4, 6), (6, 7))]
     assert_close(torch.cat(logits, dim=1), full, "logits")
-
-
-@toys(*GENERATORS, times=2)
-def test_without_a_cache_the_tokens_are_the_same(kind, overrides):
-    model, prompts = shared_toy(kind, overrides), prompt_of(kind)
-    assert torch.equal(
-        model.generate(**prompts, **GREEDY, use_cache=False), model.generate(**prompts, **GREEDY, use_cache=True)
-    )
 
 
 @every_generator
@@ -247,16 +234,6 @@ def test_generation_goes_on_from_a_cache(kind, implementation):
     assert torch.equal(rest, whole)
 
 
-def test_the_keys_and_values_of_the_source_are_computed_once():
-    model, source = toy("encoder_decoder"), tokens(2, 6)
-    calls = []
-    attention = model.model.decoder.layers[0].cross_attn
-    attention.k_proj.register_forward_hook(lambda *args: calls.append(1))
-    attention.q_proj.register_forward_hook(lambda *args: calls.append(0))
-    model.generate(source, attention_mask=torch.ones_like(source), min_new_tokens=5, max_new_tokens=5, do_sample=False)
-    assert (calls.count(1), calls.count(0)) == (1, 5)
-
-
 class Recorded(LogitsProcessor):
     """Keeps the scores of each step."""
 
@@ -268,14 +245,10 @@ class Recorded(LogitsProcessor):
         return scores
 
 
-SEVERAL = [
-    {"num_beams": 3},
-    {"num_beams": 4, "num_return_sequences": 2},
-    {"do_sample": True, "num_return_sequences": 3},
-]
-
-
-@pytest.mark.parametrize("how", SEVERAL)
+@pytest.mark.parametrize(
+    "how",
+    [{"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 3}],
+)
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_outputs_of_a_source_share_its_keys_and_values(implementation, how, monkeypatch):
     model, prompts = toy("encoder_decoder").double(), prompt_of("encoder_decoder")
@@ -392,23 +365,17 @@ def test_a_cache_that_was_reset_takes_another_source():
         cache.reset()
 
 
-def test_a_decoder_generates_from_vectors():
-    model, prompts = shared_toy("decoder", {}), prompt_of("decoder")
-    expected = model.generate(**prompts, **GREEDY | {"no_repeat_ngram_size": 0})[:, 7:]
+@every_generator
+def test_tokens_are_the_same_from_vectors_and_from_encoder_outputs(kind):
+    model, prompts = shared_toy(kind, {}), prompt_of(kind)
+    settings = {"do_sample": False, "max_new_tokens": NEW, "attention_mask": prompts["attention_mask"]}
+    expected = model.generate(prompts["input_ids"], **settings)
     vectors = model.get_input_embeddings()(prompts["input_ids"])
-    output = model.generate(
-        inputs_embeds=vectors, attention_mask=prompts["attention_mask"], **GREEDY | {"no_repeat_ngram_size": 0}
-    )
-    assert torch.equal(output, expected)
-
-
-def test_an_encoder_decoder_generates_from_vectors_and_from_encoder_outputs():
-    model, prompts = shared_toy("encoder_decoder", {}), prompt_of("encoder_decoder")
-    expected, mask = model.generate(**prompts, **GREEDY), prompts["attention_mask"]
-    vectors = model.get_input_embeddings()(prompts["input_ids"])
-    assert torch.equal(model.generate(inputs_embeds=vectors, attention_mask=mask, **GREEDY), expected)
-    encoded = model.get_encoder()(**prompts)
-    assert torch.equal(model.generate(encoder_outputs=encoded, attention_mask=mask, **GREEDY), expected)
+    without_prompt = expected[:, 7:] if kind == "decoder" else expected
+    assert torch.equal(model.generate(inputs_embeds=vectors, **settings), without_prompt)
+    if kind == "encoder_decoder":
+        encoded = model.get_encoder()(**prompts)
+        assert torch.equal(model.generate(encoder_outputs=encoded, **settings), expected)
 
 
 def test_a_four_dimensional_mask_is_used_as_it_is():

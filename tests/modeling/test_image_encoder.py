@@ -1,12 +1,10 @@
 """Image models by properties that need no reference; conversion/test_parity.py has native ones, same weights."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from torch import nn
 
 from vanillaformer import (
     VanillaImageEncoderConfig,
@@ -17,8 +15,8 @@ from vanillaformer import (
 from vanillaformer.modeling.parts.grid_positions import Grid, axial_angles, relative_index
 from vanillaformer.modeling.parts.windows import Windows, stage_windows
 
-from .axes import is_allowed, mixture, single_values
-from .toys import assert_close, attending, name_of, pixels, plain_flex_attention, toy, ways_to_attend
+from .axes import PATCHES_ONLY, is_allowed, mixture, single_values
+from .toys import IMAGE_SHAPES, assert_close, attending, pixels, plain_flex_attention, toy, ways_to_attend
 
 KIND = "image_encoder"
 IMAGE = {"image_size": 12, "patch_size": 4, "num_channels": 2, "num_labels": 5}
@@ -88,16 +86,6 @@ def test_every_choice_attends_alike_and_a_batch_is_its_images(overrides):
     for implementation in ways_to_attend(model, "sdpa"):
         with torch.no_grad(), attending(model, implementation):
             assert_close(model(images).logits, batch.logits, implementation)
-
-
-@pytest.mark.parametrize("overrides", TOYS[::5], ids=name_of)
-def test_a_saved_model_is_the_same(overrides, tmp_path):
-    model = toy(KIND, **overrides)
-    model.save_pretrained(tmp_path)
-    again = type(model).from_pretrained(tmp_path)
-    images = pixels(2, *(side * model.config.patch_size for side in model.config.grid), model.config.num_channels)
-    assert again.config.to_diff_dict() == model.config.to_diff_dict()
-    assert torch.equal(again(images).logits, model(images).logits)
 
 
 def test_masked_patches_and_tokens_have_no_influence():
@@ -182,78 +170,8 @@ def test_a_masked_image_model_becomes_a_classifier(tmp_path):
     assert torch.isfinite(model.eval()(pixels()).logits).all()
 
 
-# --------------------------------------------------------------------------------------------------- training
-SHAPES: dict[str, dict[str, Any]] = {
-    "vit": {},
-    "swin": {
-        "image_size": [20, 28],  # windows of 3 by 3 do not divide its 5 by 7 patches
-        "depths": [2, 1],
-        "num_hidden_layers": 3,
-        "window_size": 3,
-        "position_embedding_type": "window_relative",
-        "use_cls_token": False,
-        "image_pooling": "mean",
-        "patch_norm": True,
-    },
-    "dinov2": {
-        "layer_scale_init_value": 0.5,
-        "image_pooling": "first_and_mean",
-        "num_register_tokens": 2,
-        "feed_forward": "gated",
-        "hidden_act": "silu",
-    },
-}
-every_shape = pytest.mark.parametrize("shape", SHAPES)
-LABELS = torch.tensor([1, 0, 2])
-
-
-def model_and_images(shape: str) -> tuple[nn.Module, torch.Tensor]:
-    model = toy(KIND, num_labels=3, **SHAPES[shape]).double()
-    height, width = (side * model.config.patch_size for side in model.config.grid)
-    return model, pixels(3, height, width).double()
-
-
-def values(model: nn.Module, run: Any, images: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Logits and gradients by `run`, a form of `model`."""
-    model.zero_grad()
-    outputs = run(images, labels=LABELS)
-    outputs.loss.backward()
-    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-    return {"logits": outputs.logits} | gradients
-
-
-def assert_same(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    for name, value in expected.items():
-        if not name.endswith("k_proj.bias"):  # nothing but rounding: softmax ignores it
-            assert_close(actual[name], value, name, 1e-12)
-
-
-@every_shape
-def test_a_model_compiles_into_one_graph(shape):
-    model, images = model_and_images(shape)
-    torch.compiler.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    assert_same(values(model, compiled, images), values(model, model, images))
-    torch.compiler.reset()
-
-
-@every_shape
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_gradient_checkpointing_changes_no_gradient(shape, reentrant):
-    model, images = model_and_images(shape)
-    model.train()
-    runs: list[int] = []
-    model.model.layers[-1].mlp.register_forward_pre_hook(lambda *args: runs.append(1))
-    expected = values(model, model, images)
-    assert len(runs) == 1
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
-    actual = values(model, model, images)
-    assert len(runs) == 3, "nothing was recomputed"
-    assert_same(actual, expected)
-
-
 def test_parallel_plans_name_what_a_model_has():
-    vit, swin = (model_and_images(shape)[0].model for shape in ("vit", "swin"))
+    vit, swin = (toy(KIND, **IMAGE_SHAPES[shape]).model for shape in ("vit", "swin"))
     assert vit.fsdp_plan.keys() == {"layers.*", "norm"}
     assert swin.fsdp_plan.keys() == {"layers.*", "merges.*", "norm"}
     feed_forward = {"layers.*.mlp.up_proj", "layers.*.mlp.down_proj"}
@@ -262,7 +180,6 @@ def test_parallel_plans_name_what_a_model_has():
 
 
 # ------------------------------------------------------------------------------------------- windows, stages and grids
-PATCHES_ONLY = {"use_cls_token": False, "image_pooling": "mean"}
 SWIN = {**PATCHES_ONLY, "window_size": 2, "position_embedding_type": "window_relative"}
 
 
@@ -412,10 +329,3 @@ def test_a_config_error_names_the_field_the_value_and_what_is_allowed(fields, pa
         VanillaImageEncoderConfig(**fields)
     for part in parts:
         assert part in str(info.value), f"{part!r} is missing from: {info.value}"
-
-
-def test_two_dimensional_positions_are_for_images():
-    from vanillaformer import VanillaEncoderConfig
-
-    with pytest.raises(StrictDataclassError, match="rotary_2d"):
-        VanillaEncoderConfig(position_embedding_type="rotary_2d")

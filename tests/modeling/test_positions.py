@@ -14,7 +14,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from vanillaformer.configuration import options
 from vanillaformer.modeling.parts.position_schemes import build_positions, build_rotate
-from vanillaformer.modeling.parts.positions import NoPositions, RelativePositions, no_rotation
+from vanillaformer.modeling.parts.positions import NoPositions, RelativePositions
 
 from .toys import KINDS, assert_close, inputs_of, shared_toy, sharpen, tokens, toy, toy_config
 
@@ -38,8 +38,9 @@ def turned(x: torch.Tensor, position_ids: torch.Tensor, layer: int = 0, **overri
 
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
 def test_the_sinusoidal_table_is_the_papers_formula(layout):
-    table = scheme("sinusoidal", sinusoidal_layout=layout).table
-    for position in (0, 1, 7, 23):
+    """Also far out, where the angle computed in float32 would be wrong in the third digit."""
+    table = scheme("sinusoidal", sinusoidal_layout=layout, max_position_embeddings=100_001).table
+    for position in (0, 1, 7, 23, 100_000):
         for i in range(12):
             angle = position / 10000 ** (2 * i / 24)
             sine, cosine = (2 * i, 2 * i + 1) if layout == "interleaved" else (i, 12 + i)
@@ -47,27 +48,14 @@ def test_the_sinusoidal_table_is_the_papers_formula(layout):
             assert table[position, cosine].item() == pytest.approx(math.cos(angle), abs=1e-6)
 
 
-def test_the_sinusoidal_table_is_exact_far_out():
-    """In float32 the angle of position 100000 would be wrong in the third digit."""
-    table = scheme("sinusoidal", max_position_embeddings=100_001).table
-    assert table[100_000, 2].item() == pytest.approx(math.sin(100_000 / 10000 ** (2 / 24)), abs=1e-6)
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_a_table_is_added_row_by_row(name):
-    positions = scheme(name)
-    table = positions.table if name == "sinusoidal" else positions.embed_positions.weight
-    x, position_ids = torch.randn(2, 3, 24), torch.tensor([[0, 5, 2], [7, 7, 1]])
-    assert torch.equal(positions.embed(x, position_ids), x + table[position_ids])
-
-
 @pytest.mark.parametrize("name", TABLES)
 def test_an_offset_leaves_out_the_first_rows_and_none_at_the_end(name):
-    positions, x = scheme(name, position_offset=2), torch.zeros(1, 24, 24)
+    positions, x = scheme(name, position_offset=2), torch.randn(1, 24, 24)
     longer = scheme(name, max_position_embeddings=26)
     table = positions.embed_positions.weight if name == "learned" else longer.table
     assert table.shape == (26, 24)
-    assert torch.equal(positions.embed(x, torch.arange(24)[None]), table[None, 2:])
+    order = torch.randperm(24)
+    assert torch.equal(positions.embed(x, order[None]), x + table[order + 2])
     with pytest.raises(ValueError, match="max_position_embeddings=24"):
         positions.embed(x, torch.arange(1, 25)[None])
 
@@ -88,12 +76,6 @@ def test_layers_of_two_types_can_have_two_bases_or_no_rotation():
     some = {"full_attention": None, "sliding_attention": {"rope_theta": 7.0}}
     assert torch.equal(turned(x, position_ids, 0, **WINDOWED, rope_parameters=some), x)
     assert torch.equal(turned(x, position_ids, 1, **WINDOWED, rope_parameters=some), actual)
-
-
-def test_a_pattern_says_which_layers_turn():
-    x, position_ids = torch.randn(1, 4, 5, 8), torch.arange(5).unsqueeze(0)
-    assert torch.equal(turned(x, position_ids, 1, rotary_layers=[True, False]), x)
-    assert torch.equal(turned(x, position_ids, 0, rotary_layers=[True, False]), turned(x, position_ids))
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 7, 8, 12, 20])
@@ -200,17 +182,6 @@ def test_scaled_rotary_positions_are_llamas(rope):
         assert scaled is (rope["rope_type"] != "dynamic" or length == 60), f"length {length}"
 
 
-def test_no_positions_leave_everything_alone():
-    positions, x = scheme("none"), torch.randn(2, 3, 24)
-    q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 3, 8)
-    position_ids = torch.arange(3).unsqueeze(0)
-    assert positions.embed(x, position_ids) is x
-    assert positions.position_embeddings(x, position_ids) == {}
-    assert build_rotate(toy_config("decoder", position_embedding_type="none"), 0) is no_rotation
-    assert no_rotation(q, k, None) == (q, k)
-    assert not positions.state_dict()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("name", "knows_order"), [(name, name != "none") for name in get_args(options.PositionEmbedding)]
@@ -233,26 +204,6 @@ def test_an_encoder_tells_the_order_of_its_tokens_only_by_its_positions(kind, na
     assert same is not bool(knows_order)
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_a_given_position_beyond_the_table_is_refused(name):
-    model = shared_toy("decoder", {"position_embedding_type": name})
-    with pytest.raises(ValueError, match="max_position_embeddings=24"):
-        model(tokens(1, 2), position_ids=torch.tensor([[23, 24]]))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_slopes_stay_float32_in_a_model_loaded_in_another_type(kind, tmp_path):
-    model = toy(kind, position_embedding_type="alibi", num_attention_heads=6, num_key_value_heads=6)
-    model.save_pretrained(tmp_path)
-    loaded = type(model).from_pretrained(tmp_path, dtype=torch.bfloat16)
-    slopes = {name: buffer for name, buffer in loaded.named_buffers() if name.endswith("slopes")}
-    assert len(slopes) == 1 + (kind == "encoder_decoder")
-    for name, buffer in model.named_buffers():
-        if name in slopes:
-            assert slopes[name].dtype == torch.float32
-            assert torch.equal(slopes[name], buffer)
-
-
 FIXED: dict[str, dict[str, Any]] = {
     "rotary": {},
     "scaled rotary": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}},
@@ -264,17 +215,23 @@ FIXED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", FIXED)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_casting_a_model_rounds_its_weights_and_no_position(name, dtype):
-    model = toy("decoder", **{"max_position_embeddings": 40, "position_embedding_type": "rotary"} | FIXED[name])
-    ids = tokens(1, 40)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_cast_or_loaded_in_another_type_has_rounded_weights_and_exact_positions(kind, name, dtype, tmp_path):
+    """Frequencies or slopes rounded to bfloat16 are quite other ones a few hundred positions on."""
+    model = toy(kind, **{"max_position_embeddings": 40, "position_embedding_type": "rotary"} | FIXED[name])
+    inputs = inputs_of(kind, batch=1, length=40)
     rounded = copy.deepcopy(model)
     for parameter in rounded.parameters():
         parameter.data = parameter.data.to(dtype).float()
-    there = copy.deepcopy(model).to(dtype)
-    tables = [value for value in there.buffers() if value.is_floating_point()]
-    assert tables
-    for ours, exact in zip(tables, (value for value in model.buffers() if value.is_floating_point()), strict=True):
-        assert torch.equal(ours, exact)
-    assert torch.equal(there.float()(ids).logits, rounded(ids).logits)
+    model.save_pretrained(tmp_path)
+    for there in (copy.deepcopy(model).to(dtype), type(model).from_pretrained(tmp_path, dtype=dtype)):
+        tables = [value for value in there.buffers() if value.is_floating_point()]
+        assert tables
+        exact = [value for value in model.buffers() if value.is_floating_point()]
+        for ours, theirs in zip(tables, exact, strict=True):
+            assert ours.dtype == torch.float32
+            assert torch.equal(ours, theirs)
+        assert {parameter.dtype for parameter in there.parameters()} == {dtype}
+        assert torch.equal(there.float().eval()(**inputs).logits, rounded(**inputs).logits)
     moved = copy.deepcopy(model).to(dtype).to("meta")
     assert all(value.device.type == "meta" for value in moved.buffers())

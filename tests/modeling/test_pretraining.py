@@ -8,8 +8,6 @@ from transformers import (
     AutoModelForPreTraining,
     AutoModelForSequenceClassification,
     PreTrainedModel,
-    Trainer,
-    TrainingArguments,
 )
 from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 
@@ -20,7 +18,7 @@ from vanillaformer import (
 )
 from vanillaformer.modeling.encoder import PreTrainingOutput
 
-from .toys import assert_close, inputs_of, labels_of, tokens, toy
+from .toys import assert_close, inputs_of, labels_of, step_of_trainer, tokens, toy
 
 PAIRS = torch.tensor([1, 0, 1])
 
@@ -85,36 +83,21 @@ def test_the_pair_is_judged_as_a_classifier_of_two_classes_would(fields, tmp_pat
 
 
 # ------------------------------------------------------------------------------------------------- accumulation
-def step(rows: list[dict], size: int, folder) -> torch.Tensor:
-    """What one step of plain gradient descent over all rows, in batches of `size`, changes."""
-    model = pretraining().train()
-    arguments = TrainingArguments(
-        folder, per_device_train_batch_size=size, gradient_accumulation_steps=len(rows) // size, max_steps=1,
-        optim="sgd", learning_rate=1.0, lr_scheduler_type="constant", max_grad_norm=0.0, report_to="none",
-        use_cpu=True, save_strategy="no", disable_tqdm=True, logging_strategy="no", remove_unused_columns=False,
-        train_sampling_strategy="sequential",
-    )  # fmt: skip
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    Trainer(model, arguments, train_dataset=rows).train()
-    return torch.cat([(value - before[key]).flatten() for key, value in model.state_dict().items()])
 
 
-def rows_with(masked: list[int]) -> list[dict]:
+def rows_with(masked: list[int]) -> dict[str, torch.Tensor]:
     """Rows with so many masked tokens each."""
     ids, labels = tokens(len(masked), 7), tokens(len(masked), 7, seed=4)
     for row, count in enumerate(masked):
         labels[row, count:] = -100
-    pairs = [row % 3 % 2 for row in range(len(masked))]
-    return [
-        {"input_ids": ids[row], "labels": labels[row], "next_sentence_label": torch.tensor(pairs[row])}
-        for row in range(len(masked))
-    ]
+    return {"input_ids": ids, "labels": labels, "next_sentence_label": torch.arange(len(masked)) % 3 % 2}
 
 
 @pytest.mark.parametrize("masked", [[3, 3, 3, 3], [5, 1, 2, 4]], ids=["alike", "alike in each batch"])
 def test_accumulated_gradients_are_those_of_one_batch(masked, tmp_path):
     rows = rows_with(masked)
-    assert_close(step(rows, 2, tmp_path), step(rows, 4, tmp_path), "step", 1e-4)
+    halves, whole = (step_of_trainer(pretraining(), rows, size, tmp_path) for size in (2, 4))
+    assert_close(halves, whole, "step", 1e-4)
 
 
 def test_batches_with_more_masked_tokens_count_more_for_the_pairs(tmp_path):
@@ -122,13 +105,9 @@ def test_batches_with_more_masked_tokens_count_more_for_the_pairs(tmp_path):
     rows = rows_with([6, 6, 2, 2])
     model = pretraining()
     for first, share in ((0, 0.75), (2, 0.25)):
-        batch = {key: torch.stack([row[key] for row in rows[first : first + 2]]) for key in rows[0]}
-        (share * model(**batch).loss).backward()
+        (share * model(**{key: value[first : first + 2] for key, value in rows.items()}).loss).backward()
     expected = torch.cat([-p.grad.flatten() for p in model.parameters()])
-    moved = step(rows, 2, tmp_path)
-    state = model.state_dict()  # the tied output layer comes twice
-    parts = dict(zip(state, moved.split([value.numel() for value in state.values()])))
-    assert_close(torch.cat([parts[name] for name, _ in model.named_parameters()]), expected, "step", 1e-4)
+    assert_close(step_of_trainer(pretraining(), rows, 2, tmp_path), expected, "step", 1e-4)
 
 
 def test_it_compiles_into_one_graph():
@@ -156,16 +135,6 @@ def assert_holds(model: PreTrainedModel, expected: dict[str, torch.Tensor]) -> N
     assert len(expected) > 10
     for name, value in expected.items():
         assert torch.equal(state[name], value), f"{name} is not what was saved"
-
-
-def test_saved_and_loaded_it_is_bit_equal(tmp_path):
-    model = pretraining()
-    model.save_pretrained(tmp_path)
-    loaded, info = AutoModelForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
-    assert type(loaded) is VanillaEncoderForPreTraining
-    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert_holds(loaded, dict(model.state_dict()))
-    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
 
 
 def test_a_masked_language_model_takes_all_it_has(tmp_path):

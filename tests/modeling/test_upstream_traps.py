@@ -15,13 +15,13 @@ from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from transformers import AttentionInterface, AttentionMaskInterface, Trainer, TrainingArguments
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForSeq2SeqLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from vanillaformer.configuration import options, preset
 
-from .toys import ALL_KINDS, KINDS, assert_close, inputs_of, labels_of, toy
+from .toys import ALL_KINDS, KINDS, assert_close, inputs_of, labels_of, step_of_trainer, toy
 
 INITIALIZATIONS = [{"initialization": name} for name in get_args(options.Initialization)]
 INITIALIZATIONS += [{"norm_placement": "admin"}, *({"norm_placement": "no_norm", **one} for one in INITIALIZATIONS)]
@@ -62,6 +62,7 @@ def test_loading_keeps_every_weight_whatever_initializes_it(kind: str, way: str,
     assert len(models) > (2 if way == "plain" and kind in KINDS else 0)
     for number, model in enumerate(models):
         numbered(model).save_pretrained(tmp_path / str(number), **saving)  # type: ignore[operator]
+        assert (len(list((tmp_path / str(number)).glob("*.safetensors"))) > 1) == (way == "shards")
         with torch.random.fork_rng():
             loaded = type(model).from_pretrained(tmp_path / str(number), **loading)
         found = dict(loaded.named_parameters())
@@ -95,20 +96,7 @@ def test_ragged_rows_accumulated_by_transformers_trainer(kind: str, smoothing: f
     """transformers#47688: a loss that takes the number of targets without dividing by it; rows of other lengths."""
     inputs = inputs_of(kind, batch=4) | {"labels": labels_of(kind, batch=4)}
     inputs["labels"][:2, 1:] = -100
-    rows = [{key: value[row] for key, value in inputs.items()} for row in range(4)]
-    trainer_class = transformers.Seq2SeqTrainer if kind == "encoder_decoder" else Trainer
-    arguments = transformers.Seq2SeqTrainingArguments if kind == "encoder_decoder" else TrainingArguments
-    moved = []
-    for size in (4, 1):
-        model = toy(kind).train()
-        before = torch.cat([weight.detach().flatten().clone() for weight in model.parameters()])
-        trainer_class(model, arguments(
-            str(tmp_path), per_device_train_batch_size=size, gradient_accumulation_steps=4 // size, max_steps=1,
-            optim="sgd", learning_rate=1.0, lr_scheduler_type="constant", max_grad_norm=0.0, report_to="none",
-            use_cpu=True, save_strategy="no", disable_tqdm=True, label_smoothing_factor=smoothing,
-            remove_unused_columns=False,
-        ), train_dataset=rows).train()  # fmt: skip
-        moved.append(torch.cat([weight.detach().flatten() for weight in model.parameters()]) - before)
+    moved = [step_of_trainer(toy(kind), inputs, size, tmp_path, smoothing) for size in (4, 1)]
     assert_close(moved[1], moved[0], "step", 1e-3)
 
 
@@ -124,17 +112,35 @@ def test_ties_survive_saving_loading_and_resizing(shared: bool, tied: bool, twic
         transformers.modeling_utils.safe_save_file(whole, path, metadata={"format": "pt"})
     loaded = type(model).from_pretrained(tmp_path).eval()
     inputs = inputs_of("encoder_decoder")
-    assert torch.equal(loaded(**inputs).logits, model.eval()(**inputs).logits)
+    before = model.eval()(**inputs).logits
+    assert torch.equal(loaded(**inputs).logits, before)
+    assert ties(loaded) == (shared, tied)
+    loaded.resize_token_embeddings(45)
     if shared:
-        loaded.resize_token_embeddings(40)
-    else:
+        with pytest.raises(ValueError, match="resize_token_embeddings"):
+            loaded.resize_decoder_token_embeddings(50)
+    else:  # each side for itself
+        assert (loaded.config.vocab_size, loaded.config.target_vocab_size) == (45, 29)
+        assert torch.equal(loaded(**inputs).logits, before)
         loaded.resize_decoder_token_embeddings(40)
+    target = 45 if shared else 40
+    assert (loaded.config.vocab_size, loaded.config.target_vocab_size) == (45, target)
+    assert loaded.lm_head.out_features == target
     loaded.save_pretrained(tmp_path / "resized")
-    again = type(model).from_pretrained(tmp_path / "resized").eval()
-    source, target = again.model.encoder.embed_tokens.weight, again.model.decoder.embed_tokens.weight
-    assert ((source is target), again.lm_head.weight is target) == (shared, tied)
-    assert torch.equal(again(**inputs).logits, loaded(**inputs).logits)
-    assert_close(again(**inputs).logits[..., :29], model(**inputs).logits[..., :29], "logits")
+    again, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "resized", output_loading_info=True)
+    assert not any(report.values())
+    assert ties(again) == (shared, tied)
+    after = again.eval()(**inputs).logits
+    assert torch.equal(after, loaded(**inputs).logits)
+    assert_close(after[..., : before.shape[-1]], before, "logits of the old tokens")
+    new_words = again(torch.tensor([[43, 44, 40]]), labels=torch.tensor([[39, 38]]))
+    assert torch.isfinite(new_words.loss)
+
+
+def ties(model: Any) -> tuple[bool, bool]:
+    """Whether one table serves source and target, and whether the output layer is the target's."""
+    source, target = model.model.encoder.embed_tokens.weight, model.model.decoder.embed_tokens.weight
+    return source is target, model.lm_head.weight is target
 
 
 @pytest.mark.parametrize("kind", KINDS)

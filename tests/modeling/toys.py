@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -16,7 +17,14 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-from transformers import PreTrainedModel, masking_utils
+from transformers import (
+    PreTrainedModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainingArguments,
+    masking_utils,
+)
 from transformers.integrations.flex_attention import WrappedFlexAttention
 
 from vanillaformer import (
@@ -37,6 +45,7 @@ from .axes import (
     FIRST_WORD,
     OF_KIND,
     PAD,
+    PATCHES_ONLY,
     SOURCE_VOCABULARY,
     TARGET_VOCABULARY,
     config_of,
@@ -57,6 +66,18 @@ ALL_KINDS = KINDS | {
         VanillaRecurrentEncoderDecoderForConditionalGeneration,
     ),
 }
+# Image models by what their layers are made of; windows of 3 by 3 do not divide 5 by 7 patches
+IMAGE_SHAPES: dict[str, dict[str, Any]] = {
+    "vit": {},
+    "swin": PATCHES_ONLY | {
+        "image_size": [20, 28], "depths": [2, 1], "num_hidden_layers": 3, "window_size": 3, "patch_norm": True,
+        "position_embedding_type": "window_relative",
+    },
+    "dinov2": {
+        "layer_scale_init_value": 0.5, "image_pooling": "first_and_mean", "num_register_tokens": 2,
+        "feed_forward": "gated", "hidden_act": "silu",
+    },
+}  # fmt: skip
 RECURRENT = OF_KIND["encoder_decoder"] | {"hidden_size": 24, "num_hidden_layers": 2, "input_feeding": True}
 
 
@@ -227,10 +248,14 @@ def positions_of(mask: torch.Tensor) -> torch.Tensor:
     return (mask.cumsum(-1) - 1).clamp(min=0)
 
 
-def inputs_of(kind: str, batch: int = 3, length: int = 7, side: str = "right") -> dict[str, torch.Tensor]:
-    """A padded batch for a toy of this kind."""
+def inputs_of(
+    kind: str, batch: int = 3, length: int = 7, side: str = "right", config: Any = None
+) -> dict[str, torch.Tensor]:
+    """A padded batch for a toy of this kind, or images of the size that a config says."""
     if kind == "image_encoder":
-        return {"pixel_values": pixels(batch)}
+        size = {} if config is None else {"channels": config.num_channels}
+        sides = (8, 12) if config is None else [config.patch_size * patches for patches in config.grid]
+        return {"pixel_values": pixels(batch, *sides, **size)}
     mask = padding(batch, length, side)
     ids = tokens(batch, length).masked_fill(mask == 0, PAD)
     inputs = {"input_ids": ids, "attention_mask": mask}
@@ -242,7 +267,9 @@ def inputs_of(kind: str, batch: int = 3, length: int = 7, side: str = "right") -
 
 
 def labels_of(kind: str, batch: int = 3, length: int = 7, seed: int = 4) -> torch.Tensor:
-    """Labels that fit `inputs_of`, some of them without loss."""
+    """Labels that fit `inputs_of`, some of them without loss; the classes of images."""
+    if kind == "image_encoder":
+        return torch.tensor([1, 0, 2, 4])[:batch]
     if kind.endswith("encoder_decoder"):
         length, vocabulary = length - 2, TARGET_VOCABULARY
     else:
@@ -265,6 +292,23 @@ def assert_close(actual: torch.Tensor, expected: torch.Tensor, what: str, tolera
     tolerance = tolerance or (1e-9 if actual.dtype == expected.dtype == torch.float64 else 1e-5)
     error = relative_error(actual, expected)
     assert error <= tolerance, f"{what}: relative error {error:.2e} > {tolerance:.0e}"
+
+
+def step_of_trainer(
+    model: PreTrainedModel, inputs: dict[str, torch.Tensor], size: int, folder: Path, smoothing: float = 0.0
+) -> torch.Tensor:
+    """What a step of gradient descent over all rows, in batches of `size`, changes of the parameters."""
+    pair = model.config.is_encoder_decoder
+    trainer_class, arguments = (Seq2SeqTrainer, Seq2SeqTrainingArguments) if pair else (Trainer, TrainingArguments)
+    rows = [{name: value[row] for name, value in inputs.items()} for row in range(len(inputs["input_ids"]))]
+    before = torch.cat([weight.detach().flatten().clone() for weight in model.parameters()])
+    trainer_class(model.train(), arguments(
+        str(folder), per_device_train_batch_size=size, gradient_accumulation_steps=len(rows) // size, max_steps=1,
+        optim="sgd", learning_rate=1.0, lr_scheduler_type="constant", max_grad_norm=0.0, report_to="none",
+        use_cpu=True, save_strategy="no", disable_tqdm=True, logging_strategy="no", remove_unused_columns=False,
+        label_smoothing_factor=smoothing, train_sampling_strategy="sequential",
+    ), train_dataset=rows).train()  # fmt: skip
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()]) - before
 
 
 def with_autocast(model: Any) -> Any:
