@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from modeling.toys import relative_error, sharpen
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -22,7 +22,6 @@ from transformers import (
 )
 
 from vanillaformer import (
-    VanillaDecoderConfig,
     VanillaDecoderForCausalLM,
     VanillaDecoderForSequenceClassification,
     VanillaEncoderDecoderConfig,
@@ -146,38 +145,19 @@ def test_a_folder_is_made_in_a_thread_too(tmp_path):
     ("spoil", "message"),
     [
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-        (lambda folder: (folder / "config.json").write_text("{"), r"config\.json that is not JSON"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"\x10" * 100), "has a damaged model.safetensors"),
         (lambda folder: os.truncate(folder / "model.safetensors", 30_000), "has a damaged model.safetensors"),
-        (lambda folder: change(folder, "vocab_size", 81),
-         r"of shape \(80, 32\) in its weights, but \(81, 32\) by config.json"),
-        (lambda folder: change(folder, "architectures", ["Nonsense"]), "Nonsense.*it must name one of"),
-        (lambda folder: change_weights(folder, {}, "model.layers.1.mlp.up_proj.weight"),
-         r"weights without model\.layers\.1\.mlp\.up_proj"),
-        (lambda folder: change_weights(folder, {"model.layers.7.mlp.up_proj.weight": torch.zeros(3)}),
-         r"weights with model\.layers\.7\.mlp\.up_proj"),
         (lambda folder: train_larger(folder), r"tokenizer\.json makes \d+ tokens, .* vocab_size=80"),
         (lambda folder: add_tokens(folder), r"tokenizer\.json makes 81 tokens, .* vocab_size=80"),
         (lambda folder: (folder / "tokenizer.json").write_text("[" * 100_000), r"tokenizer\.json is damaged"),
     ],
 )  # fmt: skip
 def test_a_damaged_source_is_one_clear_error(ours, tmp_path, spoil, message):
+    """What else can be wrong with a model is in `tests/hub/test_bad_repos.py`."""
     spoil(ours)
     with pytest.raises(ValueError, match=message) as info:
         convert_folder(str(ours), tmp_path / "native")
     assert "\n" not in str(info.value)
     assert files(tmp_path) == ["ours"]
-
-
-def change(folder, field: str, value) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {field: value}))
-
-
-def change_weights(folder, more: dict[str, torch.Tensor], without: str = "") -> None:
-    tensors = load_file(folder / "model.safetensors") | more
-    tensors.pop(without, None)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
 def train_larger(folder) -> None:
@@ -203,31 +183,19 @@ def test_a_target_tokenizer_is_checked_against_its_own_vocabulary(tmp_path):
 
 
 # ----------------------------------------------------------------------------------------------------- links
-@pytest.mark.parametrize(
-    "name", ["LICENSE", "README.md", "chat_template.jinja", "tokenizer.json", "generation_config.json", "config.json"]
-)
+@pytest.mark.parametrize("name", [
+    "LICENSE", "README.md", "chat_template.jinja", "tokenizer.json", "generation_config.json", "config.json",
+    "target_tokenizer/tokenizer.json",
+])  # fmt: skip
 def test_links_out_of_the_folder_are_refused(name, ours, tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes((ours / name).read_bytes() if (ours / name).exists() else b"secret")
+    (ours / name).parent.mkdir(exist_ok=True)
     (ours / name).unlink(missing_ok=True)
     (ours / name).symlink_to(secret)
     with pytest.raises(ValueError, match=f"{name} is a link out of the folder, to {secret}"):
         convert_folder(str(ours), tmp_path / "native")
     assert files(tmp_path) == ["ours", "secret"]
-
-
-@pytest.mark.parametrize("inner", [False, True])
-def test_a_linked_target_tokenizer_is_refused(inner, ours, tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "tokenizer.json").write_text("secret")
-    if inner:
-        (ours / "target_tokenizer").mkdir()
-        (ours / "target_tokenizer" / "tokenizer.json").symlink_to(elsewhere / "tokenizer.json")
-    else:
-        (ours / "target_tokenizer").symlink_to(elsewhere)
-    with pytest.raises(ValueError, match=r"target_tokenizer/tokenizer.json is a link out of the folder"):
-        convert_folder(str(ours), tmp_path / "native")
 
 
 def test_links_within_a_folder_and_in_the_cache_of_the_hub_are_followed(ours, tmp_path):
@@ -328,14 +296,6 @@ def test_a_native_model_is_not_converted_to_native_nor_one_of_ours_to_ours(ours,
         convert_folder(str(tmp_path / "native"), tmp_path / "new")
     with pytest.raises(ValueError, match="is one of ours already"):
         convert_folder(str(ours), tmp_path / "new", back=True)
-
-
-def test_a_model_without_native_form_names_what_stands_in_the_way(tmp_path):
-    config = VanillaDecoderConfig(**SMALL, vocab_size=50, norm_placement="rezero")
-    VanillaDecoderForCausalLM(config).save_pretrained(tmp_path / "ours")
-    with pytest.raises(ValueError, match=r"fits no native architecture.*norm_placement='rezero'"):
-        convert_folder(str(tmp_path / "ours"), tmp_path / "native")
-    assert files(tmp_path) == ["ours"]
 
 
 def test_a_folder_that_cannot_be_written_is_refused(ours, tmp_path):

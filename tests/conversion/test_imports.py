@@ -1,6 +1,5 @@
 """State dicts of models outside transformers: the model that they come from against ours, states and gradients."""
 
-import math
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from modeling.toys import assert_close
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from vanillaformer import (
     VanillaDecoderForCausalLM,
@@ -99,61 +99,41 @@ def test_fresh_embeddings_have_the_size_asked_for():
 
 
 # ------------------------------------------------------------------------------------------------ nanoGPT and minGPT
-class Attention(nn.Module):
-    def __init__(self, bias: bool):
-        super().__init__()
-        self.c_attn = nn.Linear(D, 3 * D, bias=bias)
-        self.c_proj = nn.Linear(D, D, bias=bias)
-        self.register_buffer("bias", torch.tril(torch.ones(LENGTH, LENGTH)).view(1, 1, LENGTH, LENGTH))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (part.unflatten(-1, (H, -1)).transpose(1, 2) for part in self.c_attn(x).split(D, dim=-1))
-        scores = (q @ k.mT / math.sqrt(D // H)).masked_fill(self.bias[:, :, : x.shape[1], : x.shape[1]] == 0, -1e9)
-        return self.c_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
-class Block(nn.Module):
-    def __init__(self, bias: bool, approximate: str):
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(D, bias=bias), nn.LayerNorm(D, bias=bias)
-        self.attn = Attention(bias)
-        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(D, 4 * D, bias=bias), "c_proj": nn.Linear(4 * D, D, bias=bias)})
-        self.approximate = approximate
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp.c_proj(F.gelu(self.mlp.c_fc(self.ln_2(x)), approximate=self.approximate))
+CONV1D = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
 
-class Gpt(nn.Module):
-    """A GPT with the names that nanoGPT and minGPT give."""
-
-    def __init__(self, bias: bool = True, tied: bool = True, approximate: str = "none"):
-        super().__init__()
-        self.transformer = nn.ModuleDict(
-            {
-                "wte": nn.Embedding(V, D),
-                "wpe": nn.Embedding(LENGTH, D),
-                "h": nn.ModuleList(Block(bias, approximate) for _ in range(2)),
-                "ln_f": nn.LayerNorm(D, bias=bias),
-            }
-        )
-        self.lm_head = nn.Linear(D, V, bias=False)
-        if tied:
-            self.transformer.wte.weight = self.lm_head.weight
-        poison(self)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.transformer.wte(ids) + self.transformer.wpe.weight[: ids.shape[1]]
-        for block in self.transformer.h:
-            x = block(x)
-        return self.lm_head(self.transformer.ln_f(x))
+def gpt(bias: bool = True, tied: bool = True, act: str = "gelu") -> GPT2LMHeadModel:
+    """A GPT-2 of transformers, which with other activations or without biases is one of nanoGPT or minGPT."""
+    sizes = {"vocab_size": V, "n_embd": D, "n_head": H, "n_layer": 2, "n_positions": LENGTH}
+    no_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    ends = {"bos_token_id": 1, "eos_token_id": 2}
+    config = GPT2Config(**sizes, **no_dropout, **ends, activation_function=act, tie_word_embeddings=tied)
+    model = GPT2LMHeadModel(config).eval()
+    poison(model)
+    if not bias:
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.data.zero_()
+    return model
 
 
-def checkpoint_of(model: Gpt, bias: bool) -> dict[str, Any]:
+def state_of(model: GPT2LMHeadModel, bias: bool = True) -> dict[str, torch.Tensor]:
+    """Its weights as nanoGPT and minGPT name and lay them."""
+    state = {
+        name: (tensor.T if name.endswith(CONV1D) else tensor).contiguous()
+        for name, tensor in model.state_dict().items()
+        if bias or not name.endswith("bias")
+    }
+    mask = torch.ones(LENGTH, LENGTH).tril().view(1, 1, LENGTH, LENGTH)
+    return state | {f"transformer.h.{layer}.attn.bias": mask.clone() for layer in range(2)}
+
+
+def checkpoint_of(model: GPT2LMHeadModel, bias: bool) -> dict[str, Any]:
     """What nanoGPT's train.py saves of a compiled model."""
     arguments = {"n_layer": 2, "n_head": H, "n_embd": D, "block_size": LENGTH, "bias": bias, "vocab_size": V}
-    weights = {f"_orig_mod.{name}": tensor for name, tensor in model.state_dict().items()}
+    weights = {f"_orig_mod.{name}": tensor for name, tensor in state_of(model, bias).items()}
     return {"model": weights, "model_args": arguments | {"dropout": 0.1}, "config": {}, "iter_num": 5}
 
 
@@ -166,7 +146,7 @@ def test_names_of_compiled_and_distributed_models_are_unwrapped_in_any_order():
 
 def assert_same_logits_and_gradients(ours: VanillaDecoderForCausalLM, reference: nn.Module) -> None:
     ids = words(2, 9, V)
-    actual, expected = ours(ids).logits, reference(ids)
+    actual, expected = ours(ids).logits, reference(ids).logits
     assert_close(actual, expected, "logits")
     for logits in (actual, expected):
         F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
@@ -174,7 +154,7 @@ def assert_same_logits_and_gradients(ours: VanillaDecoderForCausalLM, reference:
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_checkpoint_of_nanogpt(bias, tmp_path):
-    reference = Gpt(bias)
+    reference = gpt(bias)
     torch.save(checkpoint_of(reference, bias), tmp_path / "ckpt.pt")
     ours = from_state_dict(tmp_path / "ckpt.pt", "nanogpt")
     assert (ours.config.num_attention_heads, ours.config.dropout) == (H, 0.1)
@@ -182,15 +162,15 @@ def test_a_checkpoint_of_nanogpt(bias, tmp_path):
     assert not ours.training
     assert_same_logits_and_gradients(ours, reference)
     gradients = [getattr(ours.model.layers[0].self_attn, f"{name}_proj").weight.grad for name in "qkv"]
-    assert_close(torch.cat(gradients), reference.transformer.h[0].attn.c_attn.weight.grad, "attention", 1e-4)
+    assert_close(torch.cat(gradients), reference.transformer.h[0].attn.c_attn.weight.grad.T, "attention", 1e-4)
     assert_close(ours.lm_head.weight.grad, reference.lm_head.weight.grad, "tokens", 1e-4)
     assert native_architectures(ours.config) == ["gpt2"]
-    assert_close(to_native(ours).eval()(words(2, 9, V)).logits, reference(words(2, 9, V)), "logits of GPT-2")
+    assert_close(to_native(ours).eval()(words(2, 9, V)).logits, reference(words(2, 9, V)).logits, "logits of GPT-2")
 
 
 def test_a_state_dict_of_mingpt_in_safetensors(tmp_path):
-    reference = Gpt(tied=False, approximate="tanh")
-    save_file(reference.state_dict(), tmp_path / "model.safetensors")
+    reference = gpt(tied=False, act="gelu_new")
+    save_file(state_of(reference), tmp_path / "model.safetensors")
     ours = from_state_dict(tmp_path / "model.safetensors", "mingpt", num_attention_heads=H)
     assert not ours.config.tie_word_embeddings
     assert_same_logits_and_gradients(ours, reference)
@@ -198,7 +178,7 @@ def test_a_state_dict_of_mingpt_in_safetensors(tmp_path):
 
 
 def test_no_weight_is_shared_with_the_state_dict():
-    state = Gpt().state_dict()
+    state = state_of(gpt())
     ours = from_state_dict(state, "nanogpt", num_attention_heads=H)
     assert not {p.data_ptr() for p in ours.parameters()} & {tensor.data_ptr() for tensor in state.values()}
     assert from_state_dict({k: t.bfloat16() for k, t in state.items()}, "nanogpt", num_attention_heads=H).dtype == (
@@ -210,7 +190,7 @@ def test_no_weight_is_shared_with_the_state_dict():
 def test_what_weights_do_not_tell_must_be_said():
     for source in SOURCES:
         with pytest.raises(ValueError, match=f"num_attention_heads must be given.*{source}"):
-            from_state_dict(Gpt().state_dict(), source)
+            from_state_dict(state_of(gpt()), source)
 
 
 def refused(state: Any, message: str, source: str = "nanogpt", **fields: Any) -> None:
@@ -219,7 +199,7 @@ def refused(state: Any, message: str, source: str = "nanogpt", **fields: Any) ->
 
 
 def test_what_weights_tell_cannot_be_said_otherwise():
-    state, broken = Gpt().state_dict(), checkpoint_of(Gpt(), True)
+    state, broken = state_of(gpt()), checkpoint_of(gpt(), True)
     refused(state, "hidden_size=32, but the nanogpt state dict has hidden_size=24", hidden_size=32)
     refused(state, r"hidden_act.*got 'gelv'", hidden_act="gelv")
     refused(state, "hidden_act", hiden_act="relu")
@@ -230,11 +210,11 @@ def test_what_weights_tell_cannot_be_said_otherwise():
 def test_unknown_sources_and_other_models_are_refused():
     refused({}, r"source must be one of .*nanogpt.*got 'nanoGPT'", "nanoGPT")
     refused(torch_transformer().state_dict(), r"transformer\.wte\.weight")
-    refused(Gpt().state_dict(), r"linear1\.weight", "torch.nn.Transformer")
+    refused(state_of(gpt()), r"linear1\.weight", "torch.nn.Transformer")
 
 
 def test_a_tensor_too_many_too_few_or_of_another_shape_is_named():
-    state = Gpt().state_dict()
+    state = state_of(gpt())
     refused(state | {"value_head.weight": torch.ones(2)}, r"nanogpt tensors value_head\.weight")
     refused(state | {"transformer.h.1.ln_1.weight": torch.ones(D + 1)}, r"layers\.1\.self_attn_residual\.norm\.weight")
     del state["transformer.h.1.mlp.c_proj.weight"]
@@ -255,7 +235,7 @@ class Evil:
 
 
 def test_nothing_in_a_file_is_run(tmp_path, capsys):
-    torch.save({"model": Gpt().state_dict(), "config": Evil()}, tmp_path / "evil.pt")
+    torch.save({"model": state_of(gpt()), "config": Evil()}, tmp_path / "evil.pt")
     refused(tmp_path / "evil.pt", r"evil\.pt cannot be read as tensors")
     assert "run" not in capsys.readouterr().out
 

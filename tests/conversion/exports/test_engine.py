@@ -7,7 +7,7 @@ from modeling.toys import toy_config
 from transformers import GenerationConfig
 
 from vanillaformer.conversion.exports import Engine, EngineModel
-from vanillaformer.conversion.exports.engine import Search, check_rows, padded, unpadded
+from vanillaformer.conversion.exports.engine import Search
 
 
 class Parrot(Engine):
@@ -65,20 +65,11 @@ def test_defaults_are_those_of_the_generation_config(settings, given, tokens, op
 
 
 REFUSED = {
-    "repetition_penalty": 1.5,
-    "encoder_no_repeat_ngram_size": 2,
-    "encoder_repetition_penalty": 1.2,
-    "no_repeat_ngram_size": 3,
-    "min_length": 4,
-    "sequence_bias": [[[5], -9.0]],
-    "exponential_decay_length_penalty": (3, 1.1),
-    "stop_strings": ["x"],
-    "num_beam_groups": 2,
-    "bad_words_ids": [[5, 6]],
-    "forced_bos_token_id": 4,
-    "return_dict_in_generate": True,
-    "max_time": 1.0,
-}
+    "repetition_penalty": 1.5, "encoder_no_repeat_ngram_size": 2, "encoder_repetition_penalty": 1.2,
+    "no_repeat_ngram_size": 3, "min_length": 4, "sequence_bias": [[[5], -9.0]],
+    "exponential_decay_length_penalty": (3, 1.1), "stop_strings": ["x"], "num_beam_groups": 2,
+    "bad_words_ids": [[5, 6]], "forced_bos_token_id": 4, "return_dict_in_generate": True, "max_time": 1.0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -143,18 +134,6 @@ def test_logits():
     assert engine.asked == [([[5, 6], [7, 8, 9, 4]], [[1, 1], [1, 1, 1, 1]])]
 
 
-def test_unpadded():
-    assert unpadded(IDS, MASK) == ([[5, 6], [7, 8, 9, 4]], None)
-    assert unpadded(IDS, MASK, 1 - MASK) == ([[5, 6], [7, 8, 9, 4]], [[0, 0], [0, 0, 0, 0]])
-    assert unpadded(IDS)[0] == IDS.tolist()
-
-
-@pytest.mark.parametrize(("side", "ids", "mask"), [("right", [5, 6, 9], [1, 1, 0]), ("left", [9, 5, 6], [0, 1, 1])])
-def test_padded(side, ids, mask):
-    found = padded([[5, 6], [7, 8, 4]], 9, side)
-    assert [tensor.tolist() for tensor in found] == [[ids, [7, 8, 4]], [mask, [1, 1, 1]]]
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -168,11 +147,6 @@ def test_padded(side, ids, mask):
 def test_searches_that_make_no_sense(settings, message):
     with pytest.raises(ValueError, match=message):
         Search(**({"max_new_tokens": 5} | settings))
-
-
-def test_empty_rows():
-    with pytest.raises(ValueError, match="row 1 has no tokens"):
-        check_rows([[1], []])
 
 
 @pytest.mark.parametrize(("own", "expected"), [(None, [3]), (7, [7]), ([7, 8], [7, 8])])
