@@ -11,7 +11,9 @@ import vanillaformer
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.configuration import package
 
-CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig]
+SEPARATE = {"decoder_vocab_size": 50, "share_encoder_decoder_embeddings": False}
+NARROW = {"hidden_size": 32, "share_encoder_decoder_embeddings": False}
+MASK_PREDICT = {"decoding": "mask_predict"}
 
 
 @pytest.mark.parametrize(
@@ -31,46 +33,38 @@ CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConf
          ["share_encoder_decoder_embeddings", "encoder_hidden_size=64", "hidden_size=512"]),
         (VanillaEncoderDecoderConfig, {"encoder_layers": 0}, ["encoder_layers", "at least 1", "0"]),
         (VanillaEncoderDecoderConfig, {"decoder_vocab_size": 0}, ["decoder_vocab_size", "at least 1", "0"]),
-        (
-            VanillaEncoderDecoderConfig,
-            {"decoder_vocab_size": 90},
-            ["share_encoder_decoder_embeddings=True", "vocab_size=100", "decoder_vocab_size=90"],
-        ),
-        (
-            VanillaEncoderDecoderConfig,
-            {"decoder_vocab_size": 50, "share_encoder_decoder_embeddings": False, "eos_token_id": 60},
-            ["eos_token_id=60", "vocab_size=50"],
-        ),
-        (
-            VanillaEncoderDecoderConfig,
-            {"decoder_vocab_size": 50, "share_encoder_decoder_embeddings": False, "pad_token_id": 60},
-            ["pad_token_id=60", "vocab_size=50"],
-        ),
+        (VanillaEncoderDecoderConfig, {"decoder_vocab_size": 90},
+         ["share_encoder_decoder_embeddings=True", "vocab_size=100", "decoder_vocab_size=90"]),
+        (VanillaEncoderDecoderConfig, SEPARATE | {"eos_token_id": 60}, ["eos_token_id=60", "vocab_size=50"]),
+        (VanillaEncoderDecoderConfig, SEPARATE | {"pad_token_id": 60}, ["pad_token_id=60", "vocab_size=50"]),
+        # The encoder's sinusoids by its own width
+        (VanillaEncoderDecoderConfig, NARROW | {"encoder_hidden_size": 31}, ["even encoder_hidden_size", "31"]),
+        (VanillaEncoderDecoderConfig, NARROW | {"encoder_hidden_size": 2, "sinusoidal_layout": "tensor2tensor"},
+         ["tensor2tensor", "encoder_hidden_size=2"]),
+        (VanillaEncoderDecoderConfig, NARROW | {"encoder_hidden_size": 1024, "max_position_embeddings": 2**20},
+         ["max_position_embeddings by encoder_hidden_size", "1,048,576 by 1,024"]),
+        (VanillaEncoderDecoderConfig, {"output_distribution": "pointer_generator"} | SEPARATE,
+         ["share_encoder_decoder_embeddings=True"]),
+        (VanillaEncoderDecoderConfig, MASK_PREDICT | {"position_embedding_type": "rotary"},
+         ["position_embedding_type must be"]),
+        (VanillaEncoderDecoderConfig, MASK_PREDICT | {"eos_token_id": None}, ["needs a eos_token_id"]),
+        (VanillaEncoderDecoderConfig, {"decoding": "ctc", "pad_token_id": None}, ["needs a pad_token_id"]),
+        (VanillaEncoderDecoderConfig, {"decoding": "ctc", "tie_word_embeddings": False,
+         "share_encoder_decoder_embeddings": False}, ["tie_word"]),
+        (VanillaEncoderDecoderConfig, MASK_PREDICT | {"ctc_upsampling": 2},
+         ["ctc_upsampling=2 only applies to decoding='ctc'"]),
+        (VanillaEncoderDecoderConfig, {"max_length_difference": 5},
+         ["max_length_difference=5 only applies to decoding='mask_predict'"]),
+        (VanillaEncoderConfig, {"position_embedding_type": "rotary_2d"}, ["rotary_2d"]),
+        (VanillaEncoderConfig, {"drop_path_rate": 0.1, "norm_placement": "no_residual"},
+         ["drop_path_rate=0.1", "norm_placement='no_residual'"]),
     ],
 )  # fmt: skip
 def test_an_error_names_the_field_the_value_and_what_is_allowed(config_class, fields, parts):
     with pytest.raises((ValueError, StrictDataclassError)) as info:
-        config_class(vocab_size=100, **fields)
+        config_class(**{"vocab_size": 100} | fields)
     for part in parts:
         assert part in str(info.value), f"{part!r} is missing from: {info.value}"
-
-
-@pytest.mark.parametrize(
-    ("fields", "parts"),
-    [
-        ({"encoder_hidden_size": 31}, ["even encoder_hidden_size", "31"]),
-        ({"encoder_hidden_size": 2, "sinusoidal_layout": "tensor2tensor"}, ["tensor2tensor", "encoder_hidden_size=2"]),
-        (
-            {"encoder_hidden_size": 1024, "max_position_embeddings": 2**20},
-            ["max_position_embeddings by encoder_hidden_size", "1,048,576 by 1,024"],
-        ),
-    ],
-)
-def test_an_encoders_sinusoids_are_checked_by_its_own_width(fields, parts):
-    with pytest.raises(StrictDataclassError) as info:
-        VanillaEncoderDecoderConfig(hidden_size=32, share_encoder_decoder_embeddings=False, **fields)
-    for part in parts:
-        assert part in str(info.value)
 
 
 def test_depths_and_vocabularies_of_an_encoder_decoder():

@@ -36,26 +36,6 @@ from vanillaformer.modeling.parts.residual import RESIDUALS
 from vanillaformer.modeling.stack import BIDIRECTIONAL_MASKS, CAUSAL_MASKS
 
 LITERALS = {name: value for name, value in vars(options).items() if get_origin(value) is Literal}
-CHOICES = {
-    "Norm": options.NORM_CHOICES,
-    "NormPlacement": options.PLACEMENT_CHOICES,
-    "BlockLayout": options.LAYOUT_CHOICES,
-    "FeedForward": options.FEED_FORWARD_CHOICES,
-    "PositionEmbedding": options.SEQUENCE_POSITION_CHOICES,
-    "ImagePosition": options.POSITION_CHOICES,
-    "SinusoidalLayout": options.SINUSOIDAL_CHOICES,
-    "QueryKeyNorm": options.QUERY_KEY_NORM_CHOICES,
-    "LayerType": options.LAYER_TYPE_CHOICES,
-    "Initialization": options.INITIALIZATION_CHOICES,
-    "Pooling": options.POOLING_CHOICES,
-    "PatchEmbedding": options.PATCH_CHOICES,
-    "ImagePooling": options.IMAGE_POOLING_CHOICES,
-    "OutputDistribution": options.OUTPUT_CHOICES,
-    "Cell": options.CELL_CHOICES,
-    "CrossAttentionScore": options.CROSS_ATTENTION_CHOICES,
-    "RecurrentInitialization": options.RECURRENT_INITIALIZATION_CHOICES,
-    "Decoding": options.DECODING_CHOICES,
-}
 PARTS = {
     "Norm": NORMS,
     "NormPlacement": RESIDUALS,
@@ -84,28 +64,23 @@ CONFIGS = (
 )
 
 
-@pytest.mark.parametrize("name", LITERALS)
-def test_every_name_has_an_entry_and_every_entry_a_name(name):
-    assert list(get_args(LITERALS[name])) == list(CHOICES[name])
-    option = "ImagePosition" if name == "PositionEmbedding" else name  # which has those of texts too
-    assert CHOICES[option] in options.OPTIONS.values()
-
-
 @pytest.mark.parametrize("name", [name for name in LITERALS if name != "SinusoidalLayout"])
 def test_every_name_has_a_part_and_every_part_a_name(name):
     assert list(get_args(LITERALS[name])) == list(PARTS[name])
 
 
-def test_the_options_are_the_fields_that_choose_one():
-    types = {field.name: field.type for config in CONFIGS for field in dataclasses.fields(config)}
-    for option, choices in options.OPTIONS.items():
-        if option != "layer_types":  # a list, and no field of the dataclass
-            literals = [arg for arg in (types[option], *get_args(types[option])) if get_origin(arg) is Literal]
-            assert [list(get_args(literal)) for literal in literals] == [list(choices)]
-    chosen = {
-        name for name, kind in types.items() if kind in LITERALS.values() or {*get_args(kind)} & {*LITERALS.values()}
-    }
-    assert chosen == options.OPTIONS.keys() - {"layer_types"}
+def test_every_name_has_an_entry_and_every_entry_a_name_of_a_field():
+    fields, literals = {"layer_types"}, {options.LayerType}  # a list, and no field of the dataclass
+    assert list(get_args(options.LayerType)) == list(options.OPTIONS["layer_types"])
+    for field in (field for config in CONFIGS for field in dataclasses.fields(config)):
+        for literal in {field.type, *get_args(field.type)} & {*LITERALS.values()}:
+            of_texts = literal is options.PositionEmbedding
+            choices = options.SEQUENCE_POSITION_CHOICES if of_texts else options.OPTIONS[field.name]
+            assert list(get_args(literal)) == list(choices)
+            fields.add(field.name)
+            literals.add(literal)
+    assert fields == options.OPTIONS.keys()
+    assert literals == {*LITERALS.values()}
 
 
 def test_what_entries_say_of_each_other_exists():

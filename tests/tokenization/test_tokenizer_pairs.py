@@ -12,17 +12,20 @@ CONFIG = "tokenizer_config.json"
 
 @pytest.fixture
 def separate():
-    return train_pair(SOURCE, TARGET, joint=False, algorithm="word")
+    return train_pair(SOURCE, TARGET, joint=False, algorithm="word", vocab_size=7)
 
 
 @pytest.fixture
 def joint():
-    return train_pair(SOURCE, TARGET, joint=True, algorithm="word")
+    return train_pair(iter(SOURCE), iter(TARGET), joint=True, algorithm="word")
 
 
 def test_separate_pair(separate, tmp_path):
     save_pair(*separate, tmp_path)
     source, target = load_pair(tmp_path)
+    assert len(source) == len(target) == 7
+    assert "fox" in source.get_vocab().keys() - target.get_vocab().keys()
+    assert "fuchs" in target.get_vocab().keys() - source.get_vocab().keys()
     assert source.get_vocab() == separate[0].get_vocab() != separate[1].get_vocab() == target.get_vocab()
     assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == separate[0].get_vocab()
     assert AutoTokenizer.from_pretrained(tmp_path, subfolder="target_tokenizer").get_vocab() == target.get_vocab()
@@ -33,8 +36,10 @@ def test_joint_pair_is_one_object_and_saved_once(joint, tmp_path):
     save_pair(*joint, str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer.json", CONFIG]
     source, target = load_pair(str(tmp_path))
+    assert joint[0] is joint[1]
     assert source is target
     assert source.get_vocab() == joint[0].get_vocab()
+    assert {"fox", "fuchs"} <= source.get_vocab().keys()
 
 
 def test_equal_tokenizers_are_a_joint_pair(tmp_path):

@@ -219,27 +219,12 @@ def test_one_string_is_not_taken_for_texts():
         train("oops")
 
 
-class TestPair:
-    SOURCE = ["the fox", "the dogs", "quick fox"] * 4
-    TARGET = ["der fuchs", "die hunde", "flinker fuchs"] * 4
-
-    def test_joint_is_one_tokenizer_for_both(self):
-        source, target = train_pair(iter(self.SOURCE), iter(self.TARGET), joint=True, algorithm="word")
-        assert source is target
-        assert {"fox", "fuchs"} <= set(source.get_vocab())
-
-    def test_separate_vocabularies(self):
-        source, target = train_pair(self.SOURCE, self.TARGET, joint=False, algorithm="word", vocab_size=7)
-        assert list(source.get_vocab()).count("fox") == list(target.get_vocab()).count("fuchs") == 1
-        assert "fuchs" not in source.get_vocab()
-        assert len(source) == len(target) == 7
-
-    @pytest.mark.parametrize("joint", [True, False])
-    def test_errors_name_the_side(self, joint):
-        with pytest.raises(ValueError, match=r"target_texts\[1\] must be a string, not float"):
-            train_pair(self.SOURCE, ["fine", 1.5], joint=joint, algorithm="word")
-        with pytest.raises(ValueError, match="source_texts must hold some text"):
-            train_pair([], self.TARGET, joint=joint, algorithm="word")
+@pytest.mark.parametrize("joint", [True, False])
+def test_errors_of_a_pair_name_the_side(joint):
+    with pytest.raises(ValueError, match=r"target_texts\[1\] must be a string, not float"):
+        train_pair(["fox", "fox"], ["fine", 1.5], joint=joint, algorithm="word")
+    with pytest.raises(ValueError, match="source_texts must hold some text"):
+        train_pair([], ["fuchs"], joint=joint, algorithm="word")
 
 
 def test_punctuation_left_out():
