@@ -34,17 +34,6 @@ def load(task, **options):
     return load_data(DATA_ARGUMENTS[task](**options), task).splits
 
 
-@pytest.mark.parametrize("extension", ["csv", "tsv", "json", "jsonl", "parquet"])
-def test_every_format_gives_the_same_columns(tmp_path, extension):
-    train, test = (write(tmp_path / f"{name}.{extension}", PAIRS) for name in ("train", "test"))
-    dataset = load("translation", train_file=train, validation_file=test, test_file=test, **NAMED)
-    assert list(dataset) == ["train", "validation", "test"]
-    for rows in dataset.values():
-        assert rows.column_names == ["source", "target"]
-        assert rows[3] == {"source": "house 3", "target": "Haus 3"}
-        assert len(rows) == 20
-
-
 def test_the_other_direction(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"source": "a", "target": "b"}, {"source": "c", "target": "d"}])
     swapped = {"source_column": "target", "target_column": "source"}
@@ -82,9 +71,6 @@ def test_text_file_for_a_language_model(tmp_path, sample_by, count, capsys):
         assert "a.txt: 2 of 6 texts are blank" in capsys.readouterr().out
 
 
-# ------------------------------------------------------------------------------------------------------- splits
-
-
 def test_caps_draw_rows_by_the_seed_and_keep_their_order(tmp_path):
     path = write(tmp_path / "a.txt", [f"{n:03}" for n in range(100)])
     options = {"train_file": path, "validation_file": path, "test_file": path, "max_train_samples": 10}
@@ -93,9 +79,6 @@ def test_caps_draw_rows_by_the_seed_and_keep_their_order(tmp_path):
     assert len(texts) == 10
     assert texts == sorted(texts) != [f"{n:03}" for n in range(10)]
     assert [len(dataset[split]) for split in ("validation", "test")] == [100, 1]
-
-
-# ------------------------------------------------------------------------------------------------------- labels
 
 
 # ---------------------------------------------------------------------------------------------------- embedded, Hub

@@ -3,11 +3,10 @@
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 from datasets import Dataset, concatenate_datasets
 
-from vanillaformer.data.arguments import DATA_ARGUMENTS, ClassifierDataArguments
+from vanillaformer.data.arguments import DATA_ARGUMENTS
 from vanillaformer.data.caching import select_rows
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.rows import classes_in_words, label_names
@@ -142,28 +141,6 @@ def test_a_batch_of_bad_rows_only_is_empty():
         assert (len(labeled), labeled.column_names) == (0, [*rows.column_names, "label"])
 
 
-def names_of(tmp_path, frame: pd.DataFrame, extension: str = "csv") -> list[str]:
-    path = tmp_path / f"a.{extension}"
-    if extension == "csv":
-        frame.to_csv(path, index=False)
-    elif extension == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in frame.to_dict("records")))
-    else:
-        frame.to_parquet(path)
-    return label_names(load_data(ClassifierDataArguments(train_file=[str(path)]), "classification").splits)
-
-
-@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
-@pytest.mark.parametrize(
-    ("labels", "names"),
-    [([True, False], ["False", "True"]), ([10, 9, -1], ["-1", "9", "10"]), (["01", "1"], ["01", "1"])],
-)
-def test_every_format_has_the_same_names(labels: list, names: list[str], extension: str, tmp_path) -> None:
-    texts = [f"text {n}" for n in range(30)]
-    frame = pd.DataFrame({"text": texts, "label": [labels[n % len(labels)] for n in range(30)]})
-    assert names_of(tmp_path, frame, extension) == names
-
-
 @pytest.mark.parametrize(
     ("labels", "warning"),
     [
@@ -182,10 +159,7 @@ def test_every_format_has_the_same_names(labels: list, names: list[str], extensi
     ],
 )
 def test_labels_that_may_be_meant_in_another_way_are_named(labels: list[str], warning: str, tmp_path, capsys) -> None:
-    frame = pd.DataFrame(
-        {"text": [f"text {n}" for n in range(30)], "label": [labels[n % len(labels)] for n in range(30)]}
-    )
-    names_of(tmp_path, frame)
+    load("classification", train_file=labeled(tmp_path, [labels[n % len(labels)] for n in range(30)], "a.csv"))
     printed = capsys.readouterr().out
     assert printed.count("Warning: ") == bool(warning)
     assert warning in printed.replace('"', "'")
@@ -210,10 +184,13 @@ def test_how_many_rows_a_class_has() -> None:
         (["7", "--5", "7"], ["--5", "7"], [1, 0, 1]),
         (["9" * 200, "5", "5"], ["5", "9" * 200], [1, 0, 0]),
         (["pos ", "neg", " pos", "pos"], ["neg", "pos"], [1, 0, 1, 1]),
+        ([10, 9, -1], ["-1", "9", "10"], [2, 1, 0]),
+        (["01", "1"], ["01", "1"], [0, 1]),
     ],
 )
-def test_labels_become_classes(tmp_path, labels, names, ids):
-    path = labeled(tmp_path, labels)
+@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
+def test_labels_become_classes(tmp_path, labels, names, ids, extension):
+    path = labeled(tmp_path, labels, f"a.{extension}")
     dataset = load("classification", train_file=path, validation_file=path)
     assert label_names(dataset) == names
     assert list(dataset["train"]["label"]) == ids

@@ -55,7 +55,7 @@ def labeled(tmp_path, name="a.jsonl", labels=("b", "a"), count=40):
 
 
 # ---------------------------------------------------------------------------------------------------- the same rows
-@pytest.mark.parametrize("extension", ["csv", "tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize("extension", ["csv", "tsv", "json", "jsonl", "parquet"])
 @pytest.mark.usefixtures("small_chunks")
 def test_pairs(tmp_path, extension, translator_tokenizer, decoder_tokenizer):
     rows = [{"en": text, "de": text[::-1], "n": n} for n, text in enumerate(TEXTS)]
@@ -65,8 +65,9 @@ def test_pairs(tmp_path, extension, translator_tokenizer, decoder_tokenizer):
     pair = translator_tokenizer, decoder_tokenizer
     loaded = translation_rows(dataset, *pair, max_source_length=20, max_target_length=9)
     texts, stream = open_stream("translation", **options)
-    assert list(texts["validation"]) == list(dataset["validation"])
-    assert list(texts["train"]) == list(dataset["train"])
+    wanted = [{"source": row["en"], "target": row["de"]} for row in rows]
+    for split in ("train", "validation"):
+        assert list(texts[split]) == list(dataset[split]) == wanted
     streamed = StreamedRows(stream, encode_pairs(*pair, 20, 9))
     assert list(streamed.epoch_rows(0)) == list(loaded["train"])
 
@@ -238,8 +239,6 @@ def test_processes_get_parts_that_are_disjoint_and_complete(tmp_path, decoder_to
 
 
 # ------------------------------------------------------------------------------------------------------ bad rows
-
-
 def test_label_that_comes_late(tmp_path, encoder_tokenizer):
     path = write(tmp_path / "a.jsonl", [{"text": f"t{n}", "label": label} for n, label in enumerate("abac")])
     good = labeled(tmp_path, "b.jsonl", count=4)
