@@ -2,7 +2,12 @@
 
 import copy
 import importlib.abc
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,3 +41,31 @@ def same_answers(model, expected):
     """Whether a model answers its inputs as the package's did, bit for bit."""
     found = answers(model, expected["inputs"])
     return all(torch.equal(value, expected["answers"][name]) for name, value in found.items())
+
+
+def refusal(auto_class, name, **options):
+    """Return what is said instead of a model."""
+    try:
+        auto_class.from_pretrained(name, **options)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def do_jobs(work: Callable[[Any], dict[str, Any]]) -> None:
+    """What such a program does: its arguments are a file with the jobs, and one for the report."""
+    sys.meta_path.insert(0, Absent())
+    report = work(json.loads(Path(sys.argv[1]).read_text()))
+    report["ours"] = [module for module in sys.modules if module.partition(".")[0] == "vanillaformer"]
+    Path(sys.argv[2]).write_text(json.dumps(report))
+
+
+def report_of(program: Path, jobs: Any, folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Run such a program."""
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    result = subprocess.run(
+        [sys.executable, program, folder / "jobs.json", folder / "report.json"],
+        env={**environment, "PYTHONPATH": FOLDER}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads((folder / "report.json").read_text())

@@ -38,18 +38,10 @@ PAD, FIRST_WORD = 0, 4
 
 # Heads that share keys, a head width that is not hidden_size / heads, two vocabularies: a mix-up changes a shape.
 SMALL = {
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 40,
-    "max_position_embeddings": 24,
-    "attention_bias": True,
-    "mlp_bias": True,
-    "scale_embedding": False,
-    "dropout": 0.0,
-}
+    "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "intermediate_size": 40, "max_position_embeddings": 24, "attention_bias": True, "mlp_bias": True,
+    "scale_embedding": False, "dropout": 0.0,
+}  # fmt: skip
 OF_KIND: dict[str, dict[str, Any]] = {
     "encoder_decoder": {
         "vocab_size": SOURCE_VOCABULARY,

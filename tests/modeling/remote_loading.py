@@ -1,23 +1,13 @@
 """Run in a process of its own, where the package cannot be imported: loads, uses, saves and reloads saved folders.
 
-Arguments: a file with the jobs, and one for the report. Beside each folder stand inputs and what the package answers.
+Beside each folder stand inputs and what the package answers.
 """
 
-import json
-import sys
 from pathlib import Path
 
 import torch
 import transformers
-from without_package import Absent, same_answers
-
-
-def refusal(auto_class, folder):
-    try:
-        auto_class.from_pretrained(folder)
-    except ValueError as error:
-        return str(error)
-    return None
+from without_package import do_jobs, refusal, same_answers
 
 
 def check(folder, name):
@@ -46,9 +36,7 @@ def part(folder, name):
     return f"{folder}_base", f"{folder}_config"
 
 
-def main():
-    sys.meta_path.insert(0, Absent())
-    jobs = json.loads(Path(sys.argv[1]).read_text())
+def work(jobs):
     report = {"refusals": [refusal(getattr(transformers, name), folder) for folder, name in jobs["models"]]}
     report["left"] = Path(jobs["trace"]).exists()
     report["models"] = [check(*job) for job in jobs["models"]]
@@ -60,10 +48,8 @@ def main():
     report["bad refusal"] = refusal(transformers.AutoModelForCausalLM, jobs["bad"])
     report["left without the flag"] = Path(jobs["trace"]).exists()
     transformers.AutoModelForCausalLM.from_pretrained(jobs["bad"], trust_remote_code=True)
-    report["left with the flag"] = Path(jobs["trace"]).exists()
-    report["ours"] = [module for module in sys.modules if module.partition(".")[0] == "vanillaformer"]
-    Path(sys.argv[2]).write_text(json.dumps(report))
+    return report | {"left with the flag": Path(jobs["trace"]).exists()}
 
 
 if __name__ == "__main__":
-    main()
+    do_jobs(work)

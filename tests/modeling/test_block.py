@@ -4,10 +4,8 @@ from typing import get_args
 
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
-from vanillaformer import VanillaEncoderConfig
 from vanillaformer.configuration import options
 from vanillaformer.configuration.options import PLACEMENT_CHOICES
 from vanillaformer.modeling.block import BLOCKS, CROSS_BLOCKS
@@ -149,8 +147,3 @@ def test_its_rate_grows_with_the_layer_and_evaluation_is_as_without(kind):
         assert rates == pytest.approx([0.4 * idx / (len(rates) - 1) for idx in range(len(rates))])
     torch.manual_seed(0)
     assert not torch.equal(model.train()(**inputs).logits, plain.train()(**inputs).logits)
-
-
-def test_a_row_without_a_sublayer_needs_the_stream():
-    with pytest.raises(StrictDataclassError, match=r"drop_path_rate=0.1 .* norm_placement='no_residual'"):
-        VanillaEncoderConfig(drop_path_rate=0.1, norm_placement="no_residual")

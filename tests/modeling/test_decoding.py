@@ -194,22 +194,6 @@ def test_wrong_options_are_refused(models, decoding, options, message):
         models[decoding].generate(**source(), **options)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"decoding": "mask_predict", "position_embedding_type": "rotary"}, "position_embedding_type must be"),
-        ({"decoding": "mask_predict", "eos_token_id": None}, "needs a eos_token_id"),
-        ({"decoding": "ctc", "pad_token_id": None}, "needs a pad_token_id"),
-        ({"decoding": "ctc", "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "tie_word"),
-        ({"decoding": "mask_predict", "ctc_upsampling": 2}, "ctc_upsampling=2 only applies to decoding='ctc'"),
-        ({"max_length_difference": 5}, "max_length_difference=5 only applies to decoding='mask_predict'"),
-    ],
-)
-def test_fields_that_do_not_fit_are_refused(fields, message):
-    with pytest.raises((ValueError, StrictDataclassError), match=message):
-        VanillaEncoderDecoderConfig(**fields)
-
-
 # ---------------------------------------------------------------------------------------------------- mask-predict
 def test_the_first_position_sees_the_last(models):
     ids = tokens(1, 5, TARGET_VOCABULARY)

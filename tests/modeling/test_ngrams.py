@@ -65,17 +65,27 @@ def test_hash_spreads_evenly_and_tells_orders_apart() -> None:
         assert (rows == turned)[distinct].float().mean() < 3 / buckets
 
 
-def test_a_new_model_is_the_one_without() -> None:
-    fields = toy("encoder").config.to_dict() | {"max_ngram": 3}
+@pytest.mark.parametrize(
+    ("model_class", "fields", "without", "name"),
+    [
+        (VanillaEncoderModel, {"max_ngram": 3}, {"max_ngram": 1}, "embeddings.ngrams.embed_ngrams.weight"),
+        (VanillaEncoderForSequenceClassification, {"wide_max_ngram": 2, "wide_buckets": 64}, {"wide_max_ngram": 0},
+         "wide.ngram_logits.weight"),
+    ],
+    ids=["embeddings", "logits"],
+)  # fmt: skip
+def test_a_new_model_is_the_one_without(model_class, fields, without, name) -> None:
+    fields = toy("encoder").config.to_dict() | fields
     torch.manual_seed(0)
-    model = VanillaEncoderModel(VanillaEncoderConfig(**fields)).eval()
-    plain = VanillaEncoderModel(VanillaEncoderConfig(**fields | {"max_ngram": 1})).eval()
+    model = model_class(VanillaEncoderConfig(**fields)).eval()
+    plain = model_class(VanillaEncoderConfig(**fields | without)).eval()
     missing = plain.load_state_dict(model.state_dict(), strict=False)
-    assert missing.unexpected_keys == ["embeddings.ngrams.embed_ngrams.weight"]
-    assert missing.missing_keys == []
-    assert not model.embeddings.ngrams.embed_ngrams.weight.any()
+    assert (missing.unexpected_keys, missing.missing_keys) == ([name], [])
+    assert not model.get_parameter(name).any()
     ids = torch.randint(4, 29, (2, 7))
-    assert torch.equal(model(ids).last_hidden_state, plain(ids).last_hidden_state)
+    assert torch.equal(model(ids)[0], plain(ids)[0])
+    frozen = [name] if "wide" in name else []
+    assert [each for each, value in model.named_parameters() if not value.requires_grad] == frozen
 
 
 def test_embeddings_alone_do_not_say_which_tokens() -> None:
@@ -147,18 +157,6 @@ def test_padding_and_what_it_hides_have_no_influence_on_the_logits_beside_the_st
         mask = torch.tensor([[0] * before + [1] * len(text) + [0] * after])
         torch.testing.assert_close(part(logits, ids, mask), expected)
     assert torch.equal(part(logits, ids, torch.zeros_like(ids)), logits)  # a text of nothing
-
-
-def test_a_new_model_is_the_one_without_these_logits_and_trains_without_them() -> None:
-    fields = toy("encoder").config.to_dict() | {"wide_max_ngram": 2, "wide_buckets": 64}
-    torch.manual_seed(0)
-    model = VanillaEncoderForSequenceClassification(VanillaEncoderConfig(**fields)).eval()
-    plain = VanillaEncoderForSequenceClassification(VanillaEncoderConfig(**fields | {"wide_max_ngram": 0})).eval()
-    missing = plain.load_state_dict(model.state_dict(), strict=False)
-    assert missing.unexpected_keys == ["wide.ngram_logits.weight"]
-    ids = torch.randint(4, 29, (2, 7))
-    assert torch.equal(model(ids).logits, plain(ids).logits)
-    assert [name for name, each in model.named_parameters() if not each.requires_grad] == missing.unexpected_keys
 
 
 def test_logits_beside_the_stack_are_saved_and_need_tokens(tmp_path) -> None:

@@ -49,15 +49,6 @@ def test_rms_norm_squares_in_float32():
     assert_close(output, torch.ones(1, 24), "RMSNorm of a constant", 1e-3)
 
 
-@pytest.mark.parametrize("norm", get_args(options.Norm))
-def test_a_norm_is_built_over_the_model_width_with_the_configs_epsilon(norm):
-    built = build_norm(toy_config("decoder", norm=norm, norm_eps=0.3))
-    assert built.eps == 0.3
-    assert built.weight.shape == (24,)
-    assert "eps=0.3" in repr(built)
-    assert build_norm(toy_config("decoder", norm=norm), width=8).weight.shape == (8,)
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("weight", ["weight", "1 + weight", "none"])
 @pytest.mark.parametrize("norm", get_args(options.Norm))

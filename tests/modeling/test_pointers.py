@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassClassValidationError
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from vanillaformer import VanillaEncoderDecoderConfig
 from vanillaformer.modeling.parts.pointers import PointerGenerator
 
 from .toys import PAD, SOURCE_VOCABULARY, assert_close, padding, sharpen, tokens, toy, toy_config
@@ -141,8 +139,3 @@ def test_encoder_outputs_of_other_kinds_need_the_source_tokens(model):
             model(encoder_outputs=encoded, **others)
     with pytest.raises(ValueError, match="pointer_generator"):
         model(inputs_embeds=model.get_input_embeddings()(SOURCE), **others)
-
-
-def test_two_vocabularies_are_refused_with_the_config():
-    with pytest.raises(StrictDataclassClassValidationError, match="share_encoder_decoder_embeddings=True"):
-        VanillaEncoderDecoderConfig(output_distribution="pointer_generator", share_encoder_decoder_embeddings=False)

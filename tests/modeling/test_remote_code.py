@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.dynamic_module_utils import get_imports, get_relative_import_files, get_relative_imports
-from without_package import FOLDER, answers
+from without_package import answers, report_of
 
 from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM
 from vanillaformer.hub import remote_code
@@ -30,7 +29,7 @@ REQUIRED = {"torch", "transformers", "huggingface_hub", "packaging"} | set(sys.s
 
 
 def kind_of(model_class: type) -> str:
-    return next(kind for kind, (config_class, _) in ALL_KINDS.items() if config_class is model_class.config_class)
+    return model_class.config_class.model_type.removeprefix("vanilla_")
 
 
 def code(folder: Path) -> dict[str, str]:
@@ -86,16 +85,10 @@ def report(folders, bad, tmp_path_factory) -> dict:
         "trace": str(bad[1]),
     }
     home = tmp_path_factory.mktemp("home")
-    (home / "jobs.json").write_text(json.dumps(jobs))
-    program = Path(__file__).with_name("remote_loading.py")
-    result = subprocess.run(
-        [sys.executable, program, home / "jobs.json", home / "report.json"],
-        env=os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": FOLDER},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr[-3000:]
+    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    found = report_of(Path(__file__).with_name("remote_loading.py"), jobs, home, environment)
     bad[1].unlink(missing_ok=True)
-    return json.loads((home / "report.json").read_text())
+    return found
 
 
 def test_every_model_loads_without_the_package_and_computes_the_same(report):

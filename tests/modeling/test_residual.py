@@ -51,18 +51,14 @@ def test_dropout_falls_on_the_sublayers_output_alone(placement):
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_the_stack_ends_with_a_norm_where_the_last_block_does_not(placement):
+def test_the_stack_ends_with_a_norm_where_the_last_block_does_not_or_as_it_is_asked(placement):
     final = build_final_norm(toy_config("decoder", norm_placement=placement))
     normalized, without = ("post", "deepnorm", "admin"), ("rezero", "no_norm")
     assert isinstance(final, nn.Identity) is (placement in normalized + without)
     assert RESIDUALS[placement].needs_final_norm is (placement not in normalized + without)
-
-
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("given", [True, False])
-def test_a_final_norm_that_is_asked_for_is_there_and_one_that_is_not_wanted_is_not(placement, given):
-    final = build_final_norm(toy_config("decoder", norm_placement=placement, final_norm=given))
-    assert isinstance(final, nn.Identity) is not given
+    for given in (True, False):
+        final = build_final_norm(toy_config("decoder", norm_placement=placement, final_norm=given))
+        assert isinstance(final, nn.Identity) is not given
 
 
 def test_a_fresh_rezero_stack_is_the_identity():
