@@ -63,18 +63,14 @@ def test_what_is_frozen_has_no_gradient(frozen):
     assert all(gradient is not None for gradient in found.values())
 
 
-def test_without_gradients_only_the_loss_is_computed():
-    layer, states = layer_and_states(bias=True)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4)
-    assert counter.get_total_flops() == 2 * N * D * V
-
-
-def test_chunks_cost_no_operations():
+@pytest.mark.parametrize(("learning", "products"), [(False, 1), (True, 3)])
+def test_chunks_cost_no_operations_and_without_gradients_only_the_loss_is_computed(learning, products):
     layer, states = layer_and_states(bias=False)
-    with FlopCounterMode(display=False) as counter:
-        chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4).backward()
-    assert counter.get_total_flops() == 3 * 2 * N * D * V
+    with torch.set_grad_enabled(learning), FlopCounterMode(display=False) as counter:
+        loss = chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4)
+        if learning:
+            loss.backward()
+    assert counter.get_total_flops() == products * 2 * N * D * V
 
 
 def test_rounding_does_not_add_up_over_chunks():

@@ -32,19 +32,10 @@ def test_ten_steps(data, tmp_path):
     tokenizer = tokenizer_of("decoder")
     model = VanillaDecoderForCausalLM(VanillaDecoderConfig(vocab_size=len(tokenizer), **SIZES))
     settings = SFTConfig(
-        output_dir=str(tmp_path / "run"),
-        max_steps=STEPS,
-        per_device_train_batch_size=8,
-        learning_rate=1e-2,
-        lr_scheduler_type="constant",
-        max_length=48,
-        logging_steps=1,
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-        save_strategy="no",
-        disable_tqdm=True,
-    )
+        output_dir=str(tmp_path / "run"), max_steps=STEPS, per_device_train_batch_size=8, learning_rate=1e-2,
+        lr_scheduler_type="constant", max_length=48, logging_steps=1, report_to=[], use_cpu=True, bf16=False,
+        save_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
     trainer = SFTTrainer(model=model, args=settings, train_dataset=data(), processing_class=tokenizer)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -16,21 +16,13 @@ from transformers import (
 )
 
 from vanillaformer import (
-    VanillaDecoderConfig,
     VanillaDecoderForCausalLM,
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
 )
 from vanillaformer.data.dialogue import SEPARATOR, set_chat_template
 from vanillaformer.tokenization import train
 
-CONFIGS: dict[str, Any] = {
-    "encoder_decoder": VanillaEncoderDecoderConfig,
-    "decoder": VanillaDecoderConfig,
-    "encoder": VanillaEncoderConfig,
-}
 LOADERS = {
     VanillaEncoderDecoderForConditionalGeneration: AutoModelForSeq2SeqLM,
     VanillaDecoderForCausalLM: AutoModelForCausalLM,
@@ -80,7 +72,7 @@ def tiny(model_class: type[PreTrainedModel], **fields: Any) -> PreTrainedModel:
 
 
 def kind_of(model_class: type[PreTrainedModel]) -> str:
-    return next(kind for kind, config_class in CONFIGS.items() if config_class is model_class.config_class)
+    return model_class.config_class.model_type.removeprefix("vanilla_")
 
 
 def save(model: PreTrainedModel, folder: Path) -> Path:

@@ -35,10 +35,11 @@ def test_entropy_is_scipys():
     assert entropy(torch.full((1, 8), 1 / 8)).item() == pytest.approx(math.log(8))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_the_maps_sum_to_1_and_no_head_is_more_uncertain_than_uniform_attention(kind):
-    found = recorded(kind)
+@pytest.mark.parametrize(("kind", "fields"), [*((kind, {}) for kind in KINDS), ("encoder_decoder", COPYING)])
+def test_rows_of_the_maps_sum_to_1_and_no_head_is_more_uncertain_than_uniform_attention(kind, fields):
+    found = recorded(kind, **fields)
     arrays = attention_arrays(found)
+    assert ("copy" in arrays) == bool(fields)
     for maps in arrays.values():
         np.testing.assert_allclose(maps.sum(axis=-1), 1, rtol=1e-5)
     for name, values in head_entropies(found).items():
@@ -85,11 +86,6 @@ def test_cross_attention_has_no_distance():
     assert set(head_distances(recorded("encoder_decoder"))) == {"encoder", "decoder"}
     with pytest.raises(NotApplicable, match="no self-attention"):
         head_distances(recorded("recurrent_encoder_decoder"))
-
-
-def test_what_is_copied_sums_to_1():
-    found = recorded("encoder_decoder", **COPYING)
-    np.testing.assert_allclose(attention_arrays(found)["copy"].sum(axis=-1), 1, rtol=1e-5)
 
 
 def test_rows_of_a_rollout_sum_to_1_and_a_layer_that_attends_to_itself_changes_nothing():

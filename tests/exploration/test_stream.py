@@ -7,7 +7,7 @@ from modeling.toys import toy
 
 from exploration.toys import KINDS, example_of, recorded
 from vanillaformer.exploration.pictures import NotApplicable
-from vanillaformer.exploration.recording import Recording, Sublayer
+from vanillaformer.exploration.recording import Recording, Sublayer, record
 from vanillaformer.exploration.stream import contributions, residual_factors, stream, stream_norms, sublayers
 
 
@@ -28,14 +28,8 @@ def test_a_model_without_residual_connections_keeps_nothing_and_a_new_rezero_mod
             for name in ("self_attn_residual", "mlp_residual"):
                 if placement == "rezero":
                     getattr(layer, name).alpha.data.zero_()
-        found = contributions(again(model))["decoder"]
+        found = contributions(record(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}))["decoder"]
         np.testing.assert_allclose(found.share, share)
-
-
-def again(model):
-    from vanillaformer.exploration.recording import record
-
-    return record(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])})
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -29,12 +29,9 @@ EXPORTER = EXPORTERS["gguf"]
 LLAMA = {"norm": "rms_norm", "feed_forward": "gated", "hidden_act": "silu", "norm_placement": "pre"}
 GPT2 = {"hidden_act": "gelu_new", "position_embedding_type": "learned", "hidden_size": 32}
 LEARNED = {"position_embedding_type": "learned"}
-LLAMA3_ROPE = {
-    "rope_type": "llama3", "rope_theta": 1e3, "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 12,
-}  # fmt: skip
-YARN = {"rope_type": "yarn", "rope_theta": 1e3, "factor": 2.0, "original_max_position_embeddings": 12}
 FOLDED = {"tie_word_embeddings": False, "scale_embedding": True, "logit_scale": 0.3, "attention_scale": 0.5}
+
+BY_TYPE = {"sliding_window": 8, "layer_types": ["full_attention"]}
 
 # What both shapes can be
 SHAPES = {
@@ -49,15 +46,10 @@ SHAPES = {
     "llama-no-norm-weight": LLAMA | {"norm_weight": False},
     "llama-folded": LLAMA | FOLDED,
     "llama-tied-and-scaled": LLAMA | {"scale_embedding": True, "logit_scale": 2.0},
-    "llama-linear": LLAMA | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e3, "factor": 2.0}},
-    "llama-llama3": LLAMA | {"rope_parameters": LLAMA3_ROPE},
-    "llama-yarn": LLAMA | {"rope_parameters": YARN},
-    "llama-by-type": LLAMA
-    | {
-        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e3}},
-        "sliding_window": 8,
-        "layer_types": ["full_attention"],
-    },
+    "llama-linear": LLAMA | {"rope_parameters": rope("linear")},
+    "llama-llama3": LLAMA | {"rope_parameters": rope("llama3")},
+    "llama-yarn": LLAMA | {"rope_parameters": rope("yarn")},
+    "llama-by-type": LLAMA | {"rope_parameters": {"full_attention": rope("default")}} | BY_TYPE,
     "gpt2": GPT2,
     "gpt2-all-heads": GPT2 | {"num_key_value_heads": 4},
     "gpt2-without-biases": GPT2 | {"attention_bias": False, "mlp_bias": False, "norm_bias": False},
@@ -186,9 +178,6 @@ OBSTACLES = {
     "rotary_layers": {"rotary_layers": [True, False]},
     "rope_parameters": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.5}},
 }
-
-
-BY_TYPE = {"sliding_window": 8, "layer_types": ["full_attention"]}
 
 
 @pytest.mark.parametrize(
