@@ -422,27 +422,6 @@ def test_layer_norm_has_a_bias_and_rms_norm_has_none_unless_it_is_said(config_cl
     assert config_class(norm=norm, norm_bias=not bias).norm_bias is not bias
 
 
-def test_deepnorms_scales_are_the_papers_table_1():
-    assert VanillaEncoderConfig(num_hidden_layers=50).deepnorm_scales(False) == pytest.approx((100**0.25, 400**-0.25))
-    config = VanillaEncoderDecoderConfig(encoder_layers=12, num_hidden_layers=3)
-    depth = (12**4 * 3) ** (1 / 16)
-    assert config.deepnorm_scales(cross_attention=False) == pytest.approx((0.81 * depth, 0.87 / depth))
-    assert config.deepnorm_scales(cross_attention=True) == pytest.approx((9**0.25, 36**-0.25))
-
-
-def test_rope_parameters_by_layer_type_are_found_by_layer_type():
-    config = VanillaDecoderConfig(
-        sliding_window=4,
-        layer_types=["sliding_attention", "full_attention"],
-        rope_parameters={"full_attention": None, "sliding_attention": {"rope_theta": 5.0}},
-    )
-    assert config.rope_of("full_attention") is None
-    assert config.rope_of("sliding_attention") == {"rope_theta": 5.0, "rope_type": "default"}
-    flat = VanillaDecoderConfig(rope_theta=7.0, rotary_layers=[True, True, False])
-    assert flat.rope_of("full_attention")["rope_theta"] == 7.0
-    assert [flat.is_rotary_layer(layer) for layer in range(6)] == [True, True, False] * 2
-
-
 def test_a_view_reads_its_own_fields_and_the_configs_others_as_they_change():
     config = VanillaEncoderDecoderConfig(
         encoder_hidden_size=64, encoder_layers=2, num_attention_heads=8, share_encoder_decoder_embeddings=False

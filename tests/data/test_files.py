@@ -87,11 +87,6 @@ def test_tsv_knows_no_quotation_marks(tmp_path):
         load("translation", train_file=path, validation_file=path, csv_quoting="minimal")
 
 
-def test_tsv_with_quotation_marks(tmp_path):
-    path = put(tmp_path / "a.tsv", 'text\tn\n"one\ttwo ""three"""\t1\n')
-    assert texts(path, csv_quoting="minimal") == ['one\ttwo "three"']
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,7 +1,5 @@
 """Rows that cannot be used: the first is named, or all are left out and counted. Names of labels of any form."""
 
-import json
-
 import numpy as np
 import pytest
 from datasets import Dataset, concatenate_datasets
@@ -60,16 +58,6 @@ def test_lines_that_cannot_be_read(tmp_path, capsys):
     assert list(dataset["train"]["label"]) == [1, 0]
     assert stats["train"]["bad rows left out"] == 2
     assert "first row 2" in capsys.readouterr().out
-
-
-def test_columns_inside_a_struct_of_a_damaged_file(tmp_path):
-    lines = [json.dumps({"translation": {"en": "one", "de": "eins"}}), "{", ""]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    path = str(tmp_path / "a.jsonl")
-    named = {"source_column": "translation.en", "target_column": "translation.de"}
-    dataset, _ = skipping("translation", train_file=path, validation_file=path, **named)
-    assert dataset["train"][0] == {"source": "one", "target": "eins"}
-    assert len(dataset["train"]) == 1
 
 
 def labeled(tmp_path, labels, name="a.jsonl"):

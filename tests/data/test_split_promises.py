@@ -76,14 +76,8 @@ def test_ordered_rows(cells, fraction, test, files):
 
 
 VARIANTS = (
-    str,
-    str.upper,
-    str.title,
-    "{}.".format,
-    "  {} !".format,
-    '"{}"'.format,
-    lambda text: text.replace(" ", ", "),
-)
+    str, str.upper, str.title, "{}.".format, "  {} !".format, '"{}"'.format, lambda text: text.replace(" ", ", "),
+)  # fmt: skip
 HINDI, RICE, TO_DRINK = "\u0939\u093f\u0928\u094d\u0926\u0940", "\u0e02\u0e49\u0e32\u0e27", "\u0e02\u0e32\u0e27"
 BASES = (
     *(f"the {word} house of number {n} {HINDI}" for n, word in enumerate("abcdefghijklmnopqrst")),

@@ -119,6 +119,10 @@ def test_columns_inside_a_struct(tmp_path):
     named = {"source_column": "translation.en", "target_column": "translation.de"}
     _, stream = open_stream("translation", train_file=path, validation_file=path, **named)
     assert stream_rows(stream)[0] == {"source": "e0", "target": "d0"}
+    (tmp_path / "b.jsonl").write_text('{"translation": {"en": "one", "de": "eins"}}\n{\n')
+    damaged = {"train_file": str(tmp_path / "b.jsonl"), "validation_file": path, "bad_rows": "skip"}
+    data = load_data(TranslationDataArguments(**damaged, **named), "translation").splits
+    assert list(data["train"]) == [{"source": "one", "target": "eins"}]
     with pytest.raises(ValueError, match=r"has no column 'translation.fr' \(--target_column\); .*: trans"):
         open_stream("translation", train_file=path, **named | {"target_column": "translation.fr"})
 
@@ -271,13 +275,8 @@ def test_no_rows(tmp_path, decoder_tokenizer):
 
 # ------------------------------------------------------------------------------------------------------- checks
 def settings(**changes):
-    defaults = {
-        "max_steps": 5,
-        **dict.fromkeys(BUDGETS),
-        "tokens_per_batch": None,
-        "dataloader_num_workers": 0,
-        "train_sampling_strategy": "random",
-    }
+    defaults = {"max_steps": 5, **dict.fromkeys(BUDGETS), "tokens_per_batch": None}
+    defaults |= {"dataloader_num_workers": 0, "train_sampling_strategy": "random"}
     return SimpleNamespace(**defaults | changes, accelerator_config=SimpleNamespace(dispatch_batches=None))
 
 

@@ -1,5 +1,6 @@
 """LoRA adapters by peft on the three models: found by default, trained alone, saved, loaded and merged."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,6 +45,8 @@ def test_all_linear_layers_are_found(model_class):
     names = {name.split(".lora_")[0].rpartition(".")[2] for name, _ in model.named_parameters() if ".lora_" in name}
     assert names >= {"q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"}
     assert "lm_head" not in names
+    fresh = get_peft_model(tiny(model_class), LoraConfig(r=2, target_modules="all-linear"))
+    assert torch.equal(logits_of(fresh, model_class), logits_of(tiny(model_class), model_class))
 
 
 @every_model
@@ -62,16 +65,18 @@ def test_a_step_changes_adapters_alone(model_class):
 
 
 @every_model
-def test_adapters_are_saved_loaded_and_merged(model_class, saved, tmp_path):
-    folder, loader = saved(model_class), LOADERS[model_class]
-    plain = logits_of(loader.from_pretrained(folder), model_class)
-    model = adapted(loader.from_pretrained(folder))
+@pytest.mark.parametrize("targets", [None, "all-linear"])
+def test_adapters_are_saved_loaded_and_merged(model_class, targets, saved, tmp_path):
+    load = partial(LOADERS[model_class].from_pretrained, dtype=torch.float64)
+    folder = saved(model_class)
+    plain = logits_of(load(folder), model_class)
+    model = adapted(load(folder), target_modules=targets)
     expected = logits_of(model, model_class)
     assert relative_error(expected, plain) > 0.01, "the adapters do nothing"
     model.save_pretrained(tmp_path / "adapter")
     assert not list((tmp_path / "adapter").glob("model*.safetensors")), "the whole model was saved"
 
-    loaded = PeftModel.from_pretrained(loader.from_pretrained(folder), tmp_path / "adapter")
+    loaded = PeftModel.from_pretrained(load(folder), tmp_path / "adapter")
     assert torch.equal(logits_of(loaded, model_class), expected)
     with loaded.disable_adapter():
         assert torch.equal(logits_of(loaded, model_class), plain)
@@ -80,7 +85,7 @@ def test_adapters_are_saved_loaded_and_merged(model_class, saved, tmp_path):
     assert_close(logits_of(merged, model_class), expected, "merged logits")
 
     merged.save_pretrained(tmp_path / "merged")
-    assert_close(logits_of(loader.from_pretrained(tmp_path / "merged"), model_class), expected, "saved merged logits")
+    assert_close(logits_of(load(tmp_path / "merged"), model_class), expected, "saved merged logits")
 
 
 def test_a_folder_of_adapters_names_its_model(saved, tmp_path):

@@ -68,14 +68,17 @@ def test_flops_of_native_models(model_class, size):
     assert counted == pytest.approx(counter.get_total_flops(), rel=0 if "Bert" in model_class.__name__ else 0.05)
 
 
-def test_the_parts_of_the_papers_base_model():
-    """Vaswani et al. 2017: 65 million, of which the table of 37000 tokens is 19."""
-    counts = count_parameters(preset("transformer-base"))
-    assert counts["embeddings"] == 37000 * 512
-    assert counts["attention"] == 18 * 4 * 512 * 512
-    assert counts["feed-forward"] == 12 * (2 * 512 * 2048 + 2048 + 512)
-    assert counts["norms"] == 30 * 2 * 512
+@pytest.mark.parametrize(("name", "millions"), [("transformer-base", 63), ("transformer-big", 214)])
+def test_the_parts_of_the_papers_models(name, millions):
+    """Vaswani et al. 2017: 65 and 213 million, with "approximately" 37000 tokens; the sum here is of the equations."""
+    config = preset(name)
+    counts, d, inner = count_parameters(config), config.hidden_size, config.intermediate_size
+    assert counts["embeddings"] == 37000 * d  # one table for source, target and output
+    assert counts["attention"] == 18 * 4 * d * d  # whose projections have no biases, feed-forward layers do
+    assert counts["feed-forward"] == 12 * (2 * d * inner + inner + d)
+    assert counts["norms"] == 30 * 2 * d
     assert counts["positions"] == counts["head"] == 0
+    assert round(sum(counts.values()) / 1e6) == millions
 
 
 def test_the_operations_of_the_parts_by_formula():

@@ -34,22 +34,13 @@ def test_translation(translator_tokenizer, decoder_tokenizer, capsys):
     known = {"test": {"also in train": 0}}
     stats = describe_data(rows, (translator_tokenizer, decoder_tokenizer), settings(), known)
     size = len(translator_tokenizer)
+    # Of the source vocabulary a, b and </s> are used, of that of the target <s>, x and y
     assert stats["train"] == {
-        "rows": 2,
-        "sources cut": 1,
-        "targets cut": 1,
-        "source mean length": 4.5,
-        "source longest": 5,
-        "source unknown tokens": 0.0,
-        "target mean length": 3.0,
-        "target longest": 4,
-        "target unknown tokens": 0.0,
-        "source vocabulary": size,
-        "source vocabulary used": 3,  # a, b, </s>
-        "target vocabulary": size,
-        "target vocabulary used": 3,  # <s>, x, y
+        "rows": 2, "sources cut": 1, "targets cut": 1, "source mean length": 4.5, "source longest": 5,
+        "source unknown tokens": 0.0, "target mean length": 3.0, "target longest": 4, "target unknown tokens": 0.0,
+        "source vocabulary": size, "source vocabulary used": 3, "target vocabulary": size, "target vocabulary used": 3,
         "padding": pytest.approx(1 - (4 + 5 + 2 + 4) / (5 + 5 + 4 + 4)),
-    }
+    }  # fmt: skip
     assert stats["test"]["also in train"] == 0
     assert stats["test"]["source mean length"] == 2
     out = capsys.readouterr().out.splitlines()
