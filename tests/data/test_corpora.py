@@ -50,17 +50,25 @@ def test_another_seed_makes_another_corpus(make):
     assert first != other
 
 
-def test_another_process_makes_the_same_corpora():
-    code = (
-        "from vanillaformer.data import embedded as c\n"
-        "for d in (c.cldr_translation(size=200), c.language_names(), c.standard_library(max_characters=100_000)):\n"
-        "    print(d['test'].to_list(), d['train'][-1])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, check=True
-    )
-    made = (cldr_translation(size=200), language_names(), SMALL_LIBRARY())
-    assert done.stdout.decode() == "".join(f"{data['test'].to_list()} {data['train'][-1]}\n" for data in made)
+MAKE = """if True:
+    from typing import get_args
+    from vanillaformer.data.embedded import cldr_translation, language_names, standard_library
+    from vanillaformer.tokenization import TokenizerAlgorithm, train
+    pairs = cldr_translation(size=200)
+    for data in (pairs, language_names(), standard_library(max_characters=100_000)):
+        print(data["test"].to_list(), data["train"][-1])
+    for name in get_args(TokenizerAlgorithm):
+        made = train(pairs["train"]["target"], algorithm=name, vocab_size=400)
+        print(name, made.backend_tokenizer.to_str())
+"""
+
+
+def test_another_process_makes_the_same_corpora_and_tokenizers(capsys):
+    other = {**os.environ, "PYTHONHASHSEED": "7"}
+    done = subprocess.run([sys.executable, "-c", MAKE], env=other, capture_output=True, text=True, check=True)
+    exec(MAKE, {})
+    assert done.stdout == capsys.readouterr().out
+    assert done.stdout.count("\n") == 10
 
 
 # ------------------------------------------------------------------------------------ translations, told independently

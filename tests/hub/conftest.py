@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -103,9 +104,8 @@ class Client:
 def client(server: Server, tmp_path_factory: pytest.TempPathFactory):
     runs = Client(server.url, tmp_path_factory.mktemp("home"))
     yield runs
-    assert runs.process.stdin is not None
-    runs.process.stdin.close()
-    runs.process.wait(timeout=30)
+    runs.process.kill()  # it would take seconds to put away all that it has imported
+    runs.process.wait()
 
 
 def save_model(kind: str, folder: Path, **changes: Any) -> Path:
@@ -132,6 +132,12 @@ def save_model(kind: str, folder: Path, **changes: Any) -> Path:
     return folder
 
 
+def edit(folder: Path, file: str = "config.json", **fields: Any) -> None:
+    """Change fields of a file of JSON."""
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
 CLASSES = {
     "translator": VanillaEncoderDecoderForConditionalGeneration,
     "pair": VanillaEncoderDecoderForConditionalGeneration,
@@ -156,5 +162,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture
-def token() -> str:
-    return WRITE
+def copy(saved, tmp_path) -> Path:
+    """A folder of a decoder that may be changed."""
+    return Path(shutil.copytree(saved("decoder"), tmp_path / "model"))

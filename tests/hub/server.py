@@ -293,8 +293,6 @@ class Handler(BaseHTTPRequestHandler):
         inside = {path: file for path, file in files.items() if path.startswith(prefix)}
         if folder and not inside:
             raise Refused(404, f"{folder} does not exist on {revision!r}", "EntryNotFound")
-        if self.query.get("recursive") != "true":
-            inside = {path: file for path, file in inside.items() if "/" not in path.removeprefix(prefix)}
         return [self.entry(path, file) for path, file in inside.items()]
 
     @staticmethod
@@ -315,10 +313,6 @@ class Handler(BaseHTTPRequestHandler):
     def branch(self, id: str, name: str) -> Any:
         repository = self.hub.writable(self.user, id)
         repository.branches[name] = repository.at(self.content().get("startingPoint", "main")).oid
-        return {}
-
-    def may_read(self, id: str) -> Any:
-        self.hub.readable(self.user, id)
         return {}
 
     def may_write(self, id: str) -> Any:
@@ -358,7 +352,6 @@ ENDPOINTS: list[tuple[str, str, Callable[..., Any]]] = [
     ("GET", rf"{MODELS}/tree/(?P<revision>[^/]+)/(?P<folder>.+)", Handler.tree),
     ("GET", rf"{MODELS}/refs", Handler.refs),
     ("POST", rf"{MODELS}/branch/(?P<name>[^/]+)", Handler.branch),
-    ("GET", rf"{MODELS}/auth-check", Handler.may_read),
     ("GET", rf"{MODELS}/auth-check/write", Handler.may_write),
     ("GET HEAD", rf"/{ID}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", Handler.resolve),
 ]

@@ -26,16 +26,11 @@ from vanillaformer.modeling.parts.positions import SinusoidalPositions
 from vanillaformer.scripts import generate
 from vanillaformer.tokenization import train
 
+from .conftest import edit
 from .test_pull import Trap, trapped, upload
 
 Change = Callable[[Path], object]
 LIMIT = 2**30  # bytes that a program may take on top of what it is made of
-
-
-def edit(folder: Path, **fields) -> None:
-    """Change fields of a config."""
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def cut(folder: Path, size: int) -> None:
@@ -54,8 +49,9 @@ def index(folder: Path, shard: object) -> None:
 
 
 def to_pickle(folder: Path) -> None:
-    torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
+    """Leave only weights that leave a file beside the folder when they are unpickled."""
     (folder / WEIGHTS).unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(folder.parent / "trace"), protocol=2))
 
 
 def fields(**values) -> Change:
@@ -208,12 +204,6 @@ BROKEN: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.fixture
-def copy(saved, tmp_path) -> Path:
-    shutil.copytree(saved("decoder"), tmp_path / "model")
-    return tmp_path / "model"
-
-
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_folder_has_one_error_that_says_what_is_broken(case, copy):
     change, message = BROKEN[case]
@@ -333,20 +323,14 @@ def test_a_tokenizer_that_is_none_is_said_to_be(content, copy):
         open_tokenizers(copy, None, "--model x")
 
 
-def tokenizer_with(folder: Path, **parts) -> None:
-    """Change parts of a tokenizer."""
-    path = folder / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
-
-
 def test_a_tokenizer_that_makes_a_flood_of_a_text_is_refused_before_it_is_loaded(copy):
     step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
     inner = {"type": "Sequence", "normalizers": [step]}
-    tokenizer_with(copy, normalizer={"type": "Sequence", "normalizers": [step, inner]})
+    edit(copy, "tokenizer.json", normalizer={"type": "Sequence", "normalizers": [step, inner]})
     message = "--model x: the replacements in tokenizer.json make up to 1,000,000 characters of one, at most 1,000 are"
     with pytest.raises(ValueError, match=message):
         open_tokenizers(copy, None, "--model x")
-    tokenizer_with(copy, normalizer={"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b" * 1000})
+    edit(copy, "tokenizer.json", normalizer={"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b" * 1000})
     source, _ = open_tokenizers(copy, None, "--model x")
     assert source.backend_tokenizer.normalizer.normalize_str("aac") == "b" * 1000 + "c"
 
@@ -354,7 +338,7 @@ def test_a_tokenizer_that_makes_a_flood_of_a_text_is_refused_before_it_is_loaded
 def test_a_pattern_that_never_ends_is_one_error(copy):
     """The library gives up by a panic, which is no Exception in Python."""
     pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$x"}, "behavior": "Isolated", "invert": False}
-    tokenizer_with(copy, pre_tokenizer=pattern)
+    edit(copy, "tokenizer.json", pre_tokenizer=pattern)
     arguments = generate.GenerateArguments(model_name_or_path=str(copy), text=["a" * 30 + "b"], device="cpu")
     loaded, *_ = tasks.load(arguments)
     with pytest.raises(ValueError, match=r"the model's tokenizer cannot encode these texts: .*retry-limit-in-match"):
@@ -394,14 +378,16 @@ def test_every_program_refuses_in_bounded_memory(case, client, server, copy, tmp
     change(copy)
     name = f"ann/broken-{list(BROKEN).index(case)}"
     upload(server, name, copy)
-    programs = runs(name, tmp_path) | {"push": [str(copy), "ann/refused"]}
-    for program, argv in programs.items():
+    programs = [*runs(name, tmp_path).items(), ("push", [str(copy), "ann/refused"])]
+    if case == "pickle":
+        programs += runs(str(copy), tmp_path).items()
+    for program, argv in programs:
         answer = client(program, *argv, memory=LIMIT)
         assert answer.error, program
         assert answer.kind in (None, "ValueError"), answer.everything
         assert re.search(message, answer.error), (program, answer.error)
     assert "ann/refused" not in server.hub.repositories
-    assert not [path for path in tmp_path.iterdir() if path.name not in ("model", "trained")]
+    assert not [path for path in tmp_path.iterdir() if path.name not in ("model", "trained")], "or it was unpickled"
     assert not [file for file in server.downloaded() if file.endswith((".bin", ".py"))]
 
 
@@ -421,9 +407,8 @@ def test_no_program_runs_code_of_a_repository(model_type, where, client, server,
     (copy / "evil.py").write_text(f"open({str(trace)!r}, 'w').close()\n")
     if model_type == "unknown":
         edit(copy, model_type="unknown", auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"})
-    tokenizer = json.loads((copy / "tokenizer_config.json").read_text())
-    tokenizer |= {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
-    (copy / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    evil = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
+    edit(copy, "tokenizer_config.json", **evil)
     upload(server, f"ann/trapped-{model_type}", copy)
     name = f"ann/trapped-{model_type}" if where == "hub" else str(copy)
     answers = {program: client(program, *argv) for program, argv in runs(name, tmp_path).items()}
@@ -435,18 +420,6 @@ def test_no_program_runs_code_of_a_repository(model_type, where, client, server,
     assert not [file for file in server.downloaded() if file.endswith(".py")]
 
 
-@pytest.mark.parametrize("program", ["generate", "convert", "export", "train_language_model"])
-def test_no_program_reads_a_pickle(program, client, server, copy, tmp_path):
-    (copy / WEIGHTS).unlink()
-    (copy / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(tmp_path / "trace"), protocol=2))
-    answer = client(program, *runs(str(copy), tmp_path)[program])
-    assert "pytorch_model.bin is not read" in answer.error
-    assert not (tmp_path / "trace").exists()
-    with pytest.raises(Exception, match=r"weights_only|Weights only|pickle"):
-        AutoModelForCausalLM.from_pretrained(copy)  # transformers does, but only as weights
-    assert not (tmp_path / "trace").exists()
-
-
 def test_native_weights_in_a_pickle_are_not_converted(client, server, tmp_path):
     config = LlamaConfig(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
     LlamaForCausalLM(config).save_pretrained(tmp_path / "llama")
@@ -456,6 +429,9 @@ def test_native_weights_in_a_pickle_are_not_converted(client, server, tmp_path):
     upload(server, "ann/llama-pickle", tmp_path / "llama")
     answer = client("convert", "ann/llama-pickle", tmp_path / "other", "--from")
     assert "SRC ann/llama-pickle has no model.safetensors (pytorch_model.bin is not read" in answer.error
+    with pytest.raises(Exception, match=r"weights_only|Weights only|pickle"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "llama")  # transformers reads it, but only as weights
+    assert not (tmp_path / "trace").exists()
     assert not [file for file in server.downloaded() if file.endswith(".bin")]
 
 

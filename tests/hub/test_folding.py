@@ -26,13 +26,9 @@ FOLDS = {
     "if y and config.rate:\n    a()\nb()": "b()",
 }
 UNDECIDED = (
-    "x = 1 if config.other else 2",
-    "x = 1 if y.kind else 2",
-    "if f(config.kind):\n    a()",
-    "if y and config.window is None:\n    a()",
-    "x = KINDS[y].is_gated",
-    "for kind in KINDS:\n    a(kind)",
-)
+    "x = 1 if config.other else 2", "x = 1 if y.kind else 2", "if f(config.kind):\n    a()",
+    "if y and config.window is None:\n    a()", "x = KINDS[y].is_gated", "for kind in KINDS:\n    a(kind)",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("text", FOLDS)

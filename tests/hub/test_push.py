@@ -1,6 +1,5 @@
 """Saved models are pushed: what arrives and what does not, by whom, and what is said when it cannot be."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -12,19 +11,12 @@ from vanillaformer.hub.loading import saved_folder
 from vanillaformer.hub.pushing import files_to_push
 from vanillaformer.scripts import push
 
-from .conftest import KINDS, OTHER, READ, WRITE, WRONG, Answer, Client
+from .conftest import KINDS, OTHER, READ, WRITE, WRONG, Answer, Client, edit
 from .server import Fault, Server
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.fixture
-def copy(saved, tmp_path):
-    """A folder of a decoder that may be changed."""
-    shutil.copytree(saved("decoder"), tmp_path / "model")
-    return tmp_path / "model"
 
 
 def refused(client: Client, *argv, token: str | None = WRITE, program: str = "push") -> Answer:
@@ -37,19 +29,16 @@ def refused(client: Client, *argv, token: str | None = WRITE, program: str = "pu
     return answer
 
 
-@pytest.mark.parametrize("large", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_model_arrives_whole_and_comes_back_the_same(kind, large, client, server, saved):
-    folder, name = saved(kind), f"ann/{kind}-{large}"
-    server.hub.large = large  # or everything in the commit itself
-    out = client.ok("push", folder, name)
-    assert f"pushed: {server.url}/{name}" in out
-    assert server.hub.files(name) == contents(folder)
-    assert server.hub.repositories[name].at("main").files["model.safetensors"].large is large
-    text = "the [MASK] sat" if kind == "masked" else "the cat sat"
-    assert client.ok("generate", "--model", name, "--text", text) == client.ok(
-        "generate", "--model", folder, "--text", text
-    )
+def test_every_model_arrives_whole_and_comes_back_the_same(kind, client, server, saved):
+    folder, text = saved(kind), "the [MASK] sat" if kind == "masked" else "the cat sat"
+    expected = client.ok("generate", "--model", folder, "--text", text)
+    for large in (True, False):
+        server.hub.large, name = large, f"ann/{kind}-{large}"  # or everything in the commit itself
+        assert f"pushed: {server.url}/{name}" in client.ok("push", folder, name)
+        assert server.hub.files(name) == contents(folder)
+        assert server.hub.repositories[name].at("main").files["model.safetensors"].large is large
+        assert client.ok("generate", "--model", name, "--text", text) == expected
 
 
 def test_what_is_this_machines_stays_here(client, server, copy):
@@ -136,17 +125,14 @@ def test_links_within_the_folder_and_in_the_cache_are_followed(copy, client, ser
 @pytest.mark.parametrize("auto_map", [["mine.Mine"], {"AutoModel": "/etc/passwd.X"}, {"AutoModel": "../secret.X"}])
 def test_code_elsewhere_does_not(auto_map, client, server, copy):
     (copy.parent / "secret.py").write_text("secret = 1\n")
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps(config | {"auto_map": auto_map}))
+    edit(copy, auto_map=auto_map)
     listed = client.ok("push", copy, "ann/elsewhere", "--dry-run")
     assert "modeling_vanilla_decoder.py" in listed
     assert "secret" not in listed.replace(str(copy), "")
 
 
 def test_code_that_the_config_names_comes_along(client, server, copy):
-    config = json.loads((copy / "config.json").read_text())
-    config["auto_map"] = {"AutoModelForCausalLM": "mine.Mine"}
-    (copy / "config.json").write_text(json.dumps(config))
+    edit(copy, auto_map={"AutoModelForCausalLM": "mine.Mine"})
     (copy / "mine.py").write_text("from .parts import part\n")
     (copy / "parts.py").write_text("part = 1\n")
     client.ok("push", copy, "ann/mine")
