@@ -92,10 +92,6 @@ def draws() -> torch.Tensor:
     return torch.rand(64, DRAWS, generator=torch.Generator().manual_seed(1))
 
 
-def test_nothing_is_done_by_default(images, draws):
-    assert augmented(images, draws, AugmentationArguments()) is images
-
-
 @pytest.mark.parametrize("dimension", [2, 3])
 def test_mirroring_twice_gives_the_image_back(images, dimension):
     chosen = torch.arange(64) % 2 == 0
@@ -133,6 +129,7 @@ def test_all_together_keep_shape_and_are_drawn_for_each_image_by_itself(images, 
     found = augmented(images, draws, arguments)
     assert found.shape == images.shape
     assert torch.equal(found[5:9], augmented(images[5:9], draws[5:9], arguments))
+    assert augmented(images, draws, AugmentationArguments()) is images, "nothing is done by default"
 
 
 def test_draws_depend_on_row_and_seed():

@@ -31,9 +31,10 @@ def stream(tokenizer, texts, start=(), end=()):
 
 
 def test_translation_rows(translator_tokenizer, capsys):
-    dataset = splits(source=["abc", "abcdefgh"], target=["x", "yz"])
-    rows = translation_rows(dataset, translator_tokenizer, max_source_length=6, max_target_length=6)
-    tokenizer = translator_tokenizer
+    dataset, tokenizer = splits(source=["abc", "abcdefgh"], target=["x", "yz"]), translator_tokenizer
+    before = tokenizer.backend_tokenizer.to_str()
+    rows = translation_rows(dataset, tokenizer, max_source_length=6, max_target_length=6)
+    assert tokenizer.backend_tokenizer.to_str() == before
     assert rows["train"].column_names == ["input_ids", "attention_mask", "labels"]
     assert rows["train"][0]["input_ids"] == tokenizer("abc")["input_ids"]
     assert rows["train"][0]["labels"] == [*tokenizer("x", add_special_tokens=False)["input_ids"], 3]
@@ -52,14 +53,6 @@ def test_translation_rows_with_two_tokenizers(translator_tokenizer, decoder_toke
     assert rows["train"][0]["labels"][0] == 2
     batch = DataCollatorForSeq2Seq(translator_tokenizer)(list(rows["train"]))
     assert batch["labels"].shape == (1, 2)
-
-
-def test_tokenizer_is_left_as_it_was(translator_tokenizer):
-    before = translator_tokenizer.backend_tokenizer.to_str()
-    translation_rows(
-        splits(source=["abcdef"], target=["abcdef"]), translator_tokenizer, max_source_length=3, max_target_length=3
-    )
-    assert translator_tokenizer.backend_tokenizer.to_str() == before
 
 
 @pytest.mark.parametrize("option", ["max_source_length", "max_target_length"])
