@@ -51,8 +51,18 @@ def write_data(folder: Path, seed: int = 0) -> None:
         (folder / f"{name}.csv").write_text("\n".join(["text,label", *lines]))
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: None) -> Path:
+    """The working directory, with data in it."""
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path)
+    return tmp_path
+
+
 def compared(folder: Path, **plan: Any) -> Comparison:
-    (folder / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
+    """Compare trainings of a classifier, unless the plan says others."""
+    usual = {"program": "train-classifier", "arguments": COMMON | PROGRAMS["train-classifier"], "seeds": [1]}
+    (folder / "plan.yaml").write_text(yaml.safe_dump(usual | plan, sort_keys=False))
     return compare(read_plan(folder / "plan.yaml"), folder / "out")
 
 
@@ -70,7 +80,6 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
         "arguments": COMMON | PROGRAMS[name],
         "budget": {unit: amount},
         "variants": {"base": {}, "varied": varied},
-        "seeds": [1],
     }
 
 
@@ -100,68 +109,44 @@ def test_every_run_takes_the_budget(plan, tmp_path_factory, monkeypatch, in_proc
     assert found.variants["base"].runs
 
 
-def test_tuned_batches_and_r_drop_take_the_budget(tmp_path, monkeypatch, in_process):
+def test_tuned_batches_and_r_drop_take_the_budget(folder):
     """The steps of one batch size are no measure for another, nor those of one pass for two."""
-    monkeypatch.chdir(tmp_path)
-    write_data(tmp_path)
-    plan = {
-        "program": "train-classifier",
-        "arguments": COMMON
-        | PROGRAMS["train-classifier"]
-        | {"max_validation_samples": 10, "lr_scheduler_type": "reduce_lr_on_plateau"},
-        "budget": {"tokens": 3000},
-        "variants": {"base": {}, "r_drop": {"r_drop": 1.0}},
-        "seeds": [1],
-        "tune": {"per_device_train_batch_size": [4, 16]},
-    }
-    found = compared(tmp_path, **plan)
-    jobs = [*tmp_path.glob("out/tuning/*/run.json"), *tmp_path.glob("out/runs/*/run.json")]
+    arguments = COMMON | PROGRAMS["train-classifier"] | {"max_validation_samples": 10}
+    found = compared(
+        folder,
+        arguments=arguments | {"lr_scheduler_type": "reduce_lr_on_plateau"},
+        budget={"tokens": 3000},
+        variants={"base": {}, "r_drop": {"r_drop": 1.0}},
+        tune={"per_device_train_batch_size": [4, 16]},
+    )
+    jobs = [*folder.glob("out/tuning/*/run.json"), *folder.glob("out/runs/*/run.json")]
     assert len(jobs) == 6
     for path in jobs:
         details = json.loads(path.read_text())["details"]
         assert details["consumed"]["tokens"] == pytest.approx(3000, rel=0.02), path
     assert [len(variant.runs) for variant in found.variants.values()] == [1, 1]
-    curve_figure(found, tmp_path, "tokens")
-    with (tmp_path / "curves_tokens.csv").open() as file:
+    curve_figure(found, folder, "tokens")
+    with (folder / "curves_tokens.csv").open() as file:
         points = [row for row in csv.DictReader(file) if row["variant"] == "r_drop"]
     spent = [float(row["training tokens"]) / 3000 for row in points]
     assert spent[-1] == pytest.approx(1.0, abs=0.02)
 
 
-def test_runs_on_other_data_are_not_compared(tmp_path, monkeypatch, in_process, capsys):
-    monkeypatch.chdir(tmp_path)
-    write_data(tmp_path)
-    plan = {
-        "program": "train-classifier",
-        "arguments": COMMON | PROGRAMS["train-classifier"],
-        "budget": {"steps": 3},
-        "variants": {"a": {}, "b": {"weight_decay": 0.1}},
-        "seeds": [1],
-    }
-    compared(tmp_path, **plan)
-    compared(tmp_path, **plan)
+def test_runs_on_other_data_are_not_compared(folder, capsys):
+    for _ in range(2):
+        compared(folder, budget={"steps": 3}, variants={"a": {}, "b": {"weight_decay": 0.1}})
     assert "2 of 2 trainings have ended before." in capsys.readouterr().out
-    before = records(tmp_path)
-    write_data(tmp_path, seed=1)
+    before = records(folder)
+    write_data(folder, seed=1)
     with pytest.raises(SystemExit, match=r"a-1 and 1 more: train data: 160 rows .*; validation data: 20 rows"):
         program.main(["plan.yaml", "--output_dir", "out"])
-    assert records(tmp_path) == before
+    assert records(folder) == before
     program.main(["plan.yaml", "--output_dir", "out", "--overwrite"])
-    assert {name: record["data"] for name, record in records(tmp_path).items()} != {
-        name: record["data"] for name, record in before.items()
-    }
-    assert len(list(tmp_path.glob("out/replaced/*/run.json"))) == 2
+    old, new = ({name: record["data"] for name, record in found.items()} for found in (before, records(folder)))
+    assert old != new
+    assert len(list(folder.glob("out/replaced/*/run.json"))) == 2
 
 
-def test_scores_on_other_validation_rows_are_not_compared(tmp_path, monkeypatch, in_process):
-    monkeypatch.chdir(tmp_path)
-    write_data(tmp_path)
-    plan = {
-        "program": "train-classifier",
-        "arguments": COMMON | PROGRAMS["train-classifier"],
-        "budget": {"steps": 2},
-        "variants": {"a": {}, "b": {"max_validation_samples": 10}},
-        "seeds": [1],
-    }
+def test_scores_on_other_validation_rows_are_not_compared(folder):
     with pytest.raises(ValueError, match=r"runs-b-1 was validated on other rows than runs-a-1 \(rows 20 .* 10 now"):
-        compared(tmp_path, **plan)
+        compared(folder, budget={"steps": 2}, variants={"a": {}, "b": {"max_validation_samples": 10}})

@@ -60,9 +60,9 @@ def settings_of(folder: Path, job: str) -> dict[str, Any]:
     return yaml.safe_load((folder / "settings" / f"{job}.yaml").read_text())
 
 
-def test_runs_have_the_budget_and_seeds_scores(tmp_path, pretended, capsys):
-    found = compare(read_plan(plan_file(tmp_path)), tmp_path / "out", jobs=2)
-    options = settings_of(tmp_path / "out", "runs-post-2")
+def test_runs_have_the_budget_and_the_report_says_what_was_found(tmp_path, pretended, capsys):
+    found = compare(read_plan(plan_file(tmp_path)), tmp_path, jobs=2)
+    options = settings_of(tmp_path, "runs-post-2")
     assert options["max_tokens"] == 6400
     assert "max_steps" not in options
     assert options["seed"] == 2
@@ -73,6 +73,19 @@ def test_runs_have_the_budget_and_seeds_scores(tmp_path, pretended, capsys):
     assert found.variants["pre"].speed == 6400 / 2
     assert found.variants["pre"].flops_per_token == 1_000_000 / 64
     assert "9/9" in capsys.readouterr().out
+    text = write_report(found, tmp_path)
+    assert "- Worse than pre: post." in text
+    assert "- No detectable difference from pre: gated." in text
+    page = (tmp_path / "report.html").read_text()
+    assert "norm_placement" in page
+    assert page.count("data:image/svg+xml;base64,") == 4
+    assert "http" not in page.replace("http://www.w3.org", "")
+    with (tmp_path / "figures" / "scores.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["variant"], row["seed"], float(row["loss"])) for row in rows][3] == ("post", "1", pytest.approx(3.01))
+    with (tmp_path / "figures" / "curves_tokens.csv").open() as file:
+        last = list(csv.DictReader(file))[1]
+    assert (float(last["training tokens"]), float(last["validation"])) == (6400.0, pytest.approx(2.01))
 
 
 @pytest.mark.parametrize("equal", ["parameters", "flops"])
@@ -124,29 +137,8 @@ def test_what_does_not_finish_is_counted_and_not_averaged(tmp_path, pretended):
     assert "Not tested, for want of two runs that count on both sides, or of any spread: nan, gone, up, twice." in text
 
 
-def test_report_says_what_was_found(tmp_path, pretended):
-    found = compare(read_plan(plan_file(tmp_path)), tmp_path)
-    text = write_report(found, tmp_path)
-    assert "- Worse than pre: post." in text
-    assert "- No detectable difference from pre: gated." in text
-    page = (tmp_path / "report.html").read_text()
-    assert "norm_placement" in page
-    assert page.count("data:image/svg+xml;base64,") == 4
-    assert "http" not in page.replace("http://www.w3.org", "")
-    with (tmp_path / "figures" / "scores.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["variant"], row["seed"], float(row["loss"])) for row in rows][3] == ("post", "1", pytest.approx(3.01))
-    with (tmp_path / "figures" / "curves_tokens.csv").open() as file:
-        last = list(csv.DictReader(file))[1]
-    assert (float(last["training tokens"]), float(last["validation"])) == (6400.0, pytest.approx(2.01))
-
-
-def test_tokens_of_two_tokenizers_are_not_compared(tmp_path, pretended):
-    """By the options before anything is trained, or else by the files of the first runs."""
-    plan = read_plan(plan_file(tmp_path, tune={"tokenizer_vocab_size": [300, 400]}))
-    with pytest.raises(ValueError, match=r"loss is a mean over tokens.* choose .*bits_per_byte, or give all"):
-        compare(plan, tmp_path / "a")
-    assert not (tmp_path / "a").exists()
+def test_tokens_of_two_tokenizers_are_not_compared_but_what_a_model_reads_may_differ(tmp_path, pretended):
+    """Where the options do not tell, by the files of the first runs."""
     variants = {"pre": {"train_file": "1.txt"}, "long": {"train_file": "1.txt", "block_size": 64}}
     assert compare(read_plan(plan_file(tmp_path, variants=variants)), tmp_path / "b").variants["long"].runs
     plan = read_plan(plan_file(tmp_path, variants=variants | {"post": {"train_file": "2.txt"}}))
@@ -155,28 +147,7 @@ def test_tokens_of_two_tokenizers_are_not_compared(tmp_path, pretended):
     assert not (tmp_path / "c" / "runs").exists()
     found = compare(read_plan(plan_file(tmp_path, variants=variants, score="bits_per_byte")), tmp_path / "b")
     assert found.variants["pre"].lost[1].message == "its record has no bits_per_byte"
-
-
-@pytest.mark.parametrize(
-    ("program_name", "common", "changed"),
-    [
-        ("train-language-model", {"objective": "masked"}, {"mlm_probability": 0.4}),
-        ("train-image-classifier", {"objective": "masked_image"}, {"mask_ratio": 0.3}),
-        ("train-translation", {}, {"max_target_length": 6}),
-        ("train-classifier", {"long_texts": "skip"}, {"max_length": 6}),
-        ("train-classifier", {}, {"long_texts": "skip"}),
-    ],
-)
-def test_scores_on_other_targets_are_not_compared(program_name, common, changed, tmp_path, pretended):
-    variants = {"a": {}, "b": changed}
-    plan = plan_file(tmp_path, program=program_name, arguments=common, variants=variants, budget={"steps": 4})
-    with pytest.raises(ValueError, match=rf"variant b: {next(iter(changed))}: it decides what is scored, and differs"):
-        compare(read_plan(plan), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_what_a_model_reads_may_differ(tmp_path, pretended):
-    """Shorter texts of a classifier have the same labels, and BLEU has whole references."""
+    # Shorter texts of a classifier have the same labels, and BLEU has whole references
     options = {"program": "train-translation", "arguments": {"learning_rate": 1e-3}, "score": "bleu"}
     variants = {"a": {}, "b": {"max_target_length": 6}, "c": {"max_source_length": 6}}
     found = compare(read_plan(plan_file(tmp_path, **options, variants=variants, budget={"steps": 4})), tmp_path)
@@ -246,28 +217,53 @@ def test_a_classifier_is_as_large_as_its_own_model_is(equal, tmp_path, pretended
     assert sizes[1] == pytest.approx(sizes[0], rel=0.02)
 
 
-def test_a_budget_of_few_steps_is_refused_before_the_runs(tmp_path, pretended):
-    plan = read_plan(plan_file(tmp_path, budget={"tokens": 1500}))
-    with pytest.raises(ValueError, match="variant pre takes 64 in a step; with fewer than 25 steps, 1,600, runs"):
-        compare(plan, tmp_path)
-    assert not (tmp_path / "runs").exists()
+TWO: dict[str, Any] = {"a": {}, "b": {}}
+WRONG = [("learning_rte", 1), ("learning_rate", -1)]  # options that cannot be
 
 
-def test_a_saved_model_is_not_made_equal(tmp_path, pretended):
-    variants = {"a": {}, "b": {"model_name_or_path": "saved"}}
-    with pytest.raises(ValueError, match="variant b: model_name_or_path: a saved model has its size"):
-        compare(read_plan(plan_file(tmp_path, variants=variants, equal="parameters")), tmp_path)
-    assert not (tmp_path / "measured").exists()
+def other_targets(program: str, common: dict[str, Any], **changed: Any) -> tuple[dict[str, Any], str]:
+    """Return a plan with a variant that is scored on other targets, and the beginning of the error."""
+    plan = {"program": program, "arguments": common, "variants": {"a": {}, "b": changed}, "budget": {"steps": 4}}
+    return plan, f"variant b: {next(iter(changed))}: it decides what is scored, and differs"
 
 
-def test_a_variant_that_no_choice_suits_is_an_error(tmp_path, pretended):
-    plan = plan_file(tmp_path, tune={"learning_rate": [13, 50]}, budget={"steps": 5}, variants={"a": {}, "b": {}})
-    with pytest.raises(ValueError, match="variant a: no choice of the tuning came to a score: the file is not there"):
-        compare(read_plan(plan), tmp_path)
-    assert not (tmp_path / "runs").exists()
+# Plans with the beginning of an error: those that are refused at once, and those that a first training shows
+AT_ONCE: list[tuple[dict[str, Any], str]] = [
+    (
+        {"tune": {"tokenizer_vocab_size": [300, 400]}},
+        r"loss is a mean over tokens.* choose .*bits_per_byte, or give all",
+    ),
+    other_targets("train-language-model", {"objective": "masked"}, mlm_probability=0.4),
+    other_targets("train-image-classifier", {"objective": "masked_image"}, mask_ratio=0.3),
+    other_targets("train-translation", {}, max_target_length=6),
+    other_targets("train-classifier", {"long_texts": "skip"}, max_length=6),
+    other_targets("train-classifier", {}, long_texts="skip"),
+    (
+        {"variants": {"a": {}, "b": {"model_name_or_path": "saved"}}, "equal": "parameters"},
+        "variant b: model_name_or_path: a saved model has its size",
+    ),
+    *(({"variants": {"a": {}, "b": {name: value}}}, f"variant b.*: .*{name}") for name, value in WRONG),
+    *(({"variants": TWO, "tune": {name: [value] * 2}}, f"variant a with.*: .*{name}") for name, value in WRONG),
+]
+LATER: list[tuple[dict[str, Any], str]] = [
+    ({"budget": {"tokens": 1500}}, "variant pre takes 64 in a step; with fewer than 25 steps, 1,600, runs"),
+    (
+        {"tune": {"learning_rate": [13, 50]}, "budget": {"steps": 5}, "variants": TWO},
+        "variant a: no choice of the tuning came to a score: the file is not there",
+    ),
+]
 
 
-def test_a_run_that_ends_high_has_not_diverged():
+@pytest.mark.parametrize(
+    ("absent", "changes", "message"), [("", *case) for case in AT_ONCE] + [("runs", *case) for case in LATER]
+)
+def test_what_cannot_be_compared_is_refused_before_the_runs(absent, changes, message, tmp_path, pretended):
+    with pytest.raises(ValueError, match=message):
+        compare(read_plan(plan_file(tmp_path, **changes)), tmp_path / "out")
+    assert not (tmp_path / "out" / absent).exists()
+
+
+def test_a_run_that_ends_high_has_not_diverged_and_overfitting_of_every_run_is_told():
     """Single batches, slow tasks and overfitting are no divergence."""
 
     def why(losses: list[float], *held_out: float) -> str:
@@ -281,6 +277,13 @@ def test_a_run_that_ends_high_has_not_diverged():
     assert not why(list(np.linspace(0.7, 0.05, 50)), 0.5, 1.4)
     assert not why([0.69, 0.75], 0.7, 0.71)
     assert why(list(np.linspace(0.7, 3.0, 50)), 0.7, 3.1).startswith("its loss rose from 0.7 to 2.789")
+
+    def variant(*curves):
+        runs = [SimpleNamespace(curves={"loss": list(enumerate(values))}) for values in curves]
+        return VariantResult("a", {}, runs=runs)
+
+    assert variant([2.0, 1.0, 1.5], [2.0, 1.2, 1.7]).rises() == pytest.approx((1.1, 1.6))
+    assert variant([2.0, 1.0, 1.5], [2.0, 1.2, 1.2]).rises() is None
 
 
 def starts(folder: Path) -> dict[str, int]:
@@ -312,6 +315,15 @@ def test_a_comparison_goes_on(tmp_path, pretended, monkeypatch):
         compare(raised, tmp_path)
 
 
+def comparing(folder: Path, seconds: int, *words: str) -> subprocess.Popen:
+    """Start a comparison whose trainings take so long, in a process and a folder of its own."""
+    folder.mkdir(exist_ok=True)
+    plan_file(folder, seeds=[1], budget={"steps": 4}, arguments={"learning_rate": 1e-3, "warmup_steps": seconds})
+    code = "from vanillaformer.comparison import running; from vanillaformer.scripts import compare; "
+    code += f"running.Runner.command = {PRETENDED!r}; compare.main({['plan.yaml', *words]})"
+    return subprocess.Popen([sys.executable, "-c", code], cwd=folder, start_new_session=True)
+
+
 def waiting_for(path: Path) -> None:
     while not path.exists():
         time.sleep(0.05)
@@ -319,15 +331,7 @@ def waiting_for(path: Path) -> None:
 
 def test_only_its_own_training_left_behind_is_ended(tmp_path, monkeypatch, pretended):
     """A comparison that is killed leaves its training, which would be in the way; others have files of that name."""
-    plan = {"budget": {"steps": 4}, "seeds": [1], "arguments": {"learning_rate": 1e-3, "warmup_steps": 60}}
-    for name in ("own", "others"):
-        (tmp_path / name).mkdir()
-        plan_file(tmp_path / name, **plan)
-    killed = "from vanillaformer.comparison import running; from vanillaformer.scripts import compare; "
-    killed += f"running.Runner.command = {PRETENDED!r}; compare.main(['plan.yaml'])"
-    comparisons = {
-        name: subprocess.Popen([sys.executable, "-c", killed], cwd=tmp_path / name) for name in ("own", "others")
-    }
+    comparisons = {name: comparing(tmp_path / name, 60) for name in ("own", "others")}
     monkeypatch.chdir(tmp_path / "own")
     trainings = {}
     waiting_for(Path("runs/plan/runs/pre-1/starts"))
@@ -341,7 +345,7 @@ def test_only_its_own_training_left_behind_is_ended(tmp_path, monkeypatch, prete
         comparison.wait()
     reader = subprocess.Popen(["tail", "-f", "runs/plan/settings/runs-pre-1.yaml"], stdout=subprocess.DEVNULL)
     try:
-        plan_file(tmp_path / "own", **plan | {"arguments": {"learning_rate": 1e-3}})
+        plan_file(tmp_path / "own", seeds=[1], budget={"steps": 4})
         program.main(["plan.yaml", "--overwrite"])
         assert not trainings["own"].is_running()
         assert trainings["others"].is_running()
@@ -353,10 +357,7 @@ def test_only_its_own_training_left_behind_is_ended(tmp_path, monkeypatch, prete
 
 def test_an_interrupt_of_the_terminal_reaches_a_training_once(tmp_path):
     """A terminal sends it to the whole group of processes, and the comparison ends its trainings besides."""
-    plan_file(tmp_path, seeds=[1], budget={"steps": 4}, arguments={"learning_rate": 1e-3, "warmup_steps": 60})
-    code = "from vanillaformer.comparison import running; from vanillaformer.scripts import compare; "
-    code += f"running.Runner.command = {PRETENDED!r}; compare.main(['plan.yaml', '--output_dir', '.'])"
-    comparison = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, start_new_session=True)
+    comparison = comparing(tmp_path, 60, "--output_dir", ".")
     waiting_for(tmp_path / "runs" / "pre-1" / "starts")
     os.killpg(comparison.pid, signal.SIGINT)
     comparison.wait()
@@ -398,28 +399,11 @@ def test_a_plan_that_cannot_be_is_refused(changes, message, tmp_path):
         read_plan(plan_file(tmp_path, **changes))
 
 
-@pytest.mark.parametrize("options", [{"learning_rte": 1}, {"learning_rate": -1}])
-@pytest.mark.parametrize("tuned", [False, True])
-def test_an_option_that_cannot_be_is_refused_before_anything_runs(tuned, options, tmp_path, pretended, capsys):
-    ((name, value),) = options.items()
-    changes = {"variants": {"a": {}, "b": {}}, "tune": {name: [value, value]}} if tuned else {}
-    plan = read_plan(plan_file(tmp_path, **{"variants": {"a": {}, "b": options}} | changes))
-    with pytest.raises(ValueError, match=f"variant {'a with' if tuned else 'b'}.*: .*{name}"):
-        compare(plan, tmp_path)
-    assert not (tmp_path / "runs").exists()
+EXECUTE = Runner.execute
 
 
-def test_overfitting_of_every_run_is_told():
-    def variant(*curves):
-        runs = [SimpleNamespace(curves={"loss": list(enumerate(values))}) for values in curves]
-        return VariantResult("a", {}, runs=runs)
-
-    assert variant([2.0, 1.0, 1.5], [2.0, 1.2, 1.7]).rises() == pytest.approx((1.1, 1.6))
-    assert variant([2.0, 1.0, 1.5], [2.0, 1.2, 1.2]).rises() is None
-
-
-def test_real_trainings(tmp_path, monkeypatch, capsys):
-    """Two variants and two seeds, one variant better; what diverges, the pretended ones show."""
+def test_real_trainings(tmp_path, monkeypatch, capsys, in_process):
+    """Two variants and two seeds, one variant better; one of the trainings has a process of its own."""
     (tmp_path / "texts.txt").write_text("".join(f"the cat {i} sat on the mat number {i * i}\n" for i in range(80)))
     plan = {
         "program": "train-language-model",
@@ -439,12 +423,16 @@ def test_real_trainings(tmp_path, monkeypatch, capsys):
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(os.environ, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    program.main(["plan.yaml", "--jobs", "2"])
-    said = capsys.readouterr().out
-    assert "- Better than slow: fast." in said
+    within = Runner.execute
+
+    def execute(runner: Runner, job: Any, settings: Path) -> tuple[int, float]:
+        return (EXECUTE if job.name == "runs-fast-2" else within)(runner, job, settings)
+
+    monkeypatch.setattr(Runner, "execute", execute)
+    program.main(["plan.yaml"])
+    assert "- Better than slow: fast." in capsys.readouterr().out
     for name in ("slow-1", "fast-2"):
-        assert (
-            json.loads((tmp_path / "runs" / "plan" / "runs" / name / "run.json").read_text())["details"]["steps"] == 6
-        )
+        record = json.loads((tmp_path / "runs" / "plan" / "runs" / name / "run.json").read_text())
+        assert record["details"]["steps"] == 6
     program.main(["plan.yaml"])
     assert "4 of 4 trainings have ended before." in capsys.readouterr().out

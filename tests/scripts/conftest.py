@@ -55,7 +55,7 @@ def _cheap_runs():
 def trained(tmp_path_factory: pytest.TempPathFactory):
     """Return a function (job) -> folder of a finished tiny run, trained by the worker that first needs it."""
     special = {
-        "separate": ("translation", "--joint_vocabulary", "False"),
+        "separate": ("translation", "--joint_vocabulary", "False", "--label_smoothing_factor", "0.1"),
         "decoder_classification": ("classification", "--preset", "gpt-tiny"),
     }
     root = tmp_path_factory.getbasetemp()

@@ -5,6 +5,7 @@ import io
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -26,6 +27,7 @@ from transformers import TrainerCallback
 
 from vanillaformer.modeling.block import LayerDrop
 from vanillaformer.scripts import (
+    generate,
     train_classifier,
     train_image_classifier,
     train_language_model,
@@ -35,6 +37,7 @@ from vanillaformer.scripts import (
 from vanillaformer.training import finishing
 from vanillaformer.training import run as runs
 from vanillaformer.training.report import classes, plots
+from vanillaformer.training.run_folder.files import checkpoints
 from vanillaformer.training.run_folder.run import Run
 from vanillaformer.training.trainer.trainer import RunTrainer
 
@@ -107,6 +110,26 @@ def record(folder: Path) -> dict[str, Any]:
 
 def state(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "trainer_state.json").read_text())
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def answers(capsys: pytest.CaptureFixture, *words: object) -> list[str]:
+    """Return the lines that `generate` prints."""
+    capsys.readouterr()  # what the training of the model has printed
+    generate.main([str(word) for word in words])
+    return capsys.readouterr().out.split("\n")[:-1]  # a text may hold other ends of lines
+
+
+def unfinished(whole: Path, folder: Path, last: int) -> None:
+    """Make the folder of a run that ended after a checkpoint, from that of a finished one."""
+    shutil.copytree(whole, folder, dirs_exist_ok=True)
+    for step, path in checkpoints(folder).items():
+        if step > last:
+            shutil.rmtree(path)
+    (folder / "run.json").write_text(json.dumps(record(folder) | {"finished": False}))
 
 
 def logged(folder: Path, name: str, what: str = "") -> list[Any]:

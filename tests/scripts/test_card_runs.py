@@ -4,24 +4,23 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
-from script_runs import train
+from script_runs import PROGRAMS, train
 
 from vanillaformer.data.embedded import LANGUAGES
 
 SECRET = "hf_NobodyMayReadThis"
-RUNS = ("translation", "causal", "masked", "mlm+nsp", "two_vocabularies", "classification")
-# With options that the common runs do not have
-OPTIONS = {
-    "two_vocabularies": ("translation", "--joint_vocabulary", "False", "--label_smoothing_factor", "0.1"),
-    "classification": ("classification", "--license", "mit", "--data_license", "House rules", "--hub_token", SECRET),
-}
+IMAGES = ("image_classification", "masked_image")
+KINDS = (*PROGRAMS, "separate", "decoder_classification")
+OPTIONS = "--license", "mit", "--data_license", "House rules", "--hub_token", SECRET  # of the classifier
 SHORT = ("--max_steps", "2", "--eval_steps", "2")
 # Runs each program as if nothing but torch and transformers had been imported: forked, for importing takes seconds.
 RUNNER = """
@@ -55,53 +54,61 @@ json.dump(found, open(sys.argv[2], "w"))
 
 
 @pytest.fixture(scope="module")
-def cards(trained, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The card of a tiny run of each job."""
-    folders = {name: tmp_path_factory.mktemp(name) if name in OPTIONS else trained(name) for name in RUNS}
-    for name, (job, *options) in OPTIONS.items():
-        train(job, folders[name], *options)
-    return {name: (folder / "README.md").read_text() for name, folder in folders.items()}
+def folders(trained, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of a tiny run of each kind."""
+    run = train("classification", tmp_path_factory.mktemp("classification"), *OPTIONS)
+    return {name: trained(name) for name in KINDS if name != "classification"} | {"classification": run.folder}
 
 
 @pytest.fixture(scope="module")
-def printed(cards: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """What the blocks of code of each card print."""
+def cards(folders: dict[str, Path]) -> dict[str, str]:
+    return {name: (folder / "README.md").read_text(encoding="utf-8") for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def ran(folders, cards, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str, dict[str, Any]]]:
+    """What the code of each card prints with the package and without, and the names that it leaves behind."""
     blocks = {name: re.findall(r"```python\n(.*?)```", card, re.DOTALL) for name, card in cards.items()}
-    assert {name: len(found) for name, found in blocks.items()} == dict.fromkeys(RUNS, 2)
-    home, printed = tmp_path_factory.mktemp("home"), {}
-    codes, found = home / "codes.json", home / "found.json"
-    codes.write_text(json.dumps({name: code for name, (_, code) in blocks.items()}))
-    command = [sys.executable, "-c", RUNNER, codes, found]
+    assert {name: len(found) for name, found in blocks.items()} == dict.fromkeys(cards, 2)
+    home, ran = tmp_path_factory.mktemp("home"), {}
+    shutil.copy(folders["image_classification"] / "example.png", home / "image.png")  # a reader's own
+    (home / "codes.json").write_text(json.dumps({name: code for name, (_, code) in blocks.items()}))
+    command = [sys.executable, "-c", RUNNER, "codes.json", "found.json"]
     env = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, env=env, cwd=home, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr[-3000:]
+    without = json.loads((home / "found.json").read_text())
     for name, (code, _) in blocks.items():
-        with redirect_stdout(io.StringIO()) as output:
-            exec(compile(code, name, "exec"), {})
-        printed[name] = output.getvalue()
-    return {"with": printed, "without": json.loads(found.read_text())}
+        names: dict[str, Any] = {}
+        with redirect_stdout(io.StringIO()) as output, chdir(home):
+            exec(compile(code, name, "exec"), names)
+        ran[name] = output.getvalue(), without[name], names
+    return ran
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the programs run in forks")
-@pytest.mark.parametrize("kind", ["with", "without"])
-@pytest.mark.parametrize("name", RUNS)
-def test_code_of_the_card_runs(printed: dict[str, dict[str, str]], kind: str, name: str) -> None:
-    text = printed[kind][name]
-    assert "Traceback" not in text, text
+@pytest.mark.parametrize("name", KINDS)
+def test_code_of_the_card_runs(ran, folders, cards, name: str) -> None:
+    printed, without, names = ran[name]
+    assert "Traceback" not in without, without
+    for text in (printed, without):
+        assert text.strip()
+        if name == "causal":
+            assert "def " in text
+        elif name == "mlm+nsp":
+            assert 0 < float(text.split("probability that it follows:")[1]) < 1
+        elif name in ("translation", "masked", "separate"):
+            assert text.startswith("[")
     if name == "classification":
-        found = text.strip() if kind == "with" else re.search(r"'label': '(\w+)'", text)[1]
-        assert found in LANGUAGES
-    elif name == "causal":
-        assert "def " in text
-    elif name == "mlm+nsp":
-        assert 0 < float(text.split("probability that it follows:")[1]) < 1
+        assert {printed.strip(), re.search(r"'label': '(\w+)'", without)[1]} <= {*LANGUAGES}
+    if name in ("translation", "separate", "mlm+nsp"):
+        assert printed == without
+    if name in IMAGES:
+        assert names["processor"].size["height"] == names["model"].config.image_size
     else:
-        assert text.startswith("[")
-
-
-def test_both_ways_of_loading_translate_the_same(printed: dict[str, dict[str, str]]) -> None:
-    for name in ("translation", "two_vocabularies", "mlm+nsp"):
-        assert printed["with"][name] == printed["without"][name]
+        assert names["model"].config.vocab_size == len(names["tokenizer"])
+    assert f"--output_dir {folders[name]}" in cards[name]
+    assert f"{names['model'].num_parameters():,} parameters" in cards[name]
 
 
 def test_cards_tell_what_the_run_knows(cards: dict[str, str]) -> None:
@@ -111,16 +118,17 @@ def test_cards_tell_what_the_run_knows(cards: dict[str, str]) -> None:
         assert {result.dataset_split for result in data.eval_results} == {"validation", "test"}, name
         for text in ("| CPU |", "| memory |", "| processes | 1, of 1 thread |", "steps | 6 (", "torch "):
             assert text in card, (name, text)
-        assert re.search(r"time \| [\d.]+ s, evaluation included; [\d.]+ k? ?tokens per second", card), name
+        unit = "patches" if name in IMAGES else "tokens"
+        assert re.search(rf"time \| [\d.]+ s, evaluation included; [\d.]+ k? ?{unit} per second", card), name
         assert "![loss curve](loss_curve.png)" in card
         assert SECRET not in card
     assert "translates from English to German" in cards["translation"]
     assert ModelCard(cards["translation"]).data.language == ["en", "de"]
-    assert "label smoothing 0.1" in cards["two_vocabularies"]
-    assert "@inproceedings{szegedy2016rethinking" in cards["two_vocabularies"]
+    assert "label smoothing 0.1" in cards["separate"]
+    assert "@inproceedings{szegedy2016rethinking" in cards["separate"]
     assert "szegedy2016rethinking" not in cards["translation"]
     for size in ("vocab_size", "decoder_vocab_size"):
-        assert f"| `{size}` | 300 |" in cards["two_vocabularies"]
+        assert f"| `{size}` | 300 |" in cards["separate"]
     assert "signature: nrefs:1|case:mixed" in cards["translation"]
     assert "License: House rules." in cards["classification"]
     assert ModelCard(cards["classification"]).data.license == "mit"
@@ -128,12 +136,14 @@ def test_cards_tell_what_the_run_knows(cards: dict[str, str]) -> None:
     assert "one of 20 classes" not in cards["causal"]
 
 
-def test_words_and_a_card_that_is_no_text_stay_when_a_run_is_made_longer(tmp_path: Path) -> None:
+def test_words_and_a_card_that_is_no_text_stay_when_a_run_is_made_longer(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("VANILLAFORMER_REMOTE_CODE", "off")
     train("classification", tmp_path, *SHORT)
+    assert not list(tmp_path.glob("*.py"))
     path = tmp_path / "README.md"
-    path.write_text(
-        path.read_text().replace("---\n\n#", "---\n\nFrom Ann.\n\n#", 1).replace("steps | 2 (", "steps | 3 (")
-    )
+    card = path.read_text()
+    assert "trust_remote_code" not in card
+    path.write_text(card.replace("---\n\n#", "---\n\nFrom Ann.\n\n#", 1).replace("steps | 2 (", "steps | 3 ("))
     train("classification", tmp_path, "--max_steps", "4", "--eval_steps", "2")
     assert "steps | 4 (" in path.read_text()
     assert "From Ann.\n\n# " in path.read_text()
@@ -158,10 +168,3 @@ def test_edited_card_is_kept_when_a_run_starts_anew(tmp_path: Path, capsys: pyte
         assert f"it is {name} now" in capsys.readouterr().out
         assert "From Ann." in (tmp_path / name).read_text()
         assert "From Ann." not in path.read_text()
-
-
-def test_no_code_without_the_saved_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VANILLAFORMER_REMOTE_CODE", "off")
-    train("classification", tmp_path, *SHORT)
-    assert "trust_remote_code" not in (tmp_path / "README.md").read_text()
-    assert not list(tmp_path.glob("*.py"))

@@ -1,12 +1,11 @@
 """Training on dialogues, and `generate --chat` with the model of them."""
 
 import io
-import json
 from pathlib import Path
 
 import pytest
 from datasets import Dataset
-from script_runs import train
+from script_runs import answers, json_lines, train
 from transformers import AutoTokenizer
 
 from vanillaformer.inference.chat import Chat
@@ -29,27 +28,15 @@ def models(tmp_path_factory) -> tuple[Path, Path]:
     return folder / "forward", folder / "backward"
 
 
-def short_message(capsys, *words: object) -> list[str]:
-    capsys.readouterr()
-    generate.main([str(word) for word in words])
-    return capsys.readouterr().out.splitlines()
-
-
-def test_the_saved_tokenizer_renders_dialogues(models) -> None:
+def test_the_saved_folder_is_that_of_dialogues(models, capsys) -> None:
     tokenizer = AutoTokenizer.from_pretrained(models[0])
     text = tokenizer.apply_chat_template([{"role": "user", "content": "你好"}], tokenize=False)
     assert text == "<s>你好[SEP]</s>"
     assert AutoTokenizer.from_pretrained(models[1]).get_vocab() == tokenizer.get_vocab()
-
-
-def test_samples_are_of_one_dialogue(models) -> None:
-    rows = [json.loads(line) for line in (models[0] / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = json_lines(models[0] / "samples.jsonl")
     texts = {"".join(turns) for turns in DIALOGUES}
     assert rows
     assert all(row["prompt"] + row["reference"] in texts for row in rows)
-
-
-def test_card_speaks_to_the_model_and_holds_no_dialogue(models, capsys) -> None:
     card = (models[0] / "README.md").read_text(encoding="utf-8")
     assert not any(turn in card for dialogue in DIALOGUES[:2] for turn in dialogue)
     assert f"generate --model {models[0]} --chat`" in card
@@ -62,10 +49,10 @@ def test_card_speaks_to_the_model_and_holds_no_dialogue(models, capsys) -> None:
 
 def test_the_seed_decides(models, capsys) -> None:
     common = ["--model", models[0], "--chat", "--max_new_tokens", "8", "--top_k", "20", "--temperature", "1.2"]
-    answers = [short_message(capsys, *common, "--text", "你好", "在吗", "--seed", seed) for seed in (1, 1, 2)]
-    assert [len(lines) for lines in answers] == [2, 2, 2]
-    assert answers[0] == answers[1] != answers[2]
-    assert not any("[SEP]" in line or line == "你好" for line in answers[0])
+    first, again, other = (answers(capsys, *common, "--text", "你好", "在吗", "--seed", seed) for seed in (1, 1, 2))
+    assert len(first) == len(other) == 2
+    assert first == again != other
+    assert not any("[SEP]" in line or line == "你好" for line in first)
 
 
 def test_standard_input_and_reset(models, capsys, monkeypatch) -> None:
@@ -74,7 +61,7 @@ def test_standard_input_and_reset(models, capsys, monkeypatch) -> None:
     draw = Chat.draw
     monkeypatch.setattr(Chat, "draw", lambda chat: (prompts.append(chat.prompt()), draw(chat))[1])
     monkeypatch.setattr("sys.stdin", io.StringIO("你好\n再见\n\n/reset\n你好\n"))
-    lines = short_message(capsys, "--model", models[0], "--chat", "--num_beams", "1", "--max_new_tokens", "4")
+    lines = answers(capsys, "--model", models[0], "--chat", "--num_beams", "1", "--max_new_tokens", "4")
     assert len(lines) == 3
     assert lines[0] == lines[2]
     assert prompts[0] == prompts[2]
@@ -82,7 +69,7 @@ def test_standard_input_and_reset(models, capsys, monkeypatch) -> None:
     assert len(prompts[1]) > len(prompts[0])
 
 
-def test_a_person_at_a_terminal_is_greeted(models, capsys, monkeypatch) -> None:
+def test_a_person_at_a_terminal_is_greeted_and_answers_can_be_reranked(models, capsys, monkeypatch) -> None:
     keyboard = io.StringIO("你好\n/quit\n再见\n")
     monkeypatch.setattr(keyboard, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", keyboard)
@@ -92,9 +79,6 @@ def test_a_person_at_a_terminal_is_greeted(models, capsys, monkeypatch) -> None:
     assert len(captured.out.splitlines()) == 1
     greeting = f"Chatting with {models[0]}: /reset forgets the dialogue, /quit or Ctrl-D ends it.\n"
     assert captured.err == f"{greeting}> > "
-
-
-def test_reranking(models, capsys) -> None:
     common = ["--model", models[0], "--chat", "--text", "你好", "--max_new_tokens", "6"]
     more = ["--candidates", "5", "--rerank_model", models[1]]
-    assert short_message(capsys, *common, *more) == short_message(capsys, *common, *more)
+    assert answers(capsys, *common, *more) == answers(capsys, *common, *more)

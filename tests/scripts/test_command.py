@@ -14,13 +14,15 @@ import vanillaformer_cli
 SCRIPTS = {path.stem for path in (ROOT / "scripts").glob("*.py")} - {"__init__", "console"}
 
 
-def test_help_fits_one_screen(capsys) -> None:
+def test_help_fits_one_screen_and_the_version_one_line(capsys) -> None:
     vanillaformer_cli.main(["--help"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 90
     for name, text in vanillaformer_cli.PROGRAMS.items():
         assert any(line.split() == [name, *text.split()] for line in lines), name
+    vanillaformer_cli.main(["--version"])
+    assert capsys.readouterr().out == f"vanillaformer {vanillaformer.__version__}\n"
 
 
 def test_help_takes_less_than_a_second_and_imports_no_library() -> None:
@@ -34,8 +36,13 @@ def test_help_takes_less_than_a_second_and_imports_no_library() -> None:
     assert not {"vanillaformer", "torch", "transformers"} & set(result.stdout.splitlines()[-1].split())
 
 
-def test_every_program_is_a_command() -> None:
+def test_every_program_is_a_command_and_the_older_commands_run_the_same() -> None:
     assert {name.replace("-", "_") for name in vanillaformer_cli.PROGRAMS} == SCRIPTS
+    older = {name: target for name, target in PYPROJECT["project"]["scripts"].items() if name != "vanillaformer"}
+    for name, target in older.items():
+        program = name.removeprefix("vanillaformer-")
+        assert program in vanillaformer_cli.PROGRAMS
+        assert target == f"vanillaformer.scripts.{program.replace('-', '_')}:main"
 
 
 @pytest.mark.parametrize("name", ["push", "train-translation", "train_translation"])
@@ -65,11 +72,6 @@ def test_no_such_command(words: list[str], message: str, capsys) -> None:
     assert message in capsys.readouterr().err
 
 
-def test_version(capsys) -> None:
-    vanillaformer_cli.main(["--version"])
-    assert capsys.readouterr().out == f"vanillaformer {vanillaformer.__version__}\n"
-
-
 def test_python_m_is_the_command_and_errors_begin_with_its_name() -> None:
     """The usage names the command as it was typed, with its exit status."""
     command = [sys.executable, "-m", "vanillaformer", "push", "--no-such-option"]
@@ -77,11 +79,3 @@ def test_python_m_is_the_command_and_errors_begin_with_its_name() -> None:
     assert result.returncode == 2
     assert "usage: vanillaformer push " in result.stderr
     assert "vanillaformer push: error: " in result.stderr
-
-
-def test_the_older_commands_run_the_same_programs() -> None:
-    older = {name: target for name, target in PYPROJECT["project"]["scripts"].items() if name != "vanillaformer"}
-    for name, target in older.items():
-        program = name.removeprefix("vanillaformer-")
-        assert program in vanillaformer_cli.PROGRAMS
-        assert target == f"vanillaformer.scripts.{program.replace('-', '_')}:main"

@@ -11,17 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from script_runs import (
-    arguments,
-    assert_equal_weights,
-    kill_in_step,
-    logged,
-    nan_loss,
-    record,
-    stream_options,
-    train,
-    train_together,
-)
+from script_runs import arguments, assert_equal_weights, kill_in_step, logged, record, stream_options, train
 from torch.utils.flop_counter import FlopCounterMode
 
 from vanillaformer.acceleration import autotune
@@ -152,20 +142,6 @@ def test_a_resumed_run_has_consumed_as_much(tmp_path: Path) -> None:
     train("classification", tmp_path / "killed", *options)
     assert consumed(tmp_path / "killed") == consumed(tmp_path / "whole")
     assert_equal_weights(tmp_path / "whole", tmp_path / "killed")
-
-
-def test_processes_are_added_up(tmp_path: Path) -> None:
-    train("classification", tmp_path / "one", "--per_device_train_batch_size", "16", "--max_steps", "3")
-    more = "--max_steps", "3", "--per_device_train_batch_size", "8"
-    train_together("classification", tmp_path / "two", *more)
-    assert consumed(tmp_path / "two") == consumed(tmp_path / "one")
-
-
-def test_a_skipped_step_counts(tmp_path: Path) -> None:
-    with nan_loss(3):
-        train("causal", tmp_path, "--nan_loss", "skip")
-    assert (consumed(tmp_path)["steps"], consumed(tmp_path)["retried_steps"]) == (6, 1)
-    assert consumed(tmp_path)["rows"] == 6 * 8
 
 
 # ------------------------------------------------------------------------------------------------------ budgets

@@ -1,13 +1,15 @@
-"""Options on data, through the training programs: packing, splits, bad rows, and what the record says of them."""
+"""Options on data, through the training programs, what the record says of them, and defaults that follow the data."""
 
 import json
+import math
 from pathlib import Path
-from typing import Any
 
 import pytest
-from script_runs import SENTENCES, assert_equal_weights, record, stream_options, text_file, train
+from script_runs import SENTENCES, record, state, stream_options, text_file, train
 
-from vanillaformer.data import caching
+from vanillaformer.training.run import parse_arguments
+from vanillaformer.training.run_folder.run import BY_DATA
+from vanillaformer.training.tasks.language_model import LanguageModel
 
 PACKED = "--max_train_samples", "80", "--packing", "--block_size", "24"
 
@@ -48,28 +50,12 @@ def test_record_of_the_data(tmp_path: Path, capsys) -> None:
     assert "also occurs in the validation data" not in out  # for which none of them is held out
 
 
-def test_a_second_run_finds_the_tokens_of_the_first(tmp_path: Path, monkeypatch) -> None:
-    batches: list[Any] = []
-    apply = caching._counted
-
-    def counted(function, advance, batch):
-        batches.append(batch)
-        return apply(function, advance, batch)
-
-    monkeypatch.setattr(caching, "_counted", counted)
-    options = [*text_file(tmp_path), *["--max_train_samples", "80", "--max_steps", "1", "--block_size", "16"]]
-    options += ["--eval_strategy", "no"]
-    train("causal", tmp_path / "first", *options)
-    assert batches
-    batches.clear()
-    train("causal", tmp_path / "second", *options)
-    assert not batches
-
-
 # ------------------------------------------------------------------------------------------------------- streams
 def test_streamed_run(tmp_path: Path, capsys) -> None:
-    run = train("masked", tmp_path / "run", *stream_options("masked", tmp_path))
+    admin = "--set", "norm_placement=admin", "num_hidden_layers=2"
+    run = train("masked", tmp_path / "run", *stream_options("masked", tmp_path), *admin)
     out = capsys.readouterr().out
+    assert "Admin: factors of 4 residual connections" in out  # measured on the first rows
     assert "the first 6 rows are held out for validation" in out
     assert "Streaming: what is said of the training data is true of its first rows." in out
     assert run.details["data"]["train"]["sampled rows"] > 0
@@ -91,16 +77,58 @@ def test_record_of_what_a_stream_shares_with_the_test(tmp_path: Path, capsys) ->
     assert "- 3 of the 4 test rows are in the training data too." in (tmp_path / "run" / "README.md").read_text()
 
 
-def test_streamed_without_shuffling_equals_loaded(tmp_path: Path) -> None:
-    options = [*text_file(tmp_path), "--validation_file", str(tmp_path / "text.txt")]
-    options += ["--sample_by", "line", "--block_size", "16", "--train_sampling_strategy", "sequential"]
-    options += ["--max_train_samples", "90", "--max_validation_samples", "90", "--max_steps", "4"]
-    train("causal", tmp_path / "loaded", *options)
-    train("causal", tmp_path / "streamed", *options, "--streaming", "--streaming_buffer", "0")
-    assert_equal_weights(tmp_path / "loaded" / "checkpoint-4", tmp_path / "streamed" / "checkpoint-4")
+# ------------------------------------------------------------------------------------- defaults that follow the data
+TIME = ["--max_steps", "-1", "--max_time", "4s", "--eval_steps", "0.5"]
 
 
-def test_admin_measures_the_first_rows_of_a_stream(tmp_path: Path, capsys) -> None:
-    options = [*stream_options("causal", tmp_path), "--set", "norm_placement=admin", "num_hidden_layers=2"]
-    train("causal", tmp_path / "run", *options, "--max_steps", "1")
-    assert "Admin: factors of 4 residual connections" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], True),
+        (["--max_time", "5m"], True),
+        (["--set", "dropout=0"], True),
+        (["--preset", "gpt-tiny"], False),
+        (["--max_steps", "5"], False),
+        (["--num_train_epochs", "1"], False),
+        (["--objective", "masked"], False),
+    ],
+)
+def test_a_model_or_a_length_that_was_given_keeps_the_usual_defaults(options: list[str], expected: bool) -> None:
+    args = parse_arguments("train-language-model", options)
+    assert LanguageModel(args).uses_auto_defaults is expected
+
+
+@pytest.mark.parametrize("job", ["causal", "classification"])
+def test_what_is_chosen_is_printed_recorded_and_kept(job: str, tmp_path: Path, capfd) -> None:
+    train(job, tmp_path, *TIME)
+    printed, found = capfd.readouterr().out, record(tmp_path)
+    chosen = {option: (value, reason) for option, value, reason in found["details"]["defaults"]}
+    assert f"  --weight_decay 0.1: {chosen['weight_decay'][1]}\n" in printed
+    assert found["settings"]["training"]["weight_decay"] == BY_DATA
+    assert found["settings"]["training"]["warmup_steps"] == 2  # given
+    assert {"per_device_train_batch_size", "tokenizer_vocab_size"}.isdisjoint(chosen)  # given
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["hidden_size"], config["dropout"]) == (16, 0.1)  # given
+    assert "0.1" in (tmp_path / "README.md").read_text()
+    train(job, tmp_path, *TIME)
+    assert "is finished already" in capfd.readouterr().out
+    train(job, tmp_path, *TIME, "--weight_decay", "0.1")  # which is what was chosen
+    assert "is finished already" in capfd.readouterr().out
+    with pytest.raises(ValueError, match=r"weight_decay: 0\.1 there, 0\.2 now"):
+        train(job, tmp_path, *TIME, "--weight_decay", "0.2")
+
+
+def test_a_run_whose_passes_were_chosen_is_made_longer_and_an_interrupted_one_keeps_them(tmp_path, capfd) -> None:
+    options = *TIME, "--max_train_samples", "16"
+    train("classification", tmp_path, *options)
+    more = "--max_epochs", str(2 * math.ceil(state(tmp_path)["epoch"]) + 20)
+    train("classification", tmp_path, *options, *more)
+    assert "is finished already" not in capfd.readouterr().out
+    found = record(tmp_path)
+    assert found["settings"]["training"]["max_epochs"] == float(more[1])
+    assert found["finished"]
+    found["finished"] = False
+    next(entry for entry in found["details"]["defaults"] if entry[0] == "weight_decay")[1] = 0.07
+    (tmp_path / "run.json").write_text(json.dumps(found))
+    train("classification", tmp_path, *options, *more)
+    assert "  --weight_decay 0.07: " in capfd.readouterr().out

@@ -1,9 +1,9 @@
-"""Translators of other designs are trained, killed, resumed, described and used by the programs as others are."""
+"""Translators of other designs are trained, resumed, described and used by the programs as others are."""
 
 from pathlib import Path
 
 import pytest
-from script_runs import assert_equal_weights, kill_in_step, losses
+from script_runs import answers, assert_equal_weights, losses, unfinished
 
 from vanillaformer.scripts import generate, train_translation
 
@@ -34,7 +34,7 @@ def test_a_design_is_trained_resumed_described_and_used(design: str, tmp_path: P
     whole, resumed = (tmp_path / name for name in ("whole", "resumed"))
     argv = [*COMMON.split(), *options.split(), "--output_dir"]
     train_translation.train([*argv, str(whole)])
-    kill_in_step("translation", 3, [*argv, str(resumed)])
+    unfinished(whole, resumed, 2)
     train_translation.train([*argv, str(resumed)])
     assert f"resuming from {resumed / 'checkpoint-2'}" in capfd.readouterr().out
     assert_equal_weights(whole, resumed)
@@ -43,12 +43,10 @@ def test_a_design_is_trained_resumed_described_and_used(design: str, tmp_path: P
     assert all(text in card for text in words)
     assert absent not in card
     command = ["--model", str(whole), "--text", "Jan 5", "Mon, Jun 25"]
-    generate.main([*command, "--num_beams", "2"])
-    assert capfd.readouterr().out.count("\n") == 2
+    assert len(answers(capfd, *command, "--num_beams", "2")) == 2
     if design == "recurrent":
         assert list(whole.glob("modeling_*recurrent_encoder_decoder.py"))
     else:
-        generate.main([*command, "--refinement_steps", "2", "--length_scale", "0.5"])
-        assert capfd.readouterr().out.count("\n") == 2
+        assert len(answers(capfd, *command, "--refinement_steps", "2", "--length_scale", "0.5")) == 2
         with pytest.raises(SystemExit, match=r"repetition_penalty=2.0: .* decoding='mask_predict'"):
             generate.main([*command, "--repetition_penalty", "2"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import sacrebleu
 from datasets import Dataset
+from script_runs import json_lines as records
 from script_runs import losses, state, train
 from sklearn.metrics import classification_report, confusion_matrix
 from transformers import (
@@ -24,10 +25,6 @@ from vanillaformer.training.finishing import print_samples
 from vanillaformer.training.report.card.facts import read_samples
 from vanillaformer.training.report.classes import class_scores
 from vanillaformer.training.run_folder.files import discard_previous, move_aside
-
-
-def records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -52,31 +49,18 @@ def test_translations_are_those_that_were_scored(trained) -> None:
     )
 
 
-def test_rows_are_in_the_order_of_the_data(tmp_path: Path) -> None:
-    sources = [" ".join(["go"] * (number * 7 % 11 + 1)) + f" {number}" for number in range(30)]
-    for name in ("train", "test"):
-        rows = {"source": sources, "target": [f"nach {text}" for text in sources]}
-        Dataset.from_dict(rows).to_json(tmp_path / f"{name}.jsonl")
-    files = ["--train_file", str(tmp_path / "train.jsonl"), "--test_file", str(tmp_path / "test.jsonl")]
-    more = ["--bleu_tokenize", "none", "--bleu_lowercase", "--per_device_eval_batch_size", "4", "--max_steps", "1"]
-    run = train("translation", tmp_path / "run", *files, *more)
-    found = records(tmp_path / "run" / "predictions_test.jsonl")
-    assert [row["source"] for row in found] == sources
-    assert [row["reference"] for row in found] == [f"nach {text}" for text in sources]
-    assert "case:lc" in run.details["signatures"]["bleu"]
-    assert "tok:none" in run.details["signatures"]["bleu"]
-
-
 @pytest.mark.parametrize("streaming", [[], ["--streaming", "--max_validation_samples", "9"]])
 def test_references_are_the_targets_of_the_data(streaming: list[str], tmp_path: Path, capfd) -> None:
-    """Not what is left of them: words of one letter case, without the unknown ones, cut to three tokens."""
+    """In their order, and not what is left of them: words of one case, without unknown ones, cut to three tokens."""
     rows = {"source": [f"w{number} go" for number in range(40)], "target": ["Oui !  non oui", "NON"] * 20}
-    held_out = {"source": ["w1 go", "w2  Go", "w3 go on and on"], "target": ["Oui !  jamais oui", "NON", "  non "]}
+    held_out = {"source": ["w1 go", "w3 go on and on", "w2  Go"], "target": ["Oui !  jamais oui", "NON", "  non "]}
     for name, part in (("train", rows), ("test", held_out)):
         Dataset.from_dict(part).to_json(tmp_path / f"{name}.jsonl")
     options = [*("--train_file", str(tmp_path / "train.jsonl"), "--test_file", str(tmp_path / "test.jsonl"))]
     options += ["--tokenizer_algorithm", "word", "--lowercase", "--max_target_length", "4", "--max_steps", "2"]
+    options += ["--bleu_tokenize", "none", "--bleu_lowercase", "--per_device_eval_batch_size", "2"]
     run = train("translation", tmp_path / "run", *options, "--num_beams", "1", *streaming)
+    assert {"case:lc", "tok:none"} <= {*run.details["signatures"]["bleu"].split("|")}
     found = records(tmp_path / "run" / "predictions_test.jsonl")
     assert [row["source"] for row in found] == held_out["source"]
     assert [row["reference"] for row in found] == held_out["target"]
@@ -92,7 +76,7 @@ def test_references_are_the_targets_of_the_data(streaming: list[str], tmp_path: 
     assert not re.search(r"w\d+ go", card)  # a row of the data
 
 
-def test_classes(trained) -> None:
+def test_classes_and_masked_tokens_are_those_that_were_scored(trained) -> None:
     folder = trained("classification")
     rows, scores = records(folder / "predictions_test.jsonl"), results(folder)
     labels, chosen = ([row[name] for row in rows] for name in ("reference", "prediction"))
@@ -106,6 +90,10 @@ def test_classes(trained) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer([rows[0]["text"]], return_tensors="pt")
     assert rows[0]["probability"] == pytest.approx(model(**inputs).logits.softmax(-1).max().item(), abs=1e-5)
+    rows, scores = records(trained("masked") / "predictions_test.jsonl"), results(trained("masked"))
+    right = [one == other for row in rows for one, other in zip(row["reference"], row["prediction"], strict=True)]
+    assert scores["test_accuracy"] == pytest.approx(np.mean(right))
+    assert all(len(row["positions"]) == len(row["reference"]) for row in rows)
 
 
 def test_class_scores_are_scikit_learns() -> None:
@@ -121,17 +109,6 @@ def test_class_scores_are_scikit_learns() -> None:
             "f1": pytest.approx(told[name]["f1-score"]),
             "rows": told[name]["support"],
         }
-
-
-def test_validation_where_there_is_no_test(tmp_path: Path) -> None:
-    words = {"text": ["one", "two", "eins", "zwei"] * 8, "label": ["en", "en", "de", "de"] * 8}
-    Dataset.from_dict(words).to_json(tmp_path / "words.jsonl")
-    options = ["--train_file", str(tmp_path / "words.jsonl"), "--validation_fraction", "0.3", "--max_steps", "1"]
-    run = train("classification", tmp_path / "run", *options)
-    rows = records(tmp_path / "run" / "predictions_validation.jsonl")
-    assert len(rows) == run.details["rows"]["validation"]
-    right = [row["reference"] == row["prediction"] for row in rows]
-    assert run.metrics["eval_accuracy"] == pytest.approx(np.mean(right))
 
 
 def test_continuations(tmp_path: Path, capsys) -> None:
@@ -163,13 +140,6 @@ def test_continuations(tmp_path: Path, capsys) -> None:
         bits = np.log2(scores[f"{split}_perplexity_per_byte"])
         assert scores[f"{split}_bits_per_byte"] == pytest.approx(bits)
         assert scores[f"{split}_perplexity"] > scores[f"{split}_perplexity_per_byte"]
-
-
-def test_masked_tokens(trained) -> None:
-    rows, scores = records(trained("masked") / "predictions_test.jsonl"), results(trained("masked"))
-    right = [one == other for row in rows for one, other in zip(row["reference"], row["prediction"], strict=True)]
-    assert scores["test_accuracy"] == pytest.approx(np.mean(right))
-    assert all(len(row["positions"]) == len(row["reference"]) for row in rows)
 
 
 # -------------------------------------------------------------------------------------------------------- logs

@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 import torch
-from script_runs import train
+from script_runs import answers, train
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
@@ -22,12 +22,6 @@ from vanillaformer.inference import generation, tasks
 from vanillaformer.scripts import generate
 
 LINES = ["May 6, 2031", "5:04 PM", "", "12,345.6"]
-
-
-def lines_of(*argv: str, capsys) -> list[str]:
-    capsys.readouterr()  # what the training of the model has printed
-    generate.main([str(word) for word in argv])
-    return capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize("kind", ["translation", "separate"])
@@ -117,7 +111,7 @@ def test_no_warning_for_a_length_that_was_given(trained, capsys) -> None:
     logging.set_verbosity_warning()
     try:
         words = ["--model", trained("translation"), "--batch_size", "1", "--max_new_tokens", "2", "--text", *LINES[:2]]
-        assert len(lines_of(*words, capsys=capsys)) == 2
+        assert len(answers(capsys, *words)) == 2
         generate.main([str(word) for word in words])
         assert "max_length" not in capsys.readouterr().err
     finally:
@@ -142,25 +136,15 @@ def test_a_person_at_a_terminal_is_told_what_to_do(trained, capsys, monkeypatch)
     assert len(captured.out.splitlines()) == 2
 
 
-def test_continues_prompts_in_a_batch_as_alone(trained, capsys) -> None:
+def test_continues_prompts_in_a_batch_as_alone_and_from_the_end_of_long_ones(trained, capsys) -> None:
     prompts = ["def f(x", "import"]
     common = ["--model", trained("causal"), "--max_new_tokens", "6", "--num_beams", "1"]
-    together = lines_of(*common, "--text", *prompts, capsys=capsys)
+    together = answers(capsys, *common, "--text", *prompts)
     assert len(together) == 2
     for prompt, text in zip(prompts, together):
         generate.main([str(word) for word in (*common, "--text", prompt)])
         assert capsys.readouterr().out.rstrip("\n").replace("\n", "\\n") == text.rstrip()
         assert text.startswith(prompt)
-
-
-def test_sampling_follows_the_seed(trained, capsys) -> None:
-    common = ["--model", trained("causal"), "--text", "import os", "--max_new_tokens", "20", "--do_sample"]
-    runs = [lines_of(*common, "--seed", seed, capsys=capsys) for seed in ("1", "1", "2")]
-    assert runs[0] == runs[1]
-    assert runs[0] != runs[2]
-
-
-def test_prompt_longer_than_the_model_keeps_its_end(trained, capsys) -> None:
     prompt = "x = 1; " * 60 + "the end"
     generate.main(["--model", str(trained("causal")), "--text", prompt, "--max_new_tokens", "4"])
     captured = capsys.readouterr()
@@ -168,10 +152,17 @@ def test_prompt_longer_than_the_model_keeps_its_end(trained, capsys) -> None:
     assert "cut to 60 tokens" in captured.err
 
 
+def test_sampling_follows_the_seed(trained, capsys) -> None:
+    common = ["--model", trained("causal"), "--text", "import os", "--max_new_tokens", "20", "--do_sample"]
+    runs = [answers(capsys, *common, "--seed", seed) for seed in ("1", "1", "2")]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
 @pytest.mark.parametrize("kind", ["classification", "decoder_classification"])
 def test_classifies(kind: str, trained, capsys) -> None:
     texts = ["Deutschland", "France métropolitaine", "x"]
-    printed = lines_of("--model", trained(kind), "--text", *texts, capsys=capsys)
+    printed = answers(capsys, "--model", trained(kind), "--text", *texts)
     model = AutoModelForSequenceClassification.from_pretrained(trained(kind))
     tokenizer = AutoTokenizer.from_pretrained(trained(kind))
     for text, result in zip(texts, printed, strict=True):
@@ -183,21 +174,23 @@ def test_classifies(kind: str, trained, capsys) -> None:
 
 @pytest.mark.parametrize("job", ["masked", "mlm+nsp"])
 def test_fills_masks(job: str, trained, capsys) -> None:
-    (text,) = lines_of("--model", trained(job), "--text", "import [MASK]", capsys=capsys)
+    (text,) = answers(capsys, "--model", trained(job), "--text", "import [MASK]")
     assert "[MASK]" not in text
     assert text.startswith("import")
 
 
-def test_unfinished_run_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="vocab_size"):
-        train("causal", tmp_path, "--set", "vocab_size=9")
+def test_unfinished_run_is_no_model_and_a_mistake_is_corrected_in_the_same_folder(tmp_path: Path) -> None:
+    run, stopped = tmp_path, tmp_path / "stopped"
+    with pytest.raises(ValueError, match="vocab_size=9"):
+        train("causal", run, "--max_steps", "1", "--set", "vocab_size=9")
     with pytest.raises(SystemExit, match=r"has no config.json: it holds no \(finished\) model"):
-        generate.main(["--model", str(tmp_path), "--text", "x"])
+        generate.main(["--model", str(run), "--text", "x"])
+    assert train("causal", run, "--max_steps", "1").finished
     for step in (4, 12):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / "config.json").write_text("{}")
-    with pytest.raises(SystemExit, match=rf"the last checkpoint of an unfinished run is {tmp_path}/checkpoint-12$"):
-        generate.main(["--model", str(tmp_path), "--text", "x"])
+        (stopped / f"checkpoint-{step}").mkdir(parents=True)
+        (stopped / f"checkpoint-{step}" / "config.json").write_text("{}")
+    with pytest.raises(SystemExit, match=rf"the last checkpoint of an unfinished run is {stopped}/checkpoint-12$"):
+        generate.main(["--model", str(stopped), "--text", "x"])
 
 
 @pytest.mark.parametrize("options", [{"length_penalty": 2.0}, {"early_stopping": True}])
@@ -211,9 +204,7 @@ def test_beam_search_options_reach_generate(options: dict, trained, capsys) -> N
         patch.setattr(
             type(model), "generate", lambda self, **given: seen.update(given) or original(self, **given), raising=True
         )
-        found = lines_of(
-            "--model", trained("translation"), "--num_beams", 3, *flags, "--text", LINES[0], capsys=capsys
-        )
+        found = answers(capsys, "--model", trained("translation"), "--num_beams", 3, *flags, "--text", LINES[0])
     output = model.generate(**tokenizer(LINES[:1], return_tensors="pt"), num_beams=3, **options)
     assert {name: seen[name] for name in options} == options
     assert found[0] == tokenizer.decode(output[0], skip_special_tokens=True).replace("\n", "\\n")
@@ -222,16 +213,16 @@ def test_beam_search_options_reach_generate(options: dict, trained, capsys) -> N
 def test_results_have_the_order_of_the_texts_whatever_their_lengths(trained, monkeypatch, capsys) -> None:
     texts = ["May 6, 2031", "5 PM", "Monday, March 3, 2031", "7", "12,345.6", "June 1", "8:15 AM"]
     common = ["--model", trained("translation"), "--max_new_tokens", "6"]
-    alone = [lines_of(*common, "--text", text, capsys=capsys)[0] for text in texts]
+    alone = [answers(capsys, *common, "--text", text)[0] for text in texts]
     monkeypatch.setattr(tasks, "SORTED", 2)
-    assert lines_of(*common, "--batch_size", "2", "--text", *texts, capsys=capsys) == alone
+    assert answers(capsys, *common, "--batch_size", "2", "--text", *texts) == alone
 
 
 def test_classifier_keeps_the_end_that_it_was_trained_on(tmp_path: Path, trained, capsys) -> None:
     train("classification", tmp_path, "--truncation_side", "left", "--max_length", "8", "--max_steps", "1")
     assert AutoTokenizer.from_pretrained(tmp_path).truncation_side == "left"
     assert AutoTokenizer.from_pretrained(trained("classification")).truncation_side == "right"
-    ends = [lines_of("--model", tmp_path, "--text", f"{start * 200} abc", capsys=capsys) for start in "xyz"]
+    ends = [answers(capsys, "--model", tmp_path, "--text", f"{start * 200} abc") for start in "xyz"]
     assert ends[0] == ends[1] == ends[2]  # nothing before the last 64 tokens counts
 
 

@@ -56,7 +56,7 @@ def test_help_is_short_and_options_stand_once_in_titled_groups_after_three_examp
 
 
 @pytest.mark.parametrize("program", TASK_OF)
-def test_presets_and_configuration_fields_are_listed(program: str, page) -> None:
+def test_presets_configuration_fields_and_options_of_transformers_are_listed(program: str, page) -> None:
     text, listed = page(program, "--help-all").split("Configuration fields for --set:")
     assert "hidden_size" in page(program).split("Configuration fields for --set (values: --help-all):")[1]
     kinds = {kind for task in task_of(program).tasks() for kind in TASKS[task].model_kinds}
@@ -72,10 +72,6 @@ def test_presets_and_configuration_fields_are_listed(program: str, page) -> None
         if option in fields - {"layer_types"}:
             assert f"{option} ({', '.join(choices)})" in " ".join(listed.split())
     assert ("encoder_hidden_size" in listed) == (program == "train-translation")
-
-
-@pytest.mark.parametrize("program", TASK_OF)
-def test_all_options_of_transformers_are_in_the_long_page(program: str, page) -> None:
     short, everything = (set(OPTION.findall(page(program, option))) for option in ("--help", "--help-all"))
     assert short < everything
     assert {"--ddp_backend", "--dataloader_pin_memory"} <= everything - short

@@ -115,12 +115,6 @@ def test_weights_of_another_task_are_refused(tmp_path: Path) -> None:
         generate.main(["--model", str(tmp_path), "--text", f"{TEXT} [MASK]"])
 
 
-@pytest.mark.parametrize("folder", ["gpt2", "bert-tagger"], indirect=True)
-def test_pairs_are_for_classifiers(folder: Path) -> None:
-    with pytest.raises(SystemExit, match=r"--text_pair: .* reads one text at a time"):
-        generate.main(["--model", str(folder), "--text", TEXT, "--text_pair", TEXT])
-
-
 def without_tokenizer(folder: Path) -> None:
     for path in folder.glob("tokenizer*"):
         path.unlink()

@@ -165,6 +165,8 @@ def test_the_losses_are_those_of_transformers_trainer(
     expected = plain_losses(fresh, recorded, tmp_path / "plain")
     assert recorded.losses == pytest.approx(expected, rel=1e-5)
     assert math.isfinite(result.metrics["test_loss"])
+    if name == "bert-classifier":
+        assert AutoTokenizer.from_pretrained(tmp_path / "run").model_max_length == 64
     capsys.readouterr()
     mask = " [MASK]" if MODELS[name][3] == "masked" else ""
     generate.main(["--model", str(tmp_path / "run"), "--text", f"Montag{mask}", "--device", "cpu"])
@@ -190,8 +192,8 @@ def test_a_run_of_a_native_model_resumes(name: str, tmp_path: Path, monkeypatch:
 OWN_WAY: dict[str, Any] = {"scale_attn_by_inverse_layer_idx": True}  # which no model of ours does
 
 
-def test_adapters_of_a_native_class_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of GPT-2, whose layers are no `nn.Linear`."""
+def test_what_ours_cannot_be_trains_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """With adapters, which are merged into layers of GPT-2 that are no `nn.Linear`."""
     monkeypatch.setitem(MODELS, "gpt2", ("GPT2LMHeadModel", GPT2 | OWN_WAY, *MODELS["gpt2"][2:]))
     native = native_folder("gpt2", tmp_path / "native")
     lora = "--lora_rank", "2", "--learning_rate", "0.1", "--lora_targets"
@@ -203,13 +205,9 @@ def test_adapters_of_a_native_class_are_merged(tmp_path: Path, monkeypatch: pyte
     assert changed == {"transformer.h.0.attn.c_attn.weight"}
     with pytest.raises(ValueError, match=r"--lora_targets q_proj: .* called c_attn, c_fc, c_proj, lm_head"):
         run("gpt2", native, tmp_path / "other", *lora, "q_proj")
-
-
-def test_what_ours_cannot_be_trains_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setitem(MODELS, "gpt2", ("GPT2LMHeadModel", GPT2 | OWN_WAY, *MODELS["gpt2"][2:]))
-    native = native_folder("gpt2", tmp_path / "native")
+    capsys.readouterr()
     with pytest.raises(ValueError, match=r"--packing: .*GPT2LMHeadModel"):
-        run("gpt2", native, tmp_path / "run", "--packing", "true")
+        run("gpt2", native, tmp_path / "packed", "--packing", "true")
     assert "scale_attn_by_inverse_layer_idx=True" in "".join(capsys.readouterr())
     with pytest.raises(ValueError, match=r"--save_as vanilla: .*scale_attn_by_inverse_layer_idx=True"):
         run("gpt2", native, tmp_path / "other", "--save_as", "vanilla")
@@ -266,23 +264,18 @@ def test_a_native_model_of_dialogues_keeps_their_template(tmp_path: Path) -> Non
     assert text.endswith(f"a[SEP]{saved.eos_token}")
 
 
-@pytest.mark.parametrize("save_as", ["vanilla", "native"])
-def test_another_form_is_saved_where_it_is_asked_for(save_as: str, tmp_path: Path) -> None:
+def test_another_form_is_saved_where_it_is_asked_for(tmp_path: Path) -> None:
     native = native_folder("gpt2", tmp_path / "native")
     run("gpt2", native, tmp_path / "first", "--save_as", "vanilla")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "first")
     assert type(model).__name__ == "VanillaDecoderForCausalLM"
-    run("gpt2", tmp_path / "first", tmp_path / "second", "--save_as", save_as)
-    found = json.loads((tmp_path / "second" / "config.json").read_text())["architectures"]
-    assert found == [{"vanilla": "VanillaDecoderForCausalLM", "native": "GPT2LMHeadModel"}[save_as]]
+    for save_as, expected in (("vanilla", "VanillaDecoderForCausalLM"), ("native", "GPT2LMHeadModel")):
+        out = tmp_path / f"as_{save_as}"
+        run("gpt2", tmp_path / "first", out, "--save_as", save_as, "--max_steps", "1")
+        assert json.loads((out / "config.json").read_text())["architectures"] == [expected]
 
 
 def test_a_table_of_positions_that_begins_after_the_padding_is_that_much_shorter(tmp_path: Path) -> None:
     native = native_folder("roberta", tmp_path / "native")
     with pytest.raises(ValueError, match=r"33 tokens do not fit max_position_embeddings=33 .* reads 32"):
         run("roberta", native, tmp_path / "run", "--block_size", "33")
-
-
-def test_a_native_classifier_keeps_the_length_that_it_reads(tmp_path: Path) -> None:
-    run("bert-classifier", native_folder("bert-classifier", tmp_path / "native"), tmp_path / "run", "--max_steps", "1")
-    assert AutoTokenizer.from_pretrained(tmp_path / "run").model_max_length == 64

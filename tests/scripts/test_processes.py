@@ -1,9 +1,10 @@
-"""Several processes do together what one does alone, and only the first of them speaks and writes."""
+"""Several processes, or accumulated batches, train as one process does; only the first one speaks and writes."""
 
 import json
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from script_runs import (
     assert_equal_weights,
     assert_same_training,
     die_after_four,
+    json_lines,
     losses,
     nan_in_second,
     note_dropped_layers,
@@ -45,10 +47,7 @@ def test_torchrun(tmp_path: Path) -> None:
     assert two["finished"]
     assert two["metrics"]["test_loss"] == pytest.approx(alone["metrics"]["test_loss"], rel=1e-4)
     # Every row is scored once, though a process gets some twice.
-    rows, found = (
-        [json.loads(line) for line in (tmp_path / name / "predictions_test.jsonl").read_text("utf-8").splitlines()]
-        for name in ("alone", "two")
-    )
+    rows, found = (json_lines(tmp_path / name / "predictions_test.jsonl") for name in ("alone", "two"))
     assert [row["source"] for row in found] == [row["source"] for row in rows]
     predictions, references = ([row[name] for row in found] for name in ("prediction", "reference"))
     assert two["metrics"]["test_chrf"] == pytest.approx(sacrebleu.corpus_chrf(predictions, [references]).score)
@@ -75,17 +74,56 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory):
+    """Return a function (job, options) -> folder of a run by one process, trained once, and all its options."""
+
+    @cache
+    def run(job: str, text: str) -> tuple[Path, list[str]]:
+        folder = tmp_path_factory.mktemp(job)
+        options = [*text.split(), *(stream_options(job, folder) if "--streaming" in text else [])]
+        return train(job, folder / "run", *ALONE, *options).folder, options
+
+    return run
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_train_as_one(case: str, tmp_path: Path) -> None:
+def test_two_processes_train_as_one(case: str, alone, tmp_path: Path) -> None:
     job, text = CASES[case]
-    options = [*text.split(), *(stream_options(job, tmp_path) if "--streaming" in text else [])]
-    train(job, tmp_path / "alone", *ALONE, *options)
-    train_together(job, tmp_path / "two", *options)
-    assert_same_training(tmp_path / "alone", tmp_path / "two", error=1e-5)
-    for name, value in weights(tmp_path / "alone").items():
-        assert (value - weights(tmp_path / "two")[name]).norm() <= 1e-3 * value.norm() + 1e-4, name
-    alone, two = (json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("alone", "two"))
-    assert two["eval_loss"] == pytest.approx(alone["eval_loss"], rel=1e-5), "rows that a process gets twice count once"
+    folder, options = alone(job, text)
+    train_together(job, tmp_path, *options)
+    assert_same_training(folder, tmp_path, error=1e-5)
+    for name, value in weights(folder).items():
+        assert (value - weights(tmp_path)[name]).norm() <= 1e-3 * value.norm() + 1e-4, name
+    one, two = (json.loads((path / "all_results.json").read_text()) for path in (folder, tmp_path))
+    assert two["eval_loss"] == pytest.approx(one["eval_loss"], rel=1e-5), "rows that a process gets twice count once"
+    one, two = (record(path)["details"]["consumed"] for path in (folder, tmp_path))
+    assert two == one
+
+
+ACCUMULATED = "--per_device_train_batch_size 2 --gradient_accumulation_steps 4"
+SMOOTHED = "--label_smoothing_factor 0.1 --train_sampling_strategy random"
+GENERATIVE = "--preset gpt-tiny --lm_loss_weight 0.5 --train_sampling_strategy random"
+# Options of both runs, and of the one whose batches are divided
+DIVIDED_BATCHES = {
+    **{case: (*CASES[case], "--gradient_accumulation_steps 3") for case in [*CASES][:3]},
+    "classification by tokens": ("classification", "--tokens_per_batch 400", "--gradient_accumulation_steps 3"),
+    "translation, smoothed": ("translation", f"{SMOOTHED} --predict_with_generate False", ACCUMULATED),
+    "causal, smoothed": ("causal", SMOOTHED, ACCUMULATED),
+    "a second loss of classes": ("classification", GENERATIVE, ACCUMULATED),
+    "a second loss of pairs": ("mlm+nsp", "--max_train_samples 40 --block_size 24", ACCUMULATED),
+}
+
+
+@pytest.mark.parametrize("case", DIVIDED_BATCHES)
+def test_accumulated_batches_are_the_large_batch(case: str, alone, tmp_path: Path) -> None:
+    job, options, divided = DIVIDED_BATCHES[case]
+    folder, _ = alone(job, options)
+    train(job, tmp_path, *ALONE, *options.split(), *divided.split())
+    if "second loss" in case:
+        assert losses(tmp_path) == pytest.approx(losses(folder), rel=1e-5)
+    else:
+        assert_same_training(folder, tmp_path)
 
 
 @pytest.mark.parametrize("options", [[], ["--gradient_checkpointing"]])

@@ -12,10 +12,7 @@ from vanillaformer.training.tasks import task_of
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))
-
-
-def test_there_are_recipes() -> None:
-    assert RECIPES
+assert RECIPES
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -1,7 +1,5 @@
 """A run that is killed goes on where it was, and ends where it would have ended."""
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,11 +12,12 @@ from script_runs import (
     die_while_saving,
     kill,
     kill_in_step,
+    logged,
     losses,
-    record,
     stream_options,
     text_file,
     train,
+    unfinished,
     weights,
 )
 
@@ -58,8 +57,7 @@ def test_killed_while_it_saves(path: str, files: int, trained, tmp_path: Path, c
 
 @pytest.mark.parametrize("job", ["causal", "classification"])  # the last step ends an epoch, or does not
 def test_killed_after_the_last_step(job: str, trained, tmp_path: Path) -> None:
-    shutil.copytree(trained(job), tmp_path, dirs_exist_ok=True)
-    (tmp_path / "run.json").write_text(json.dumps(record(tmp_path) | {"finished": False}))
+    unfinished(trained(job), tmp_path, 6)
     assert train(job, tmp_path).details["steps"] == 6
     assert not (tmp_path / "checkpoint-7").exists()
     assert_equal_weights(trained(job), tmp_path)
@@ -141,11 +139,7 @@ def test_a_resumed_run_has_the_rates_of_its_command(optim: str, tmp_path: Path) 
     train("causal", whole, "--optim", optim)
     changed = "--learning_rate", "1e-2", "--weight_decay", "0.3", "--adam_beta2", "0.9"
     train("causal", resumed, "--optim", optim, "--resume_from_checkpoint", str(whole / "checkpoint-4"), *changed)
-    old, new = (
-        [entry["learning_rate"] for entry in json.loads((folder / "trainer_state.json").read_text())["log_history"]
-         if "learning_rate" in entry]
-        for folder in (whole, resumed)
-    )  # fmt: skip
+    old, new = (logged(folder, "learning_rate") for folder in (whole, resumed))
     assert new == [*old[:4], *(pytest.approx(10 * rate) for rate in old[4:])]
     groups = torch.load(resumed / "checkpoint-6" / "optimizer.pt", weights_only=True)["param_groups"]
     assert {group["initial_lr"] for group in groups} == {1e-2}
@@ -153,8 +147,8 @@ def test_a_resumed_run_has_the_rates_of_its_command(optim: str, tmp_path: Path) 
     assert {group["betas"][1] for group in groups if "betas" in group} == {0.9}
 
 
-def test_a_checkpoint_without_its_optimizer_is_not_resumed_from(tmp_path: Path, capfd) -> None:
-    kill_in_step("causal", 5, arguments("causal", tmp_path))
+def test_a_checkpoint_without_its_optimizer_is_not_resumed_from(trained, tmp_path: Path, capfd) -> None:
+    unfinished(trained("causal"), tmp_path, 4)
     for number in (2, 4):
         (tmp_path / f"checkpoint-{number}" / "optimizer.pt").unlink()
     with pytest.raises(ValueError, match="checkpoint-4 has no state of an optimizer to resume from"):
@@ -185,29 +179,10 @@ def test_a_profiled_model_is_not_profiled_again(tmp_path: Path, capfd) -> None:
     options = ["--set", "norm_placement=admin", "num_hidden_layers=2"]
     train("causal", tmp_path / "whole", *options)
     assert "Admin: factors of 4 residual connections from 1.00 to" in capfd.readouterr().out
-    kill_in_step("causal", 3, arguments("causal", tmp_path / "killed", *options))
-    capfd.readouterr()
+    unfinished(tmp_path / "whole", tmp_path / "killed", 2)
     train("causal", tmp_path / "killed", *options)
     assert "Admin" not in capfd.readouterr().out
     assert_equal_weights(tmp_path / "whole" / "checkpoint-6", tmp_path / "killed" / "checkpoint-6")
     factors = [value for name, value in weights(tmp_path / "whole").items() if name.endswith("omega")]
     assert len(factors) == 4
     assert max(value.max() for value in factors) > 1.05
-
-
-@pytest.mark.parametrize("job", ["translation", "classification"])
-def test_a_run_of_an_earlier_version_goes_on(job: str, trained, tmp_path: Path, capfd) -> None:
-    """Its record lacks the flags that are new since then."""
-    kill_in_step(job, 3, arguments(job, tmp_path))
-    found = record(tmp_path)
-    given = {word[2:] for word in arguments(job, tmp_path) if word.startswith("--")} | {"overrides"}
-    for group in ("model", "data", "tokenizer", "training"):
-        settings = found["settings"][group]
-        lost = settings.keys() - given - {"rows_per_step"}
-        assert len(lost) > 2
-        found["settings"][group] = {name: value for name, value in settings.items() if name not in lost}
-    (tmp_path / "run.json").write_text(json.dumps(found))
-    capfd.readouterr()
-    train(job, tmp_path)
-    assert "changed settings" not in capfd.readouterr().out
-    assert_equal_weights(trained(job), tmp_path)

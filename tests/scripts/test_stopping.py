@@ -6,8 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_runs import HALVED, adding, arguments, assert_equal_weights, kill, losses, train, train_together
-from transformers import TrainerCallback
+import torch
+from script_runs import (
+    HALVED,
+    adding,
+    arguments,
+    assert_equal_weights,
+    kill,
+    logged,
+    losses,
+    record,
+    train,
+    train_together,
+    weights,
+)
+from transformers import AutoModelForSequenceClassification, TrainerCallback
 
 from vanillaformer.training import run as runs
 from vanillaformer.training.run_folder.files import checkpoints
@@ -59,9 +72,15 @@ def test_stopped_between_checkpoints(trained, tmp_path: Path, monkeypatch, capfd
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in trained("causal").iterdir()}
 
 
-def test_stopped_while_evaluating_and_averaging(tmp_path: Path, monkeypatch) -> None:
-    options = ["--average_checkpoints", "2", "--save_total_limit", "1"]
-    train("classification", tmp_path / "whole", *options)
+def test_stopped_while_evaluating_and_averaging(tmp_path: Path, monkeypatch, capfd) -> None:
+    options, whole = ["--average_checkpoints", "2", "--save_total_limit", "1"], tmp_path / "whole"
+    train("classification", whole, *options)
+    assert "The model is the average of 2 checkpoints: steps 4, 6." in capfd.readouterr().out
+    before, after = weights(whole / "checkpoint-4"), weights(whole / "checkpoint-6")
+    for name, value in weights(whole).items():
+        assert torch.equal(value, ((before[name].double() + after[name].double()) / 2).float()), name
+    AutoModelForSequenceClassification.from_pretrained(whole)
+    assert record(whole)["metrics"]["eval_loss"] not in logged(whole, "eval_loss")[:-1]  # scored anew
     stop(monkeypatch, SendSignals(4, signal.SIGINT, evaluating=True), 130, "classification", tmp_path / "a", *options)
     assert sorted(checkpoints(tmp_path / "a")) == [2, 4]
     stop(monkeypatch, SendSignals(4, signal.SIGINT), 130, "classification", tmp_path / "a", *options)

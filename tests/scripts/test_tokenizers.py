@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from datasets import load_dataset
 from huggingface_hub.errors import StrictDataclassError
-from script_runs import train
+from script_runs import answers, json_lines, train
 from transformers import AutoConfig, AutoTokenizer, pipeline
 
 from vanillaformer.data.preprocessing.batching import BlockCollator
@@ -40,24 +40,21 @@ def without_padding(tmp_path_factory) -> Path:
     ids=["blocks", "classification", "translation"],
 )
 def test_a_tokenizer_without_padding(job, more, without_padding, tmp_path, capsys) -> None:
-    train(job, tmp_path, *more, "--tokenizer_name_or_path", str(without_padding), "--max_steps", "2")
+    given = "--tokenizer_algorithm", "word", "--tokenizer_name_or_path", str(without_padding)
+    train(job, tmp_path, *more, *given, "--max_steps", "2")
+    printed = capsys.readouterr().out
+    for option in ("tokenizer_algorithm word", "tokenizer_vocab_size 300"):
+        assert f"--{option} is not used: the tokenizer is that of {without_padding}." in printed
+    assert "--lowercase" not in printed
     tokenizer, config = AutoTokenizer.from_pretrained(tmp_path), AutoConfig.from_pretrained(tmp_path)
     assert tokenizer.pad_token == "</s>"
     assert tokenizer.pad_token_id == config.pad_token_id == 3
     if job != "classification":
         assert json.loads((tmp_path / "generation_config.json").read_text())["pad_token_id"] == 3
-    capsys.readouterr()
-    generate.main(["--model", str(tmp_path), "--text", "line", "a much longer line"])
-    assert capsys.readouterr().out.count("\n") == 2
+    assert len(answers(capsys, "--model", tmp_path, "--text", "line", "a much longer line")) == 2
 
 
-def test_a_tokenizer_without_padding_has_no_blank(without_padding, tmp_path) -> None:
-    options = ["--tokenizer_name_or_path", str(without_padding), "--set", "decoding=ctc"]
-    with pytest.raises(StrictDataclassError, match=r"as its blank, .* pad_token_id=3 and eos_token_id=3"):
-        train("translation", tmp_path, *options)
-
-
-def test_the_end_of_a_text_is_learned_where_it_pads_too(without_padding, tmp_path) -> None:
+def test_the_end_of_a_text_is_learned_where_it_pads_too_but_is_no_blank(without_padding, tmp_path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(without_padding, pad_token="</s>")
     (tmp_path / "t.txt").write_text("\n".join(TEXTS[:3]))
     texts = load_dataset("text", data_files=str(tmp_path / "t.txt"))
@@ -68,6 +65,9 @@ def test_the_end_of_a_text_is_learned_where_it_pads_too(without_padding, tmp_pat
     assert batch["labels"][batch["labels"] >= 0].tolist() == wanted
     assert batch["attention_mask"].sum() == len(wanted)
     assert wanted.count(tokenizer.eos_token_id) == 3
+    options = ["--tokenizer_name_or_path", str(without_padding), "--set", "decoding=ctc"]
+    with pytest.raises(StrictDataclassError, match=r"as its blank, .* pad_token_id=3 and eos_token_id=3"):
+        train("translation", tmp_path, *options)
 
 
 def test_another_tokenizer_than_the_models_is_told(without_padding, tmp_path, capsys) -> None:
@@ -82,29 +82,14 @@ def test_another_tokenizer_than_the_models_is_told(without_padding, tmp_path, ca
     assert capsys.readouterr().out == ""
 
 
-def test_options_of_a_tokenizer_that_is_not_trained_are_told(without_padding, tmp_path, capsys) -> None:
-    given = "--tokenizer_algorithm", "word", "--tokenizer_name_or_path", str(without_padding)
-    train("causal", tmp_path, *given, "--max_steps", "1")
-    printed = capsys.readouterr().out
-    for option in ("tokenizer_algorithm word", "tokenizer_vocab_size 300"):
-        assert f"--{option} is not used: the tokenizer is that of {without_padding}." in printed
-    assert "--lowercase" not in printed
-
-
 def test_names_of_control_tokens_stay_in_the_texts_of_a_run(tmp_path, capsys) -> None:
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 3))
     files = [f"--{split}_file={tmp_path / 't.jsonl'}" for split in ("train", "validation")]
     train("causal", tmp_path / "run", *files, "--packing", "true", "--max_steps", "1", "--eval_steps", "1")
-    samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    samples = json_lines(tmp_path / "run" / "samples.jsonl")
     assert {row["prompt"] + row["reference"] for row in samples} <= {*TEXTS}
-    capsys.readouterr()
-    generate.main(["--model", str(tmp_path / "run"), "--text", "line <s>old</s>", "--max_new_tokens", "2"])
-    assert capsys.readouterr().out.startswith("line <s>old</s>")
-
-
-@pytest.mark.parametrize("job", ["translation", "causal", "masked", "classification"])
-def test_a_saved_tokenizer_says_how_much_the_model_reads(job: str, trained) -> None:
-    assert AutoTokenizer.from_pretrained(trained(job)).model_max_length == 64
+    (text,) = answers(capsys, "--model", tmp_path / "run", "--text", "line <s>old</s>", "--max_new_tokens", "2")
+    assert text.startswith("line <s>old</s>")
 
 
 def test_a_pipeline_truncates_a_long_text_and_our_own_reading_does_not_warn(trained, capsys) -> None:

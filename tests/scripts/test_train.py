@@ -1,7 +1,6 @@
 """What the training programs take and what they leave behind."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,11 @@ from datasets import Dataset
 from script_runs import PROGRAMS, assert_equal_weights, record, stream_options, train, weights
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from vanillaformer.scripts import train_translation
 from vanillaformer.tokenization import load_pair
+from vanillaformer.training.metrics.scores import SCORES as TABLE
+from vanillaformer.training.metrics.scores import scores_of
 from vanillaformer.training.run_folder.files import files_of_run
 
-KINDS = (*PROGRAMS, "separate", "decoder_classification")
 SCORES = {
     "translation": ("bleu", "chrf", "exact_match"),
     "causal": ("perplexity", "accuracy"),
@@ -33,13 +32,7 @@ BASELINES = {
     "masked_image": ["mean image"],
     **{job: ["unigram"] for job in ("causal", "masked", "mlm+nsp")},
 }
-IMAGES = ("image_classification", "masked_image")
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
-
-
-def card_code(folder: Path) -> str:
-    """Return the program in a model card."""
-    return (folder / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
 
 
 @pytest.mark.parametrize("job", PROGRAMS)
@@ -50,6 +43,7 @@ def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_pat
     )
     metrics, details = run["metrics"], run["details"]
     assert all(isinstance(metrics[f"{split}_{name}"], float) for name in SCORES[job] for split in ("eval", "test"))
+    assert {name for name in TABLE if f"eval_{name}" in metrics} == {score.name for score in scores_of(job)}
     assert (folder / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
     assert results["eval_loss"] == metrics["eval_loss"]
     assert results["baselines"] == details["baselines"]
@@ -60,6 +54,7 @@ def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_pat
     assert details["training_rows"]["rows"] > 0
     assert details["training_rows"]["loss"] > 0
     assert details["diagnosis"]
+    assert "image" in job or AutoTokenizer.from_pretrained(folder).model_max_length == 64  # what the model reads
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert f"How it went: {' '.join(details['diagnosis'])}\n" in card
     assert f"of the baseline ({BASELINES[job][0]}) |" in card
@@ -77,51 +72,11 @@ def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_pat
     assert {path.name for path in files_of_run(tmp_path)} == wanted
 
 
-def test_compares_with_the_linear_machine(tmp_path: Path, capsys) -> None:
-    options = ("--baseline", "--max_train_samples", "2000", "--max_steps", "2", "--eval_steps", "1")
-    run = train("classification", tmp_path / "run", *options)
-    lines = capsys.readouterr().out.splitlines()
-    scores = run.details["baselines"]["linear classifier"]
-    assert scores["test_accuracy"] > run.metrics["test_accuracy"]
-    words = f"accuracy {scores['test_accuracy']:.1%} · F1 {scores['test_f1']:.1%}"
-    start = lines.index(f"Test, linear classifier: {words}")
-    assert lines[start - 1].startswith("Test, majority class: loss ")
-    assert lines[start - 2].startswith("Test: loss ")
-    diagnosis = lines.index(run.details["diagnosis"][0])
-    assert start < diagnosis < next(number for number, text in enumerate(lines) if text.startswith("Try it: "))
-    assert any("Below the linear classifier" in sentence for sentence in run.details["diagnosis"])
-    assert "accuracy of the baseline (linear classifier) |" in (run.folder / "README.md").read_text()
-    # The option changes nothing in the run, so that a finished one stays finished
-    assert train("classification", tmp_path / "run", *options[1:]).finished
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_card_loads_the_model(kind: str, trained, tmp_path: Path, monkeypatch, capsys) -> None:
-    folder = trained(kind)
-    names: dict = {}
-    if kind in IMAGES:
-        shutil.copy(folder / "example.png", tmp_path / "image.png")  # a reader's own
-        monkeypatch.chdir(tmp_path)
-    capsys.readouterr()  # what the training has printed
-    exec(card_code(folder), names)
-    assert capsys.readouterr().out.strip()
-    if kind in IMAGES:
-        assert names["processor"].size["height"] == names["model"].config.image_size
-    else:
-        assert names["model"].config.vocab_size == len(names["tokenizer"])
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    assert f"--output_dir {folder}" in card
-    assert f"{names['model'].num_parameters():,} parameters" in card
-
-
-def test_exported_generation_settings(trained) -> None:
+def test_settings_and_vocabularies_of_saved_translators(trained) -> None:
     model = AutoModelForSeq2SeqLM.from_pretrained(trained("translation"))
     assert (model.generation_config.max_length, model.generation_config.num_beams) == (25, 4)
     assert model.config.use_cache is True
     assert model.config.decoder_start_token_id == AutoTokenizer.from_pretrained(trained("translation")).bos_token_id
-
-
-def test_separate_vocabularies(trained) -> None:
     folder = trained("separate")
     config = AutoConfig.from_pretrained(folder)
     source, target = load_pair(folder)
@@ -131,40 +86,16 @@ def test_separate_vocabularies(trained) -> None:
     assert load_pair(folder / "checkpoint-2")[1].get_vocab() == target.get_vocab()
 
 
-@pytest.mark.parametrize("form", ["jsonl", "txt"])
-def test_local_pairs(form: str, tmp_path: Path) -> None:
+def test_local_pairs(tmp_path: Path) -> None:
     rows = Dataset.from_dict({"english": [*WORDS] * 5, "german": [*WORDS.values()] * 5, "id": [*range(30)]})
-    path = tmp_path / f"pairs.{form}"
+    path = tmp_path / "pairs.jsonl"
+    rows.to_json(path)
     columns = ["--source_column", "english", "--target_column", "german"]
-    if form == "txt":
-        path.write_text("\n".join(rows["english"]))
-        (tmp_path / "german.txt").write_text("\n".join(rows["german"]), encoding="utf-8")
-        columns = ["--train_target_file", str(tmp_path / "german.txt")]
-    else:
-        rows.to_json(path)
     run = train("translation", tmp_path / "run", "--train_file", str(path), *columns, "--max_steps", "2")
     # One of six words, five times, is held out; without a test file there is no test.
     assert run.details["rows"] == {"train": 25, "validation": 5}
     assert "test_loss" not in run.metrics
     assert f"trained from scratch on {path.name}." in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
-
-
-def test_settings_file(tmp_path: Path) -> None:
-    settings = tmp_path / "settings.yaml"
-    settings.write_text(
-        "embedded_size: 150\nuse_cpu: true\nmax_steps: 1\neval_strategy: 'no'\nmax_target_length: 8\n"
-        "overrides: {hidden_size: 16, num_hidden_layers: 1, norm: rms_norm}\n"
-    )
-    train_translation.main([str(settings), "--output_dir", str(tmp_path / "run"), "--learning_rate", "0.5"])
-    assert record(tmp_path / "run")["settings"]["training"]["learning_rate"] == 0.5
-    assert AutoConfig.from_pretrained(tmp_path / "run").norm == "rms_norm"
-
-
-def test_without_generation_the_loss_decides(tmp_path: Path) -> None:
-    run = train("translation", tmp_path, "--predict_with_generate", "False", "--max_steps", "2")
-    assert "eval_bleu" not in run.metrics
-    assert run.metrics["eval_loss"] > 0
-    assert run.settings["training"]["metric_for_best_model"] == "loss"
 
 
 @pytest.mark.parametrize("start", ["masked", "mlm+nsp", "causal"])
@@ -215,6 +146,15 @@ REFUSED = [
     ("mlm+nsp", "STREAM", "--streaming is for --objective causal and masked"),
     ("causal", "--turns_column turns --objective masked", "--turns_column turns does not go with --objective"),
     ("causal", "--turns_column turns --streaming", "--turns_column turns does not go with --streaming"),
+    (
+        "classification",
+        "--dataloader_drop_last true --per_device_train_batch_size 500",
+        "no step was made: the training data does not fill a batch of 500 rows",
+    ),
+    ("masked_image", "--mixup 0.2", "--mixup 0.2 is for --objective image_classification"),
+    ("masked_image", "--mask_ratio 1", "--mask_ratio 1.0: it must lie between 0 and 1"),
+    ("image_classification", "--tokens_per_batch 100", "--tokens_per_batch 100: images have no tokens"),
+    ("image_classification", "--random_erasing 2", "--random_erasing 2.0: it must be from 0 to 1"),
 ]
 
 
@@ -223,17 +163,6 @@ def test_what_is_refused_leaves_no_model(job: str, options: str, message: str, t
     files = stream_options(job, tmp_path) if "STREAM" in options else []
     with pytest.raises(ValueError, match=message):
         train(job, tmp_path / "run", *files, *options.removeprefix("STREAM").split())
-    assert not (tmp_path / "run" / "config.json").exists()
-
-
-def test_model_smaller_than_the_tokenizer_given(trained, tmp_path: Path) -> None:
-    train("causal", tmp_path / "larger", "--tokenizer_vocab_size", "400", "--max_steps", "1")
-    options = ["--model_name_or_path", str(trained("causal")), "--tokenizer_name_or_path", str(tmp_path / "larger")]
-    with pytest.raises(ValueError, match=r"vocab_size=300 is smaller than its tokenizer's 400 tokens"):
-        train("causal", tmp_path / "run", *options)
-
-
-def test_mistake_corrected_in_the_same_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="vocab_size=100"):
-        train("causal", tmp_path, "--max_steps", "1", "--set", "vocab_size=100")
-    assert train("causal", tmp_path, "--max_steps", "1").finished
+    for name in ("config.json", "model.safetensors", "README.md"):
+        assert not (tmp_path / "run" / name).exists()
+    assert not (tmp_path / "run" / "run.json").exists() or not record(tmp_path / "run")["finished"]

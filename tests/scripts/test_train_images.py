@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from script_runs import train, weights
+from script_runs import answers, json_lines, train, weights
 from transformers import AutoImageProcessor, pipeline
 
 from vanillaformer.scripts import export, generate, train_image_classifier
-from vanillaformer.training.run import parse_arguments
 
 
 @pytest.fixture
@@ -30,9 +29,7 @@ def test_the_saved_folder_works_in_a_pipeline_and_in_generate(trained, capsys) -
     folder = trained("image_classification")
     example = str(folder / "example.png")
     found = pipeline("image-classification", model=str(folder))(example)
-    capsys.readouterr()
-    generate.main(["--model", str(folder), "--image", example])
-    label, probability = capsys.readouterr().out.split()
+    ((label, probability),) = (line.split() for line in answers(capsys, "--model", folder, "--image", example))
     assert label == found[0]["label"]
     assert float(probability) == pytest.approx(found[0]["score"], abs=1e-3)
     card = (folder / "README.md").read_text(encoding="utf-8")
@@ -40,7 +37,7 @@ def test_the_saved_folder_works_in_a_pipeline_and_in_generate(trained, capsys) -
     for text in words:
         assert text in card, text
     assert "oken" not in card.split("## Training")[0].split("## Architecture")[0]
-    lines = [json.loads(line) for line in (folder / "predictions_test.jsonl").read_text().splitlines()]
+    lines = json_lines(folder / "predictions_test.jsonl")
     assert len(lines) == 20
     assert set(lines[0]) == {"image", "reference", "prediction", "probability"}
 
@@ -51,11 +48,9 @@ def test_an_export_gives_the_same_labels(trained, tmp_path: Path, capsys) -> Non
     capsys.readouterr()
     export.main([str(folder), str(exported), "--engine", "onnx"])
     assert "logits of 8 images equal" in capsys.readouterr().out
-    lines = []
-    for options in ([str(folder)], [str(exported), "--engine", "onnxruntime"]):
-        generate.main(["--model", *options, "--image", str(folder / "example.png")])
-        lines.append(capsys.readouterr().out)
-    assert lines[0] == lines[1]
+    image = "--image", folder / "example.png"
+    lines = answers(capsys, "--model", folder, *image)
+    assert answers(capsys, "--model", exported, "--engine", "onnxruntime", *image) == lines
     for options, message in (
         ([str(exported), "--image", "x.png", "--bf16"], "x.png does not exist"),
         ([str(exported), "--image", str(folder / "example.png"), "--bf16"], "--bf16: an exported model has"),
@@ -100,7 +95,7 @@ def test_a_folder_of_images_and_generate_with_bad_files(photos: Path, tmp_path: 
     with pytest.raises(SystemExit, match=r"1 of 17 images cannot be read"):
         generate.main([*options, "--output_file", str(output)])
     assert re.search(r"dark/x.png cannot be read: ", capsys.readouterr().err)
-    records = [json.loads(line) for line in output.read_text().splitlines()]
+    records = json_lines(output)
     assert len(records) == 17
     assert [record["image"] for record in records if "error" in record] == [str(photos / "dark" / "x.png")]
     assert {record["label"] for record in records if "label" in record} <= {"dark", "bright"}
@@ -108,17 +103,3 @@ def test_a_folder_of_images_and_generate_with_bad_files(photos: Path, tmp_path: 
         generate.main(["--model", str(run.folder), "--text", "hello"])
     with pytest.raises(SystemExit, match=r"missing.png does not exist"):
         generate.main(["--model", str(run.folder), "--image", "missing.png"])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--objective masked_image --mixup 0.2", "--mixup 0.2 is for --objective image_classification"),
-        ("--mask_ratio 1", "--mask_ratio 1.0: it must lie between 0 and 1"),
-        ("--tokens_per_batch 100", "--tokens_per_batch 100: images have no tokens"),
-        ("--random_erasing 2", "--random_erasing 2.0: it must be from 0 to 1"),
-    ],
-)
-def test_options_that_make_no_sense(options: str, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        parse_arguments("train-image-classifier", options.split())

@@ -59,16 +59,13 @@ GENERATE = [
 ]
 
 
-@pytest.mark.parametrize(("words", "line"), GENERATE)
-def test_generate(words: Words, line: str, ends, capsys) -> None:
-    assert ends("generate", ["--model", "folder", *words], capsys) == (1, f"generate: {line}")
-
-
 # A model, options that it cannot have, and what the line says
 OF_MODELS = [
     ("./nowhere", "", "nowhere is not a directory"),
     ("folder", "", "has no config.json"),
     ("causal", "--max_history 3", "are for --chat"),
+    ("causal", "--text_pair y", "--text_pair: .* reads one text at a time"),
+    ("token_classification", "--text_pair y", "--text_pair: .* reads one text at a time"),
     ("causal", "--input_file missing.txt", "not both"),
     ("causal", "--max_new_tokens 64", "--max_new_tokens 64: .* 64 tokens"),
     ("translation", "--max_new_tokens 65", "--max_new_tokens 65: .* 64 tokens"),
@@ -106,7 +103,8 @@ class Parrot:
         return text
 
 
-OTHERS = [
+OF_PROGRAMS = [
+    *(("generate", ["--model", "folder", *words], line) for words, line in GENERATE),
     ("convert", ["folder", "new"], "SRC folder has no config.json: it holds no (finished) model"),
     ("convert", ["nowhere/a/b", "new"], "SRC nowhere/a/b is not a directory"),
     ("convert", ["text.txt", "new", "--from-state-dict", "nanogpt"], None),
@@ -120,8 +118,8 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("program", "words", "line"), OTHERS)
-def test_the_other_programs(program: str, words: Words, line: str | None, ends, capsys) -> None:
+@pytest.mark.parametrize(("program", "words", "line"), OF_PROGRAMS)
+def test_an_error_is_one_line_that_begins_with_the_program(program: str, words: Words, line, ends, capsys) -> None:
     code, said = ends(program, words, capsys)
     assert code == 1
     assert said.startswith(f"{program}: ")

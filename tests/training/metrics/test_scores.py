@@ -5,21 +5,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from transformers import EvalPrediction, TrainerState
+from transformers import TrainerState
 from transformers.trainer_callback import TrainerControl
 
-from vanillaformer.training.metrics.compute import (
-    classification_metrics,
-    language_model_metrics,
-    pretraining_metrics,
-    pretraining_scores,
-    token_scores,
-    translation_metrics,
-)
-from vanillaformer.training.metrics.scores import ENTRIES, SCORES, gain, is_better, ranking_names, scores_of
+from vanillaformer.training.metrics.scores import SCORES, gain, is_better, ranking_names
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments
@@ -81,13 +71,10 @@ def test_best_checkpoint_is_the_best_of_ten_evaluations(job: str, name: str, tmp
     assert (with_prefix.metric_for_best_model, with_prefix.greater_is_better) == (name, name not in LOWER)
 
 
-def test_only_evaluations_with_a_checkpoint_can_be_the_best(tmp_path: Path) -> None:
+def test_only_evaluations_with_a_checkpoint_and_with_numbers_can_be_the_best(tmp_path: Path) -> None:
     history = [{"loss": loss} for loss in (5.0, 3.0, 1.0, 2.0)]
     trainer = Evaluated(settings("causal"), history, tmp_path)
     assert trainer.run(saved=lambda step: step % 2 == 0) == 4
-
-
-def test_evaluations_without_numbers() -> None:
     score, nothing, number = SCORES["bleu"], {"eval_loss": math.nan}, {"eval_bleu": 0.0, "eval_loss": 9.0}
     assert is_better(number, nothing, score)
     assert not is_better(nothing, number, score)
@@ -138,26 +125,3 @@ def test_schedules_that_follow_a_score_know_its_direction() -> None:
     plateau = {"lr_scheduler_type": "reduce_lr_on_plateau"}
     assert settings("translation", **plateau).lr_scheduler_kwargs == {"mode": "max"}
     assert (settings("causal", **plateau).lr_scheduler_kwargs or {}).get("mode", "min") == "min"
-
-
-# --------------------------------------------------------------------------------------------- what is computed
-def test_every_job_computes_the_scores_of_the_table(translator_tokenizer, decoder_tokenizer) -> None:
-    ids = np.array([decoder_tokenizer("the cat sat on the mat")["input_ids"]])
-    logits, labels = torch.randn(1, ids.shape[1], len(decoder_tokenizer)), torch.tensor(ids)
-    pairs = torch.randn(1, 2), torch.tensor([0])
-    texts = np.array([translator_tokenizer("the cat")["input_ids"]])
-
-    def tokens(causal: bool, tokenizer: Any = None) -> set[str]:
-        predictions = tuple(each.numpy() for each in token_scores(causal=causal)(logits, labels))
-        return set(language_model_metrics(tokenizer)(EvalPrediction(predictions, ids)))
-
-    predicted = tuple(each.numpy() for each in pretraining_scores((logits, pairs[0]), (labels, pairs[1])))
-    computed = {
-        "translation": set(translation_metrics(translator_tokenizer)(EvalPrediction(texts, texts))),
-        "causal": tokens(True, decoder_tokenizer),
-        "masked": tokens(False),
-        "mlm+nsp": set(pretraining_metrics()(EvalPrediction(predicted, (ids, pairs[1].numpy())))),
-        "classification": set(classification_metrics()(EvalPrediction(np.eye(3), np.arange(3)))),
-    }
-    table = {job: {score.name for score in ENTRIES if score in scores_of(job)} - {"loss"} for job in JOBS}
-    assert computed == table
