@@ -3,13 +3,19 @@
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from modeling.toys import assert_close
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 from vanillaformer import VanillaDecoderModel, VanillaEncoderForMaskedLM, VanillaEncoderModel
 
-from .tiny import TEXTS, batch_of, kind_of, tiny, tokenizer_of
+from .tiny import TEXTS, batch_of, kind_of, sentences, tiny, tokenizer_of
 
 
 def inputs_of(kind: str) -> dict[str, torch.Tensor]:
@@ -51,3 +57,27 @@ def test_a_folder_of_ours_is_enough(saved):
     """Without modules of its own, mean pooling is what sentence-transformers adds."""
     made = SentenceTransformer(str(saved(VanillaEncoderModel)), device="cpu")
     assert_close(torch.from_numpy(made.encode(TEXTS)), means(VanillaEncoderModel), "embeddings")
+
+
+def test_its_trainer_brings_texts_that_belong_together_closer(saved, tmp_path):
+    made = SentenceTransformer(str(saved(VanillaEncoderModel)), device="cpu")
+    texts = sentences(32)
+    pairs = Dataset.from_dict({"anchor": texts, "positive": [" ".join(text.split()[::-1]) for text in texts]})
+    settings = SentenceTransformerTrainingArguments(
+        output_dir=str(tmp_path / "run"),
+        max_steps=6,
+        per_device_train_batch_size=16,
+        learning_rate=1e-3,
+        logging_steps=1,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = SentenceTransformerTrainer(made, settings, pairs, loss=MultipleNegativesRankingLoss(made))
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    made.save_pretrained(str(tmp_path / "saved"))
+    loaded = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert np.array_equal(loaded.encode(TEXTS), made.encode(TEXTS))
