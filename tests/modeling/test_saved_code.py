@@ -70,6 +70,10 @@ def batch_for(model: PreTrainedModel) -> dict[str, torch.Tensor]:
         return inputs | ({"labels": torch.tensor([0, 1])} if name.endswith("Classification") else {})
     inputs = {"input_ids": torch.randint(0, config.vocab_size, (2, LENGTH))}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    if name.endswith("QuestionAnswering"):
+        return inputs | {"start_positions": torch.tensor([0, 1]), "end_positions": torch.tensor([2, 3])}
+    if name.endswith("MultipleChoice"):  # both texts are choices
+        return {key: tensor[None] for key, tensor in inputs.items()} | {"labels": torch.tensor([1])}
     if name.endswith("Model"):
         return inputs | ({"decoder_input_ids": inputs["input_ids"] % 8} if config.is_encoder_decoder else {})
     most = getattr(config, "target_vocab_size", config.vocab_size)
@@ -82,7 +86,7 @@ def computed(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     batch = batch_for(model)
     torch.manual_seed(2)
     outputs = model.train()(**batch)
-    loss = outputs[0] if "labels" in batch else outputs[0].square().mean()
+    loss = outputs["loss"] if {"labels", "start_positions"} & batch.keys() else outputs[0].square().mean()
     loss.backward()
     found = {f"gradient of {name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
     model.eval()
