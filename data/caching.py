@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from textwrap import shorten
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -121,7 +122,7 @@ class TextColumn:
 
 
 VERSION = 1  # to be raised when a function that is cached returns other rows for the same arguments
-UNREAD = ("name_or_path", "is_local", "local_files_only", "model_max_length")
+UNREAD = ("name_or_path", "is_local", "local_files_only", "target_vocab_file", "model_max_length")
 """Settings of a tokenizer that no id depends on: where it was loaded from, and where others cut."""
 Prints = dict[str, dict[str, Any]]
 _known: WeakKeyDictionary[Dataset, str] = WeakKeyDictionary()
@@ -219,8 +220,11 @@ def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
     if tokenizer.is_fast:
         content = json.loads(tokenizer.backend_tokenizer.to_str())
         content |= {"truncation": None, "padding": None}
-    else:
-        content = sorted(tokenizer.get_vocab().items())
+    else:  # whose ids depend on more than the vocabulary, such as the pieces of SentencePiece
+        with TemporaryDirectory() as folder:
+            tokenizer.save_vocabulary(folder)
+            files = {path.name: hashlib.blake2b(path.read_bytes()).hexdigest() for path in Path(folder).iterdir()}
+        content = [sorted(tokenizer.get_vocab().items()), files]
     settings = {name: str(value) for name, value in tokenizer.init_kwargs.items() if name not in UNREAD}
     versions = (transformers.__version__, tokenizers.__version__)
     return _hash(type(tokenizer).__name__, content, settings, tokenizer.special_tokens_map, versions)

@@ -2,8 +2,10 @@
 
 import csv
 import json
+import shutil
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +15,11 @@ from test_native_models import BART, LONG, STEPS, Recorder, plain_losses
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, Seq2SeqTrainer
 
+from vanillaformer.configuration import VanillaEncoderDecoderConfig
+from vanillaformer.data.caching import tokenizer_key
 from vanillaformer.scripts import generate, train_translation
 from vanillaformer.tokenization import pairs
+from vanillaformer.training.models import set_language
 
 PAIRS = [(f"Saturday, August {n}, {1900 + 7 * n}", f"Samstag, {n}. August {1900 + 7 * n}") for n in range(1, 31)]
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -184,6 +189,39 @@ def test_other_tokenizers_have_no_languages(tmp_path: Path) -> None:
     languages = "--source_lang", "en_XX", "--target_lang", "de_DE"
     with pytest.raises(ValueError, match="--source_lang en_XX --target_lang de_DE: the tokenizer has no codes"):
         train_translation.train([*STEPS.split(), *languages, "--output_dir", str(tmp_path / "run")])
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("marian", "target.spm"), ("marian-two", "source.spm"), ("m2m_100", "sentencepiece.bpe.model")],
+)
+def test_tokenized_rows_are_known_by_the_pieces_too(name: str, file: str, tmp_path: Path) -> None:
+    """Other pieces make other ids of a text, though the vocabulary is the same; another folder does not."""
+    (folder := tmp_path / "one").mkdir()
+    save_tokenizer(name, folder)
+    shutil.copytree(folder, tmp_path / "copy")
+    key = tokenizer_key(AutoTokenizer.from_pretrained(folder))
+    assert tokenizer_key(AutoTokenizer.from_pretrained(tmp_path / "copy")) == key
+    pieces_of(["another text", "of other words"], folder / file)
+    assert tokenizer_key(AutoTokenizer.from_pretrained(folder)) != key
+
+
+def test_a_language_without_a_token_or_a_start_is_left_alone(tmp_path: Path) -> None:
+    """FSMT's tokenizer has languages and no tokens of them; parallel decoding has no first token to force."""
+    model: Any = SimpleNamespace(
+        config=VanillaEncoderDecoderConfig(), generation_config=transformers.GenerationConfig()
+    )
+    before = model.config.to_dict(), model.generation_config.to_dict()
+    fsmt: Any = type("FSMT", (), {"tgt_lang": "de", "__call__": lambda self, text_target: {"input_ids": [2]}})()
+    set_language(model, fsmt)
+    save_tokenizer("nllb", tmp_path)
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path, tgt_lang="deu_Latn")
+    model.config.decoding = "mask_predict"
+    set_language(model, tokenizer)
+    model.config.decoding = "autoregressive"
+    assert (model.config.to_dict(), model.generation_config.to_dict()) == before
+    set_language(model, tokenizer)
+    assert model.generation_config.forced_bos_token_id == tokenizer.convert_tokens_to_ids("deu_Latn")
 
 
 @pytest.mark.parametrize("native", ["marian", "m2m_100"], indirect=True)
