@@ -53,11 +53,13 @@ def load_pair(
             f"{folder} has a tokenizer ({pieces[0]}) that needs sentencepiece, which is not installed: "
             "pip install 'vanillaformer[sentencepiece]'"
         )
-    source = _padding(AutoTokenizer.from_pretrained(path_or_hub_id, **kwargs))
+    loaded = _padding(AutoTokenizer.from_pretrained(path_or_hub_id, **kwargs))
+    has_two = getattr(loaded, "separate_vocabs", False)  # as Marian's can have
+    source = _side(loaded, 0) if has_two else loaded
     subfolder = Path(kwargs.pop("subfolder", None) or "", TARGET_SUBFOLDER)
     saved_by_hand = (Path(path_or_hub_id) / subfolder / "tokenizer_config.json").is_file()
     if MARKER not in source.init_kwargs and not saved_by_hand:
-        return source, _target_side(source) if getattr(source, "separate_vocabs", False) else source
+        return source, _side(loaded, 1) if has_two else source
     kwargs["config"] = PreTrainedConfig()  # the sub-folder has none, and offline the search for it would fail
     try:
         target = _padding(AutoTokenizer.from_pretrained(path_or_hub_id, subfolder=subfolder.as_posix(), **kwargs))
@@ -69,14 +71,19 @@ def load_pair(
     return source, target
 
 
-def _target_side(tokenizer: Any) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of the targets that is in a Marian tokenizer with two vocabularies."""
-    target = copy.copy(tokenizer)
-    target.encoder = target.current_encoder = tokenizer.target_encoder
-    target.spm_files = tokenizer.spm_files[1:] * 2
-    target.init_kwargs = dict(tokenizer.init_kwargs)
-    target._update_total_vocab_size()
-    return copy.copy(target)  # which reads the files
+def _side(tokenizer: Any, number: int) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of sources (0) or targets (1) that is in a Marian tokenizer with two vocabularies.
+
+    Marian's own reads sources and writes targets; each of these does both for its side.
+    """
+    side = copy.copy(tokenizer)
+    if number:
+        side.encoder = side.current_encoder = tokenizer.target_encoder
+        side.spm_files = tokenizer.spm_files[1:] * 2
+        side.init_kwargs = dict(tokenizer.init_kwargs)
+        side._update_total_vocab_size()
+    side.decoder = {token_id: token for token, token_id in side.encoder.items()}
+    return copy.copy(side)  # which reads the files
 
 
 def _padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

@@ -206,6 +206,19 @@ def test_tokenized_rows_are_known_by_the_pieces_too(name: str, file: str, tmp_pa
     assert tokenizer_key(AutoTokenizer.from_pretrained(folder)) != key
 
 
+def test_each_side_of_two_vocabularies_reads_and_writes_its_texts(tmp_path: Path) -> None:
+    """Marian's own writes targets only, and would name the tokens of a source by those of the targets."""
+    (folder := tmp_path / "one").mkdir()
+    save_tokenizer("marian-two", folder)
+    for _ in range(2):
+        sides = pairs.load_pair(folder)
+        for tokenizer, text in zip(sides, PAIRS[0]):
+            ids = tokenizer(text)["input_ids"]
+            assert ids == tokenizer(text_target=text)["input_ids"] or tokenizer is sides[0]
+            assert tokenizer.decode(ids, skip_special_tokens=True) == text
+        pairs.save_pair(*sides, folder := tmp_path / "saved")
+
+
 def test_a_language_without_a_token_or_a_start_is_left_alone(tmp_path: Path) -> None:
     """FSMT's tokenizer has languages and no tokens of them; parallel decoding has no first token to force."""
     model: Any = SimpleNamespace(
