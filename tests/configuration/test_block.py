@@ -422,6 +422,11 @@ def test_layer_norm_has_a_bias_and_rms_norm_has_none_unless_it_is_said(config_cl
     assert config_class(norm=norm, norm_bias=not bias).norm_bias is not bias
 
 
+def test_a_pattern_of_rotary_layers_is_repeated():
+    config = VanillaDecoderConfig(num_hidden_layers=7, rotary_layers=[True, True, False])
+    assert [config.is_rotary_layer(layer) for layer in range(7)] == [True, True, False, True, True, False, True]
+
+
 def test_a_view_reads_its_own_fields_and_the_configs_others_as_they_change():
     config = VanillaEncoderDecoderConfig(
         encoder_hidden_size=64, encoder_layers=2, num_attention_heads=8, share_encoder_decoder_embeddings=False

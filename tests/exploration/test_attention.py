@@ -1,6 +1,8 @@
 """Entropy and distance of attention of which both are known, and roll-out by what it is for any weights."""
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +12,11 @@ from modeling.toys import pixels, toy
 from scipy.stats import entropy as scipy_entropy
 
 from exploration.toys import KINDS, recorded
+from vanillaformer.exploration import attention
 from vanillaformer.exploration.attention import (
     attention_arrays,
     attention_rollout,
+    draw_attention,
     entropy,
     grid_distances,
     head_distances,
@@ -134,3 +138,34 @@ def test_windows_are_refused(fields, name):
     model = toy("image_encoder", **fields)
     with pytest.raises(ValueError, match=f"{name}.*: roll-out needs layers in which all patches meet"):
         image_rollout(model, pixels(1))
+
+
+def test_the_picture_of_a_translation_has_its_tokens_by_those_of_the_source(tmp_path: Path, monkeypatch) -> None:
+    class Words:
+        """A tokenizer of one text."""
+
+        def __call__(self, texts: list[str], return_tensors: str) -> dict[str, torch.Tensor]:
+            return {"input_ids": torch.tensor([[5, 9, 7, 8, 6]])}
+
+        def decode(self, tokens: list[torch.Tensor]) -> str:
+            return f"word {int(tokens[0])}"
+
+    drawn: list[Any] = []
+    large_map = attention.large_map
+    monkeypatch.setattr(
+        attention, "large_map", lambda *parts, **options: drawn.append(parts) or large_map(*parts, **options)
+    )
+    model, tokenizer = toy("encoder_decoder").eval(), Words()
+    before = model.config._attn_implementation
+    path = draw_attention(model, tokenizer, "a text", tmp_path / "map.png")  # type: ignore[arg-type]
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert model.config._attn_implementation == before
+    ((values, rows, columns, title),) = drawn
+    source = tokenizer(["a text"], "pt")
+    output = model.generate(**source, num_beams=1)
+    assert columns == [f"word {token}" for token in source["input_ids"][0].tolist()]
+    assert rows == [f"word {token}" for token in output[0, 1:].tolist()]
+    model.set_attn_implementation("eager")
+    layers = model(**source, decoder_input_ids=output[:, :-1], output_attentions=True).cross_attentions
+    np.testing.assert_allclose(values, layers[-1][0].mean(dim=0).detach(), rtol=1e-5, atol=1e-7)
+    assert title.endswith(": a text")
