@@ -60,9 +60,15 @@ class LoadedModel:
         self.tokenizer.truncation_side = side or self.tokenizer.truncation_side
         truncation = {} if length is None else {"truncation": True, "max_length": length}
         with file_errors("the model's tokenizer cannot encode these texts"):
-            batch = self.tokenizer([as_pair(text) for text in texts], return_tensors="pt", padding=True, **truncation)
-        for text, encoding in zip(texts, batch.encodings or []):
-            if encoding.overflowing:
+            pairs = [as_pair(text) for text in texts]
+            batch = self.tokenizer(pairs, return_tensors="pt", padding=True, **truncation)
+        if batch.encodings is not None:
+            cut = [bool(encoding.overflowing) for encoding in batch.encodings]
+        else:  # of a tokenizer that is not fast, and does not tell
+            whole = self.tokenizer(pairs, verbose=False)["input_ids"]
+            cut = [length is not None and len(ids) > length for ids in whole]
+        for text, is_cut in zip(texts, cut):
+            if is_cut:
                 self.report(f"cut to {length} tokens: {text[:60]!r} ...")
         return batch.to(self.model.device)
 

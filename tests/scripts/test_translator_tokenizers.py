@@ -174,6 +174,15 @@ def test_tokens_losses_and_translations_are_those_of_transformers(
     assert {name: getattr(again, name) for name in set_to} == set_to
 
 
+@pytest.mark.parametrize("native", ["marian", "nllb", "m2m_100"], indirect=True)
+def test_what_is_cut_off_a_long_text_is_told_whatever_the_tokenizer(native: Path, capsys: Any) -> None:
+    texts = "Saturday, " * 100, "Saturday"
+    generate.main(["--model", str(native), "--device", "cpu", "--max_new_tokens", "2", "--text", *texts])
+    captured = capsys.readouterr()
+    assert captured.out.count("\n") == 2
+    assert captured.err.count(f" tokens: {texts[0][:60]!r} ...") == captured.err.count("cut to ") == 1
+
+
 @pytest.mark.parametrize("native", ["mbart", "nllb"], indirect=True)
 @pytest.mark.parametrize("languages", [(), ("--source_lang", "{}"), ("--source_lang", "{}", "--target_lang", "xx")])
 def test_both_languages_have_to_be_known(native: Path, languages: tuple[str, ...], tmp_path: Path) -> None:
