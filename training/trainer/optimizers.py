@@ -24,7 +24,7 @@ from ..hardware import emulates_bfloat16
 WITHOUT_OPTIONS = {"muon", "radam", "adafactor", "adamw_torch", "adamw_torch_fused"}
 """Optimizers that read no `--optim_args`."""
 OPTIMIZERS = ("muon", "radam")  # values of `--optim` besides those of transformers
-OUTPUT_LAYERS = {"lm_head", "classifier", "score", "seq_relationship"}  # the names models have for them
+OUTPUT_LAYERS = {"lm_head", "classifier", "score", "seq_relationship", "qa_outputs"}  # the names models have for them
 Groups = list[dict[str, Any]]
 
 
