@@ -192,7 +192,9 @@ MIN_SIZE = 100
 PATIENCE = 2_000  # draws in a row without a new pair after which a kind counts as exhausted
 
 
-def cldr_translation(source: str = "en", target: str = "de", *, size: int = 30_000, seed: int = 0) -> DatasetDict:
+def cldr_translation(
+    source: str = "en", target: str = "de", *, size: int = 30_000, seed: int = 0, kinds: Sequence[str] = tuple(KINDS)
+) -> DatasetDict:
     """Return pairs of texts that say the same in two locales: columns `source`, `target`, `kind`.
 
     The corpus is a function of the source: a text that two formats of its kind, or two drawn values, would translate
@@ -208,7 +210,10 @@ def cldr_translation(source: str = "en", target: str = "de", *, size: int = 30_0
         raise ValueError(f"source and target are the same locale, {source!r}: nothing to translate")
     if not isinstance(size, int) or size < MIN_SIZE:
         raise ValueError(f"size={size!r}: a corpus has at least {MIN_SIZE} pairs")
-    rows = _collect({name: kind(*locales) for name, kind in KINDS.items()}, *locales, size=size, seed=seed)
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown or not kinds:
+        raise ValueError(f"kinds={list(kinds)}: choose from {', '.join(KINDS)}")
+    rows = _collect({kind: KINDS[kind](*locales) for kind in kinds}, *locales, size=size, seed=seed)
     return DatasetDict({name: Dataset.from_list(part) for name, part in parted(rows, size // 30).items()})
 
 

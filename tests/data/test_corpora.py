@@ -154,8 +154,8 @@ def test_a_source_met_with_two_translations_is_struck_out(monkeypatch):
 
         return cldr.Kind(lambda rng: rng.randrange(2, 20 if rng.random() < 0.5 else 400), [write])
 
-    monkeypatch.setattr(cldr, "KINDS", {"halves": numbers})
-    found = cldr_translation(size=350)
+    monkeypatch.setitem(KINDS, "halves", numbers)
+    found = cldr_translation(size=350, kinds=["halves"])
     sources = {row["source"] for rows in found.values() for row in rows}
     assert not sources & {str(number) for number in range(1, 10)}
 
@@ -168,13 +168,12 @@ def test_compact_numbers_are_not_rounded():
     assert len({write(value, japan) for value in values}) == len({write(value, EN) for value in values}) == 280
 
 
-def test_units_written_alike_are_left_out(monkeypatch):
+def test_units_written_alike_are_left_out():
     """Mexican Spanish shortens both metres and months to "25 m"."""
     mexico = Locale.parse("es_MX")
     short = {unit: cldr._unit("short", (25, unit), mexico) for unit in ("length-meter", "duration-month")}
     assert set(short.values()) == {"25 m"}
-    monkeypatch.setattr(cldr, "KINDS", {"unit": KINDS["unit"]})
-    found = cldr_translation("es_MX", "de", size=1_000)
+    found = cldr_translation("es_MX", "de", size=1_000, kinds=["unit"])
     sources = [row["source"] for rows in found.values() for row in rows]
     assert not any(re.search(r"\d m$", source) for source in sources)
     assert any(re.search(r"\d km$", source) for source in sources)
@@ -214,6 +213,8 @@ def test_unseen_examples_are_of_the_test_split_and_of_all_kinds(corpus):
         ({"target": "en"}, r"same locale, 'en'"),
         ({"size": 99}, r"size=99: a corpus has at least 100 pairs"),
         ({"size": 1e4}, r"size=10000.0"),
+        ({"kinds": ["date", "colour"]}, r"kinds=.*'colour'.*choose from date, time"),
+        ({"kinds": []}, r"kinds=\[\]"),
     ],
 )
 def test_bad_options(options, message):
@@ -223,9 +224,9 @@ def test_bad_options(options, message):
 
 def test_more_pairs_than_there_are(monkeypatch):
     few = cldr.Kind(lambda rng: rng.randrange(9), [lambda value, locale: str(value)])
-    monkeypatch.setattr(cldr, "KINDS", {"few": lambda source, target: few})
+    monkeypatch.setitem(KINDS, "few", lambda source, target: few)
     with pytest.raises(ValueError, match="size=100: the kinds few have no more than 9 pairs"):
-        cldr_translation(size=100)
+        cldr_translation(size=100, kinds=["few"])
 
 
 # -------------------------------------------------------------------------------------------------- language names
