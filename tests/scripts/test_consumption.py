@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from script_runs import arguments, assert_equal_weights, kill_in_step, logged, record, stream_options, train
 from torch.utils.flop_counter import FlopCounterMode
@@ -152,6 +152,7 @@ def test_a_resumed_run_has_consumed_as_much(tmp_path: Path) -> None:
     technique=st.sampled_from(["", "--r_drop 1", "--gradient_accumulation_steps 2"]),
     batch=st.sampled_from([2, 5, 8]),
 )
+@example(count="tokens", steps=8, technique="--gradient_accumulation_steps 2", batch=8)  # four steps
 def test_a_run_ends_with_its_budget(tmp_path_factory, count, steps, technique, batch) -> None:
     folder = tmp_path_factory.mktemp("budget")
     options = *NO_STEPS, "--per_device_train_batch_size", str(batch), *technique.split(), "--eval_strategy", "no"
@@ -161,7 +162,8 @@ def test_a_run_ends_with_its_budget(tmp_path_factory, count, steps, technique, b
     found = consumed(folder)
     step = found[count] / found["steps"]
     assert abs(found[count] - amount) <= max(0.02 * amount, 0.75 * step)  # a step is longer than their mean
-    assert logged(folder, "learning_rate")[-1] < 1e-3 * 4 * step / amount  # what is left at the last step's begin
+    # Below half of 1e-3, but of four steps or fewer the last report can be on the one before the last
+    assert logged(folder, "learning_rate")[-1] < max(5e-4, 1e-3 * 2.5 * step / amount)
 
 
 def test_the_same_steps_whatever_their_time(tmp_path: Path, capfd) -> None:

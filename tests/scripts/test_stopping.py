@@ -80,7 +80,7 @@ def test_stopped_while_evaluating_and_averaging(tmp_path: Path, monkeypatch, cap
     for name, value in weights(whole).items():
         assert torch.equal(value, ((before[name].double() + after[name].double()) / 2).float()), name
     AutoModelForSequenceClassification.from_pretrained(whole)
-    assert record(whole)["metrics"]["eval_loss"] not in logged(whole, "eval_loss")[:-1]  # scored anew
+    assert record(whole)["metrics"]["eval_loss"] not in logged(whole, "eval_loss")[:-1]  # scored again
     stop(monkeypatch, SendSignals(4, signal.SIGINT, evaluating=True), 130, "classification", tmp_path / "a", *options)
     assert sorted(checkpoints(tmp_path / "a")) == [2, 4]
     stop(monkeypatch, SendSignals(4, signal.SIGINT), 130, "classification", tmp_path / "a", *options)
