@@ -36,6 +36,7 @@ BERT = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "i
 MARIAN = {"d_model": 256, "encoder_layers": 3, "decoder_layers": 3, "encoder_attention_heads": 4, "max_length": None}
 MARIAN |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024}
 LARGE = {"gpt2": {"n_embd": 1024, "n_layer": 16, "n_head": 16}, "bert": {"hidden_size": 1024, "num_hidden_layers": 16}}
+LARGE["bert"] |= {"num_attention_heads": 16}
 LARGE |= {"marian": MARIAN | {"d_model": 1024, "encoder_layers": 8, "decoder_layers": 8}}
 
 

@@ -46,6 +46,8 @@ class PackageConfig(SavedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Return the config that the fields make, with keywords in place of fields of the same name."""
         check_version(config_dict, cls.code_version)
+        # of a pushed model, for those without the package, which registers these pipelines itself
+        config_dict = {key: value for key, value in config_dict.items() if key != "custom_pipelines"}
         names = cls.keywords() - {"dtype"}  # which may be "auto": transformers'
         overrides = {cls.attribute_map.get(key, key): kwargs.pop(key) for key in names & kwargs.keys()}
         # Loading a model or a tokenizer passes all its keywords on

@@ -1,5 +1,6 @@
 """Pushing saved models to the Hub: the files to upload, checks before the upload, one commit."""
 
+import json
 import warnings
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,7 +14,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from vanillaformer.console.reporting import report
 
 from .card_merging import card_to_push, read_card, write_card
-from .checks import check_folder, read_config, weight_files
+from .checks import check_folder, read_config, read_json, weight_files
 from .engines import EXPORTED_FILES
 from .errors import LOGIN, HubError, hub_errors
 from .file_names import (
@@ -32,6 +33,8 @@ from .file_names import (
     matching_files,
 )
 from .remote_code import saved_code
+from .seq2seq_pipelines import __file__ as pipelines_file
+from .seq2seq_pipelines import custom_pipelines
 
 # In addition to weights: files that loading needs, and files for people
 PUSHED = (CONFIG, GENERATION, *TOKENIZERS, CARD, *LICENSES, *PICTURES, "all_results.json")
@@ -41,6 +44,10 @@ STALE_WITH_TOKENIZER = (
     *("target_tokenizer/*", "chat_template.*", "additional_chat_templates/*"),
     *("special_tokens_map.json", "added_tokens.json"),
 )
+
+
+# The pipelines of encoder-decoders, for those who have transformers alone
+PIPELINES = Path(pipelines_file).name
 
 
 class Pushed(NamedTuple):
@@ -69,10 +76,18 @@ def files_to_push(folder: Path) -> dict[str, Path]:
             raise ValueError(f"{folder} {error}") from error
         paths = [*weight_files(folder), *code_files(folder)]  # those that loading reads, and `check_folder` has read
         more = files_by_name(folder, [*paths, folder / INDEX] if folder / WEIGHTS not in paths else paths)
+        if "AutoModelForSeq2SeqLM" in (read_config(folder).get("auto_map") or {}):
+            more[PIPELINES] = Path(pipelines_file)
     card = folder / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     shown = [name for name in DATA_PICTURES if f"]({name})" in text]  # its owner, or the program, has decided so
     return dict(sorted((matching_files(folder, (*PUSHED, *shown)) | more).items()))
+
+
+def config_with_pipelines(path: Path) -> bytes:
+    """Return a config.json with the entry by which transformers finds the pipelines in the file beside it."""
+    fields = read_json(path) | {"custom_pipelines": custom_pipelines(Path(PIPELINES).stem)}
+    return (json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()
 
 
 def code_files(folder: Path) -> list[Path]:
@@ -173,10 +188,10 @@ def push_folder(
             local = read_card(files[CARD], f"in {files[CARD].parent}")
             fetched = Path(api.hf_hub_download(repo, CARD, revision=head)) if CARD in there else None
             card = card_to_push(local, read_card(fetched, f"of {repo}") if fetched else None, repo)
-        changes: list[Any] = [
-            CommitOperationAdd(name, card.encode() if name == CARD and card is not None else path)
-            for name, path in files.items()
-        ]
+        contents: dict[str, Any] = files | ({} if card is None else {CARD: card.encode()})
+        if PIPELINES in files:
+            contents[CONFIG] = config_with_pipelines(files[CONFIG])
+        changes: list[Any] = [CommitOperationAdd(name, content) for name, content in contents.items()]
         stale = (*STALE, *(STALE_WITH_TOKENIZER if "tokenizer_config.json" in files else ()))
         for name in there:
             if name not in files and any(fnmatch(name, pattern) for pattern in stale):

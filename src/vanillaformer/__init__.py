@@ -1,12 +1,14 @@
 """One set of Transformer parts, composed by configuration, as first-class Hugging Face models.
 
 Importing this package makes transformers' Auto classes know `vanilla_encoder_decoder`, `vanilla_decoder`,
-`vanilla_encoder`, `vanilla_image_encoder` and `vanilla_recurrent_encoder_decoder`.
+`vanilla_encoder`, `vanilla_image_encoder` and `vanilla_recurrent_encoder_decoder`, and its `pipeline` know the tasks
+"translation", "summarization" and "text2text-generation" again.
 """
 
 from importlib.metadata import version
 
 from vanillaformer.hub.remote_code import write_code
+from vanillaformer.hub.seq2seq_pipelines import register_pipelines
 
 from .acceleration import plug_in, speed_up
 from .configuration import (
@@ -74,5 +76,6 @@ __all__ = [
 ]
 
 register()
+register_pipelines()
 plug_in()
 VanillaConfig.code_version, VanillaConfig.write_remote_code = __version__, write_code

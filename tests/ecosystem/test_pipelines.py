@@ -2,8 +2,18 @@
 
 import pytest
 import torch
-from modeling.toys import assert_close
-from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+import transformers
+from modeling.toys import assert_close, sharpen
+from transformers import (
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    MBartConfig,
+    MBartForConditionalGeneration,
+    MBartTokenizer,
+    NllbTokenizer,
+    pipeline,
+)
 
 from vanillaformer import (
     VanillaDecoderForCausalLM,
@@ -16,8 +26,9 @@ from vanillaformer import (
     VanillaEncoderModel,
 )
 from vanillaformer.scripts import generate
+from vanillaformer.tokenization import save_pair, train
 
-from .tiny import TEXTS, batch_of, tiny
+from .tiny import TEXTS, batch_of, tiny, tokenizer_of
 
 LABELS = {"id2label": {0: "calm", 1: "glad", 2: "wild"}, "label2id": {"calm": 0, "glad": 1, "wild": 2}}
 
@@ -121,11 +132,94 @@ def test_features_of_an_encoder_decoder_are_its_encoders(saved):
     assert_close(states, expected, "states")
 
 
-@pytest.mark.parametrize("task", ["translation", "translation_en_to_de", "text2text-generation", "summarization"])
-def test_transformers_has_no_pipeline_for_translation(task, saved):
-    """Its own words, which docs/ecosystem.md repeats: should they change, the page must."""
-    with pytest.raises(KeyError, match=f"The task {task} has been removed from transformers"):
-        pipeline(task, str(saved(VanillaEncoderDecoderForConditionalGeneration)))
+NAMES = {"translation": "translation_text", "summarization": "summary_text", "text2text-generation": "generated_text"}
+
+
+def generated(model, tokenizer, text, target_tokenizer=None, **options):
+    """What `generate()` makes of a text, which the pipeline promises to give."""
+    output = model.generate(**tokenizer(text, return_tensors="pt"), **options)
+    return (target_tokenizer or tokenizer).batch_decode(output, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("task", NAMES)
+def test_text_to_text(task, batch_size, saved):
+    folder = saved(VanillaEncoderDecoderForConditionalGeneration)
+    pipe = pipeline(task, str(folder), device="cpu", num_beams=2)
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    expected = [generated(model, tokenizer, text, num_beams=2, max_new_tokens=8) for text in TEXTS]
+    found = pipe(TEXTS, batch_size=batch_size, max_new_tokens=8)
+    assert found == [{NAMES[task]: text} for (text,) in expected]
+    assert pipe(TEXTS[1], max_new_tokens=8) == [found[1]]
+    several = pipe(TEXTS, batch_size=batch_size, max_new_tokens=8, num_return_sequences=2)
+    options = {"num_beams": 2, "num_return_sequences": 2, "max_new_tokens": 8}
+    assert several == [[{NAMES[task]: t} for t in generated(model, tokenizer, text, **options)] for text in TEXTS]
+    read = f"{TEXTS[2]} {TEXTS[0]}"
+    assert pipe(TEXTS[0], prefix=f"{TEXTS[2]} ", max_new_tokens=8) == pipe(read, max_new_tokens=8)
+    assert [made for (made,) in pipe((text for text in TEXTS), max_new_tokens=8)] == found
+    assert len(tokenizer(pipe(TEXTS[1], min_new_tokens=60)[0][NAMES[task]])["input_ids"]) > 20  # transformers' default
+    with pytest.raises(ValueError, match="a text must be a string, got int: 5"):
+        pipe(5)
+    with pytest.raises(ValueError, match=r"src_lang='de': the tokenizer .* has no languages"):
+        pipe("the old ship", src_lang="de")
+
+
+NATIVE = {"vocab_size": 100, "d_model": 16, "num_layers": 1, "num_heads": 2, "d_ff": 32, "d_kv": 8}
+NATIVE |= {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+NATIVE |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64, "tie_word_embeddings": False}
+
+
+@pytest.mark.parametrize(
+    "class_name", ["T5ForConditionalGeneration", "MT5ForConditionalGeneration", "BartForConditionalGeneration",
+                   "MarianMTModel", "M2M100ForConditionalGeneration"],
+)  # fmt: skip
+def test_a_native_model_translates(class_name, tmp_path):
+    model_class, tokenizer = getattr(transformers, class_name), tokenizer_of("encoder_decoder")
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
+    ids["decoder_start_token_id"] = tokenizer.bos_token_id
+    torch.manual_seed(0)
+    sharpen(model_class(model_class.config_class(**NATIVE, **ids))).save_pretrained(tmp_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    found = pipeline("translation", str(tmp_path), device="cpu")(TEXTS, batch_size=3, max_new_tokens=8)
+    expected = [generated(model, tokenizer, text, max_new_tokens=8) for text in TEXTS]
+    assert found == [{"translation_text": text} for (text,) in expected]
+    assert len({text for (text,) in expected}) > 1
+
+
+@pytest.mark.parametrize(("name", "option"), [("nllb", "forced_bos_token_id"), ("mbart", "decoder_start_token_id")])
+def test_languages(name, option, tmp_path):
+    """The languages of a call: the source's in front of its tokens, and the target's as transformers' pages say."""
+    words = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5}
+    made = {"nllb": NllbTokenizer, "mbart": MBartTokenizer}[name](
+        vocab=words | {"xx": 6, "yy": 7} if name == "nllb" else [(word, 0.0) for word in words],
+        **({"extra_special_tokens": ["xx", "yy"], "src_lang": "xx", "tgt_lang": "xx"} if name == "nllb" else {}),
+    )
+    source, target = ("xx", "yy") if name == "nllb" else ("de_DE", "ro_RO")
+    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+    torch.manual_seed(0)
+    model = sharpen(MBartForConditionalGeneration(MBartConfig(**NATIVE | {"vocab_size": len(made)}, **ids))).eval()
+    pipe = pipeline("translation", model=model, tokenizer=made, device="cpu", tgt_lang=target)
+    calls = []
+    model.generate = lambda **options: calls.append(options) or torch.tensor([[2, 4]])
+    pipe("a b", src_lang=source)
+    assert made.convert_tokens_to_ids(source) in calls[0]["input_ids"][0]
+    assert calls[0][option] == made.convert_tokens_to_ids(target)
+    with pytest.raises(ValueError, match="tgt_lang='klingon' must be one of the tokenizer's codes: "):
+        pipe("a b", tgt_lang="klingon")
+
+
+GERMAN = ["ein alter Hund", "das rote Haus"] * 9
+
+
+def test_two_vocabularies(tmp_path):
+    source, target = tokenizer_of("encoder_decoder"), train(GERMAN, algorithm="bpe", vocab_size=60)
+    model = tiny(VanillaEncoderDecoderForConditionalGeneration, decoder_vocab_size=len(target),
+                 share_encoder_decoder_embeddings=False)  # fmt: skip
+    model.save_pretrained(tmp_path)
+    save_pair(source, target, tmp_path)
+    (found,) = pipeline("translation", str(tmp_path), device="cpu")(TEXTS[0], max_new_tokens=8)
+    assert [found["translation_text"]] == generated(model, source, TEXTS[0], target, max_new_tokens=8)
 
 
 def test_translation_goes_through_generate_py(saved, capsys):

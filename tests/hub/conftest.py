@@ -19,6 +19,7 @@ from vanillaformer import (
     VanillaEncoderForSequenceClassification,
     preset,
 )
+from vanillaformer.hub.pushing import PIPELINES, config_with_pipelines, files_to_push
 from vanillaformer.tokenization import save_pair, train
 
 from .repositories import Token
@@ -46,6 +47,12 @@ def _calm(server: Server):
     server.errors.clear()
     yield
     assert not server.errors, server.errors[0]
+
+
+def pipelines_of(folder: Path) -> dict[str, bytes]:
+    """Return what a push adds to a saved translator."""
+    path = files_to_push(folder).get(PIPELINES)
+    return {PIPELINES: path.read_bytes(), "config.json": config_with_pipelines(folder / "config.json")} if path else {}
 
 
 @dataclass
