@@ -33,7 +33,7 @@ GENERATION = (
     "repetition_penalty", "refinement_steps", "length_scale",
 )  # fmt: skip
 FILES, SEARCH, SAMPLING_GROUP, CHAT, MACHINE = "Input and output", "Search", "Sampling", "Chat", "Machine"
-CLASSIFIERS = "Classifiers"
+CLASSIFIERS, LANGUAGES = "Classifiers", "Languages"
 
 
 @dataclass
@@ -60,6 +60,8 @@ class GenerateArguments:
     top_p: float | None = option(None, "Total probability of the most likely tokens to draw from", SAMPLING_GROUP)
     max_new_tokens: int | None = option(None, "Maximum length of an output in tokens (default: the model's)", SEARCH)
     seed: int = option(42, "Seed of the sampling", SAMPLING_GROUP)
+    source_lang: str | None = option(None, "Code of the source's language (multilingual translators)", LANGUAGES)
+    target_lang: str | None = option(None, "Code of the language to translate into; both or none", LANGUAGES)
     device: str | None = option(None, "Device: cpu, cuda, ... (default: a GPU if there is one)", MACHINE)
     bf16: bool = option(False, "Compute in bfloat16", MACHINE)
     engine: str | None = option(
@@ -101,6 +103,10 @@ def check_arguments(arguments: GenerateArguments) -> None:
     check_text("--text", arguments.text)
     if arguments.text_pair and len(arguments.text_pair) != len(arguments.text):
         raise ValueError(f"--text_pair: {len(arguments.text_pair)} texts for {len(arguments.text)} of --text")
+    if (arguments.source_lang is None) != (arguments.target_lang is None):
+        raise ValueError(
+            f"--source_lang {arguments.source_lang} --target_lang {arguments.target_lang}: one needs the other"
+        )
     check_output(arguments.output_file, arguments.input_file)
     if not arguments.chat and (arguments.max_history or arguments.rerank_model or arguments.candidates > 1):
         raise ValueError("--max_history, --candidates and --rerank_model are for --chat")

@@ -65,6 +65,8 @@ def fastest(
         check_model(loaded.model, options)
         faster = copy.copy(loaded)
         faster.model = on_engine(loaded.model, Path(str(loaded.model.name_or_path)))
+        if loaded.model.can_generate():  # into a language that may have been set for this call
+            faster.model.engine.generation_config = loaded.model.generation_config
         sample = [text for text in texts if text.strip()][:COMPARED]
         if function(faster, sample, **options) != function(loaded, sample, **options):
             raise ValueError("its output is not that of torch")
@@ -96,7 +98,10 @@ def on_engine(model: PreTrainedModel, folder: Path) -> Any:
     if not cached.is_dir():
         cached.parent.mkdir(parents=True, exist_ok=True)
         export(model, cached, ENGINE)
-    return EngineModel(load_engine(cached))
+    engine = load_engine(cached)
+    if model.can_generate():  # into a language that may have been set for this call
+        engine.generation_config = model.generation_config  # type: ignore[assignment]  # `None` of others only
+    return EngineModel(engine)
 
 
 def fingerprint(folder: Path) -> str:

@@ -15,6 +15,7 @@ from vanillaformer.data.tasks import TASKS, TaskName, seqeval_tag
 from vanillaformer.hub.checks import few
 from vanillaformer.hub.errors import file_errors
 from vanillaformer.hub.file_names import EXPORT
+from vanillaformer.hub.languages import set_language, set_languages
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers, readable_length
 from vanillaformer.modeling.base import VanillaPreTrainedModel
@@ -182,7 +183,11 @@ def load(arguments: GenerateArguments) -> tuple[LoadedModel, Callable[..., list[
         model, checked = EngineModel(engine, seed=arguments.seed), None
     else:
         model, checked = model_on_device(auto_class, folder, arguments), config
-    return LoadedModel(model, *open_tokenizers(folder, checked, source_name), architecture), function, generates
+    tokenizers = open_tokenizers(folder, checked, source_name)
+    if arguments.source_lang:
+        set_languages(tokenizers[0], arguments.source_lang, arguments.target_lang)
+        set_language(getattr(model, "engine", model), tokenizers[1])
+    return LoadedModel(model, *tokenizers, architecture), function, generates
 
 
 def open_engine(arguments: GenerateArguments, folder: Path) -> Any:

@@ -1,9 +1,11 @@
 """The base class of the models: what the parts can do, and how their weights are initialized."""
 
+import copy
 import fnmatch
 import sys
 from typing import Any
 
+import torch
 import transformers
 from torch import nn
 from transformers import PreTrainedModel
@@ -77,6 +79,21 @@ class VanillaPreTrainedModel(PreTrainedModel):
         if (reason := self.config.attention_obstacle("paged|eager")) is not None:
             raise ValueError(f"continuous batching cannot serve this model: {reason}")
         return super().init_continuous_batching(*args, **kwargs)  # type: ignore[misc]  # of the models that generate
+
+    def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
+        """Make the model read texts of up to so many tokens; training scripts ask for it where theirs are longer.
+
+        Position tables keep the rows that both lengths have; a learned one has new rows as at the start of a training.
+        """
+        config = copy.deepcopy(self.config)
+        config.max_position_embeddings = new_num_position_embeddings
+        with torch.device("meta"):
+            resized = type(self)(config)  # whose tables tell how long each is: that of a CTC decoder is longer
+        self.config.max_position_embeddings = new_num_position_embeddings
+        for name, module in resized.named_modules():
+            if hasattr(module, "set_length"):  # a position table
+                table: Any = self.get_submodule(name)
+                table.set_length(module.max_length, self._init_weights)
 
     def post_init(self) -> None:
         super().post_init()

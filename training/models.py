@@ -170,25 +170,6 @@ def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **sea
             model.generation_config.update(**SAMPLING)
 
 
-def set_language(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Make a model translate into the target language of a multilingual tokenizer, by its generation config.
-
-    mBART has the language at the end of a target, and starts from it; others write it first. A model that predicts all
-    tokens at once takes no first one.
-    """
-    parallel = DECODING_CHOICES[getattr(model.config, "decoding", "autoregressive")].is_parallel
-    if getattr(tokenizer, "tgt_lang", None) is None or parallel:
-        return
-    ids = tokenizer(text_target="")["input_ids"]
-    if len(ids) < 2:  # FSMT's, which has no tokens of languages
-        return
-    *_, first, last = ids
-    if last == tokenizer.eos_token_id:
-        model.generation_config.forced_bos_token_id = first
-    if last != tokenizer.eos_token_id or model.config.decoder_start_token_id is None:
-        model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = last
-
-
 def token_fields(kind: str, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> Fields:
     """Return the fields of a new model's config that its tokenizers decide."""
     sizes = {"vocab_size": len(source)}

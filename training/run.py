@@ -27,6 +27,7 @@ from vanillaformer.data.loading import TaskData, load_data
 from vanillaformer.data.preprocessing.batching import order_seed
 from vanillaformer.data.streaming import check_streaming
 from vanillaformer.data.tasks import KINDS, TASKS, TaskName
+from vanillaformer.hub.languages import set_language
 from vanillaformer.hub.tokenizers import limit_length, readable_length
 
 from .arguments import Arguments
@@ -41,7 +42,7 @@ from .finishing import (
     summarize_run,
 )
 from .hardware import configure_cpu
-from .models import build_model, check_model, check_preset, fit_attention, set_language
+from .models import build_model, check_model, check_preset, fit_attention
 from .report.card.facts import card_example, data_source, training_facts
 from .run_folder.files import locked, move_aside, resume_point, spent_of_budget
 from .run_folder.run import Run, compared_settings, default_settings, open_folder, recover

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report, stage
-from vanillaformer.hub.checks import few
+from vanillaformer.hub.languages import set_languages
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
 
 from .arguments import TokenizerArguments
@@ -55,27 +55,6 @@ def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) ->
     report(f"Tokenizer: {size}; {pieces!r}{' ...' if len(ids) > SHOWN else ''}")
     follow_tokens(run, task, (source, target), columns)
     return source, target
-
-
-def set_languages(tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None) -> None:
-    """Set the languages that a multilingual tokenizer (mBART, M2M-100, NLLB) marks in sources and targets, by codes.
-
-    One that was saved with both keeps them where none are given. Raises ValueError for codes that it does not have.
-    """
-    multilingual: Any = tokenizer
-    known = list(getattr(tokenizer, "lang_code_to_id", tokenizer.extra_special_tokens))
-    if not known or not (hasattr(tokenizer, "src_lang") and hasattr(tokenizer, "tgt_lang")):
-        if source or target:
-            raise ValueError(f"--source_lang {source} --target_lang {target}: the tokenizer has no codes of languages")
-        return
-    saved = tokenizer.init_kwargs.get("src_lang"), tokenizer.init_kwargs.get("tgt_lang")
-    chosen = saved if all(saved) and source is None and target is None else (source, target)
-    if not set(chosen) <= set(known):
-        raise ValueError(
-            f"--source_lang {source} --target_lang {target}: the tokenizer is multilingual, and both must be one of "
-            f"its codes: {few(known)}"
-        )
-    multilingual.src_lang, multilingual.tgt_lang = chosen
 
 
 def warn_of_other_tokenizers(pair: Pair, name: str, saved: Path, model_name: str) -> None:

@@ -102,6 +102,10 @@ class PositionTable(NoPositions):
         """Return the table (P, D)."""
         raise NotImplementedError
 
+    def set_length(self, length: int, draw: Callable[[nn.Module], None]) -> None:
+        """Give the table another length; the rows of both stay, and `draw` draws a learned table's new ones."""
+        self.max_length = length
+
     def embed_resized(self, x: torch.Tensor, resize: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         return x + resize(self.rows()).to(x.dtype)
 
@@ -131,6 +135,14 @@ class LearnedPositions(PositionTable):
     def rows(self) -> torch.Tensor:
         return self.embed_positions.weight
 
+    @torch.no_grad()
+    def set_length(self, length: int, draw: Callable[[nn.Module], None]) -> None:
+        super().set_length(length, draw)
+        rows = self.rows()
+        self.embed_positions = nn.Embedding(length + self.offset, rows.shape[1], device=rows.device, dtype=rows.dtype)
+        draw(self.embed_positions)
+        self.rows()[: len(rows)] = rows[: length + self.offset]
+
     def embed(self, x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         self.check_positions(position_ids)
         return x + self.embed_positions(position_ids + self.offset)
@@ -154,6 +166,10 @@ class SinusoidalPositions(PositionTable):
 
     def rows(self) -> torch.Tensor:
         return self.table
+
+    def set_length(self, length: int, draw: Callable[[nn.Module], None]) -> None:
+        super().set_length(length, draw)
+        self.table = nn.Buffer(self.initial_values()["table"].to(self.table.device), persistent=False)
 
     def embed(self, x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         self.check_positions(position_ids)

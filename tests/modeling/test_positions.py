@@ -14,7 +14,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from vanillaformer.configuration import options
 from vanillaformer.modeling.parts.position_schemes import build_positions, build_rotate
-from vanillaformer.modeling.parts.positions import NoPositions, RelativePositions
+from vanillaformer.modeling.parts.positions import LearnedPositions, NoPositions, RelativePositions
 
 from .toys import KINDS, assert_close, inputs_of, shared_toy, sharpen, tokens, toy, toy_config
 
@@ -235,3 +235,33 @@ def test_a_model_cast_or_loaded_in_another_type_has_rounded_weights_and_exact_po
         assert torch.equal(there.float().eval()(**inputs).logits, rounded(**inputs).logits)
     moved = copy.deepcopy(model).to(dtype).to("meta")
     assert all(value.device.type == "meta" for value in moved.buffers())
+
+
+@pytest.mark.parametrize("name", [*TABLES, "rotary"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_made_longer_reads_longer_texts_and_short_ones_as_before(kind, name, tmp_path):
+    model = toy(kind, position_embedding_type=name, max_position_embeddings=12)
+    short, long = inputs_of(kind, length=12), inputs_of(kind, length=20)
+    before = model(**short)[0]
+    if name in TABLES:
+        with pytest.raises(ValueError, match="max_position_embeddings=12"):
+            model(**long)
+    model.resize_position_embeddings(20)
+    assert model.config.max_position_embeddings == 20
+    assert torch.equal(model(**short)[0], before)
+    after = model(**long)[0]
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path).eval()
+    assert torch.equal(again(**long)[0], after)
+    model.resize_position_embeddings(12)
+    assert torch.equal(model(**short)[0], before)
+
+
+def test_new_rows_of_a_learned_table_are_drawn_as_at_the_start():
+    model = toy("decoder", position_embedding_type="learned", max_position_embeddings=12, initializer_range=0.5)
+    (table,) = (module for module in model.modules() if isinstance(module, LearnedPositions))
+    kept = table.rows().detach().clone()
+    model.resize_position_embeddings(4000)
+    assert torch.equal(table.rows()[: len(kept)], kept)
+    assert table.rows()[len(kept) :].std().item() == pytest.approx(0.5, rel=0.02)
+    assert table.rows().requires_grad

@@ -17,9 +17,9 @@ from transformers import AutoTokenizer, Seq2SeqTrainer
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.data.caching import tokenizer_key
+from vanillaformer.hub.languages import set_language
 from vanillaformer.scripts import generate, train_translation
 from vanillaformer.tokenization import pairs
-from vanillaformer.training.models import set_language
 
 PAIRS = [(f"Saturday, August {n}, {1900 + 7 * n}", f"Samstag, {n}. August {1900 + 7 * n}") for n in range(1, 31)]
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -181,6 +181,31 @@ def test_what_is_cut_off_a_long_text_is_told_whatever_the_tokenizer(native: Path
     captured = capsys.readouterr()
     assert captured.out.count("\n") == 2
     assert captured.err.count(f" tokens: {texts[0][:60]!r} ...") == captured.err.count("cut to ") == 1
+
+
+@pytest.mark.parametrize("native", ["mbart", "m2m_100", "nllb"], indirect=True)
+def test_languages_of_a_translator_that_was_never_trained_here(native: Path, capsys: Any) -> None:
+    source, target = FOLDERS[native.name][2]
+    tokenizer: Any = AutoTokenizer.from_pretrained(native, src_lang=source, tgt_lang=target)
+    model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(native)
+    model.generation_config.min_new_tokens = 6
+    model.model.decoder.layers.requires_grad_(False).apply(lambda part: [w.mul_(5) for w in part.parameters(False)])
+    model.save_pretrained(native)
+    code = tokenizer.convert_tokens_to_ids(f"__{target}__" if native.name == "m2m_100" else target)
+    first = {"decoder_start_token_id" if native.name == "mbart" else "forced_bos_token_id": code}
+    output = model.generate(**tokenizer(["Saturday"], return_tensors="pt"), **first, max_new_tokens=9)
+    (expected,) = tokenizer.batch_decode(output, skip_special_tokens=True)
+    command = ["--model", str(native), "--text", "Saturday", "--device", "cpu", "--max_new_tokens", "9"]
+    generate.main([*command, "--source_lang", source, "--target_lang", target])
+    assert capsys.readouterr().out == f"{expected}\n"
+    generate.main([*command, "--source_lang", target, "--target_lang", source])
+    assert capsys.readouterr().out != f"{expected}\n", "the languages change nothing: nothing was tested"
+    pipe: Any = transformers.pipeline("translation", str(native), device="cpu", src_lang=source)
+    assert pipe("Saturday", tgt_lang=target, max_new_tokens=9) == [{"translation_text": expected}]
+    with pytest.raises(SystemExit, match=r"--source_lang de --target_lang xx: .* both must be one of its codes"):
+        generate.main([*command, "--source_lang", "de", "--target_lang", "xx"])
+    with pytest.raises(SystemExit, match="--source_lang de --target_lang None: one needs the other"):
+        generate.main([*command, "--source_lang", "de"])
 
 
 @pytest.mark.parametrize("native", ["mbart", "nllb"], indirect=True)
