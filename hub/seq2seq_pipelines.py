@@ -25,8 +25,11 @@ class Text2TextGenerationPipeline(Pipeline):
     reads; all others are those of `generate()`.
     """
 
-    _load_tokenizer = True
-    _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False
+    tokenizer: Any
+    model: Any
+    _load_tokenizer: Any = True
+    _load_processor: Any = False
+    _load_image_processor = _load_video_processor = _load_feature_extractor = _load_processor
     _pipeline_calls_generate = True
     result_key = "generated_text"
 
@@ -74,7 +77,7 @@ class Text2TextGenerationPipeline(Pipeline):
             raise ValueError(f"{name}={code!r} must be one of the tokenizer's codes: {', '.join(map(str, codes))}")
         setattr(self.tokenizer, name, code)
 
-    def preprocess(
+    def preprocess(  # type: ignore[override]  # which names them in general
         self, text: str, prefix: str | None = None, truncation: Any = False, src_lang: str | None = None
     ) -> Any:
         """Return the tokens of a text (1, S)."""
@@ -86,19 +89,19 @@ class Text2TextGenerationPipeline(Pipeline):
         inputs = self.tokenizer((prefix or "") + text, truncation=truncation, return_tensors="pt")
         return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
-    def _forward(self, inputs: Any, **generate_kwargs: Any) -> dict[str, torch.Tensor]:
+    def _forward(self, inputs: Any, **generate_kwargs: Any) -> Any:
         output = self.model.generate(**inputs, **self._prepare_generate_kwargs(generate_kwargs))
         texts = len(inputs["input_ids"])
         return {"output_ids": output.reshape(texts, len(output) // texts, -1)}  # (B, sequences of each text, T)
 
-    def postprocess(self, outputs: dict[str, torch.Tensor]) -> list[dict[str, str]]:
+    def postprocess(self, outputs: Any) -> list[dict[str, str]]:  # type: ignore[override]  # without options
         """Return the texts of the sequences (1, N, T)."""
         texts = self.target_tokenizer.batch_decode(outputs["output_ids"][0], skip_special_tokens=True)
         return [{self.result_key: text} for text in texts]
 
-    def __call__(self, inputs: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Return what is generated from a text or several."""
-        results = super().__call__(inputs, **kwargs)
+        results = super().__call__(inputs, *args, **kwargs)
         single = isinstance(inputs, list) and all(len(result) == 1 for result in results)
         return [result[0] for result in results] if single else results
 

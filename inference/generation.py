@@ -65,8 +65,6 @@ def fastest(
         check_model(loaded.model, options)
         faster = copy.copy(loaded)
         faster.model = on_engine(loaded.model, Path(str(loaded.model.name_or_path)))
-        if loaded.model.can_generate():  # into a language that may have been set for this call
-            faster.model.engine.generation_config = loaded.model.generation_config
         sample = [text for text in texts if text.strip()][:COMPARED]
         if function(faster, sample, **options) != function(loaded, sample, **options):
             raise ValueError("its output is not that of torch")

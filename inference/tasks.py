@@ -186,7 +186,8 @@ def load(arguments: GenerateArguments) -> tuple[LoadedModel, Callable[..., list[
     tokenizers = open_tokenizers(folder, checked, source_name)
     if arguments.source_lang:
         set_languages(tokenizers[0], arguments.source_lang, arguments.target_lang)
-        set_language(getattr(model, "engine", model), tokenizers[1])
+        generator: Any = model
+        set_language(getattr(generator, "engine", generator), tokenizers[1])
     return LoadedModel(model, *tokenizers, architecture), function, generates
 
 
