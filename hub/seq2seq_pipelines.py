@@ -1,13 +1,12 @@
 """Pipelines of encoder-decoders, which transformers 5 has no more: translation, summarization, text2text-generation.
 
-Importing the package registers them for every model that `AutoModelForSeq2SeqLM` loads. This file needs nothing but
-torch and transformers: a pushed model has a copy of it, named in its config, by which
+Importing the package registers them for every model that `AutoModelForSeq2SeqLM` loads. This file needs transformers
+alone: a pushed model has a copy of it, named in its config, by which
 `pipeline("translation", ID, trust_remote_code=True)` works where the package is not installed.
 """
 
 from typing import Any
 
-import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, Pipeline, pipelines
 
 NEW_TOKENS = 256  # at most, if neither the call nor the model says it, as in transformers' other pipelines
@@ -89,7 +88,7 @@ class Text2TextGenerationPipeline(Pipeline):
         inputs = self.tokenizer((prefix or "") + text, truncation=truncation, return_tensors="pt")
         return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
-    def _forward(self, inputs: Any, **generate_kwargs: Any) -> Any:
+    def _forward(self, inputs: Any, **generate_kwargs: Any) -> Any:  # type: ignore[override]  # by another name
         output = self.model.generate(**inputs, **self._prepare_generate_kwargs(generate_kwargs))
         texts = len(inputs["input_ids"])
         return {"output_ids": output.reshape(texts, len(output) // texts, -1)}  # (B, sequences of each text, T)
