@@ -93,6 +93,24 @@ def check_fields(body: dict[str, Any], fields: dict[str, Setting], content: str)
         raise RequestError(f"chat_template_kwargs: {', '.join(taken)} cannot be set by a request")
 
 
+def unpack_generation_config(body: dict[str, Any]) -> None:
+    """Replace the generation config that `transformers chat` sends, as JSON, by the fields that mean the same."""
+    try:
+        config = json.loads(body.pop("generation_config", "{}"))
+        config.pop("transformers_version", None)
+        sampled = {name: config.pop(name) for name in ("temperature", "top_p") if config.get(name) is not None}
+        at_most, do_sample = config.pop("max_new_tokens", None), config.pop("do_sample", None)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise RequestError("generation_config: it must be the JSON of a generation config") from error
+    if asked := sorted(name for name, value in config.items() if value is not None):
+        raise RequestError(f"generation_config: {', '.join(asked)} cannot be set by a request")
+    if do_sample is not None:
+        sampled = {"temperature": 1, **sampled} if do_sample else {"temperature": 0}
+    body |= sampled
+    if at_most is not None:
+        body["max_new_tokens"] = at_most
+
+
 def check_completion(body: dict[str, Any], limits: Limits) -> None:
     """Raise RequestError for a request of /v1/completions that cannot be served; one prompt in a list is taken out."""
     check_fields(body, {"max_tokens": integer(1, limits.max_tokens), **COMPLETION_FIELDS}, "prompt")
@@ -107,7 +125,9 @@ def check_completion(body: dict[str, Any], limits: Limits) -> None:
 
 def check_chat(body: dict[str, Any], limits: Limits) -> None:
     """Raise RequestError for a request of /v1/chat/completions that cannot be served."""
-    check_fields(body, dict.fromkeys(LENGTHS, integer(1, limits.max_tokens)) | CHAT_FIELDS, "messages")
+    unpack_generation_config(body)
+    lengths = dict.fromkeys((*LENGTHS, "max_new_tokens"), integer(1, limits.max_tokens))
+    check_fields(body, lengths | CHAT_FIELDS, "messages")
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError(f"messages={messages!r:.80}: it must be a list of messages, and not an empty one")
@@ -151,7 +171,7 @@ def new_tokens(body: dict[str, Any], prompt: int, positions: int | None, limits:
     room = limits.max_tokens if positions is None else min(limits.max_tokens, positions - prompt)
     name = next((name for name in reversed(LENGTHS) if name in body), None)  # as transformers chooses
     if name is None:
-        return room
+        return min(room, body.get("max_new_tokens", room))  # which `transformers chat` sets, whatever the model reads
     if body[name] > room:
         raise RequestError(f"{name}={body[name]}: after {prompt:,} tokens of prompt at most {room:,} fit")
     return body[name]

@@ -179,6 +179,13 @@ def builder(limits: Limits, host: str) -> Callable[..., FastAPI]:
         add_endpoint(app, "/v1/completions", completion, check_completion)
         started = int(time.time())
 
+        @app.post("/load_model")  # which `transformers chat` asks for first
+        async def ready(request: Request) -> Response:
+            model = (await json_body(request, limits.max_body_bytes)).get("model")
+            if model != manager.force_model:
+                raise RequestError(f"model={model!r:.80}: this server has {manager.force_model} alone", 404)
+            return Response('data: {"status": "ready", "cached": true}\n\n', media_type="text/event-stream")
+
         @app.get("/v1/models")
         def models() -> dict[str, Any]:
             return {"object": "list", "data": [
@@ -208,7 +215,8 @@ def add_endpoint(app: FastAPI, path: str, handler: Any, check: Callable[[dict[st
     async def endpoint(request: Request) -> Response:
         body = await json_body(request, handler.limits.max_body_bytes)
         check(body, handler.limits)
-        BODY.set(body)
+        BODY.set(dict(body))
+        body.pop("max_new_tokens", None)  # which handlers do not know, and the limits take care of
         try:
             return await answered(request, handler.handle_request(body, request.state.request_id))
         except RequestError:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from openai import BadRequestError, OpenAI
+from openai import BadRequestError, NotFoundError, OpenAI
 from safetensors.torch import load_file, save_file
 from starlette.testclient import TestClient
 from transformers import AutoTokenizer
@@ -137,6 +137,21 @@ def test_what_a_client_gets_wrong_it_is_told(client, folder):
         client.completions.create(model="/etc", prompt="x")
 
 
+def test_transformers_chat_talks_to_it(client, folder):
+    """The program as a person uses it, its lines read from a pipe."""
+    url = str(client.base_url).removesuffix("/v1/")
+    command = [Path(sys.executable).with_name("transformers"), "chat", folder, url, "--user", "ann"]
+    environment = os.environ | {"COLUMNS": "400", "HF_HUB_OFFLINE": "0"}  # or it asks no server at all
+    reply = reply_to(folder, [{"role": "user", "content": TEXTS[1]}])
+    for option, said in (("top_p=1.0", reply), ("top_k=3", "generation_config: top_k cannot be set by a request")):
+        asked = [*command, "do_sample=False", f"max_new_tokens={NEW}", option]
+        lines = f"{TEXTS[1]}\n!exit\n"
+        done = subprocess.run(asked, input=lines, capture_output=True, text=True, env=environment, timeout=120)
+        assert said in done.stdout + done.stderr, done.stdout + done.stderr
+    with pytest.raises(NotFoundError, match=f"model='/etc': this server has {folder} alone"):
+        client.post(f"{url}/load_model", body={"model": "/etc"}, cast_to=str)
+
+
 def written(client, folder, kind: str, **options) -> str:
     """Return an answer of the server, streamed or not, and check why it ended."""
     options |= GREEDY | {"model": str(folder), "stream": "streamed" in kind}
@@ -209,7 +224,7 @@ def app(folder) -> TestClient:
 
 @pytest.mark.parametrize(
     "path",
-    ["/load_model", "/reset", "/v1/responses", "/v1/systemone", "/v1/audio/transcriptions", "/docs", "/openapi.json"],
+    ["/reset", "/v1/responses", "/v1/systemone", "/v1/audio/transcriptions", "/docs", "/openapi.json"],
 )
 def test_other_endpoints_are_not_there(path, app, tmp_path):
     answer = app.post(path, json={"model": str(tmp_path)})
