@@ -50,7 +50,7 @@ def test_every_block_runs(block, runs, capsys):
 
 
 def test_no_block_is_passed_over():
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
     assert len(re.findall("```python", PAGE)) == len(BLOCKS) + 2  # the client of a server, and 8 bits
 
 
