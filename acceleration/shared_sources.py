@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
+from vanillaformer.modeling.cache_name import CACHE_NAME
 from vanillaformer.modeling.encoder_decoder import VanillaEncoderDecoderForConditionalGeneration
 from vanillaformer.modeling.parts.attention import CrossAttention
 
@@ -120,7 +121,7 @@ class SharedSourceCache(EncoderDecoderCache):
 def share_sources(model: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a search, with a cache in which all rows of a source share it where nobody sees it."""
     config: Any = options["generation_config"]
-    cache: Any = options.get("past_key_values")
+    cache: Any = options.get(CACHE_NAME)
     mask = options.get("attention_mask")
     seen = config.return_dict_in_generate or config.output_attentions or getattr(cache, "_is_user_defined", False)
     cross = getattr(cache, "cross_attention_cache", None)
@@ -132,7 +133,7 @@ def share_sources(model: Any, options: dict[str, Any]) -> dict[str, Any]:
     if (copies == 1 and not buckets) or model.config._attn_implementation not in TENSOR_MASKS:
         return options
     shared = SharedSourceCache(cache.self_attention_cache, cross, copies=copies, buckets=buckets)
-    return options | {"past_key_values": shared}
+    return options | {CACHE_NAME: shared}
 
 
 def cross_attend(

@@ -6,9 +6,11 @@ Shape letters: B rows of the batch, A rows that are left, V vocabulary.
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import LogitsProcessor
 from transformers.utils import ModelOutput
+
+from vanillaformer.modeling.cache_name import CACHE_NAME
 
 from .plain import is_unchanged
 
@@ -31,8 +33,9 @@ class UnfinishedRows:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
-    def __call__(self, *, past_key_values: Cache, **inputs: Any) -> Any:
+    def __call__(self, **inputs: Any) -> Any:
         """Return the model's output for one more token of each row (B, 1): logits (B, 1, V), 0 for rows that left."""
+        cache = inputs.pop(CACHE_NAME)
         tokens = inputs["decoder_input_ids" if self.model.config.is_encoder_decoder else "input_ids"]
         rows = torch.arange(len(tokens)) if self.rows is None else self.rows
         self.ended = self.ended | torch.isin(tokens[:, -1], self.ends)  # padding follows
@@ -40,14 +43,14 @@ class UnfinishedRows:
         tensors = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
         by_rows = all(value.ndim == 2 and len(value) == len(tokens) for value in tensors)
         if by_rows and 0 < unfinished.sum() <= WORTHWHILE * len(rows):
-            past_key_values.batch_select_indices(unfinished.nonzero().flatten())
+            cache.batch_select_indices(unfinished.nonzero().flatten())
             self.rows = rows = rows[unfinished]
             if "encoder_outputs" in inputs:
                 self.source = {"encoder_outputs": _rows_of(inputs["encoder_outputs"], rows, len(tokens))}
         if self.rows is None:
-            return self.model(past_key_values=past_key_values, **inputs)
+            return self.model(**inputs, **{CACHE_NAME: cache})
         left = {name: _rows_of(value, rows, len(tokens)) for name, value in (inputs | self.source).items()}
-        output = self.model(past_key_values=past_key_values, **left)
+        output = self.model(**left, **{CACHE_NAME: cache})
         logits = output.logits
         output.logits = logits.new_zeros(len(tokens), *logits.shape[1:]).index_copy(0, rows, logits)
         return output
@@ -68,7 +71,7 @@ def drop_finished(model: Any, input_ids: torch.Tensor, options: dict[str, Any]) 
     Scores, states and caches that are returned have all rows, hooks and processors of the caller's see all, and a
     graphics card computes them at once. The prompts are (B, T), `options` the other arguments of `_sample`.
     """
-    config, cache = options["generation_config"], options.get("past_key_values")
+    config, cache = options["generation_config"], options.get(CACHE_NAME)
     ends = config._eos_token_tensor
     returns_more = config.return_dict_in_generate or config.is_assistant or options.get("synced_gpus")
     if ends is None or returns_more or input_ids.device.type != "cpu" or len(input_ids) == 1:

@@ -24,7 +24,7 @@ class VanillaConfig(PackageConfig):
             another model type.
     """
 
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - the form transformers reads
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]  # noqa: RUF012 - the form transformers reads
     own_keywords: ClassVar[tuple[str, ...]] = ()
     has_position_table = False
 

@@ -17,6 +17,7 @@ from vanillaformer.configuration.options import POSITION_CHOICES, QUERY_KEY_NORM
 from vanillaformer.configuration.plans import WHOLE_HEADS
 
 from .acceleration import acceleration
+from .cache_name import CACHE_NAME
 from .parts.initialization import initialize
 
 ENGINES = ("vllm", "sglang", "tgi")  # whose attention masks by itself
@@ -37,7 +38,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
         "WindowBlock",
         "ParallelWindowBlock",
     ]
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values", "cache"]  # noqa: RUF012
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
@@ -46,6 +47,11 @@ class VanillaPreTrainedModel(PreTrainedModel):
         # Fields may have been set since the config was made: what saving refuses is refused before training
         config.validate()  # type: ignore[attr-defined]
         super().__init__(config, *args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if CACHE_NAME in kwargs:  # as `generate` calls it
+            kwargs["past_key_values"] = kwargs.pop(CACHE_NAME)
+        return super().__call__(*args, **kwargs)
 
     @property
     def _supports_sdpa(self) -> bool:  # type: ignore[override]  # a class attribute there: ours depends on the config

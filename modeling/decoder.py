@@ -14,6 +14,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaDecoderConfig
 
 from .base import VanillaPreTrainedModel
+from .cache_name import CACHE_NAME
 from .generation import VanillaGenerationMixin
 from .heads import LMHeadMixin, build_logits_transform
 from .stack import DecoderStack
@@ -78,9 +79,9 @@ class VanillaDecoderForCausalLM(LMHeadMixin, VanillaPreTrainedModel, VanillaGene
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            **{CACHE_NAME: getattr(outputs, CACHE_NAME)},
         )
 
 

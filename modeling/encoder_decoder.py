@@ -13,6 +13,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
+from .cache_name import CACHE_NAME
 from .decoding import DECODINGS, DecoderInputs
 from .generation import VanillaGenerationMixin
 from .heads import LMHeadMixin, build_logits_transform
@@ -97,13 +98,13 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqModel):
         )
         return Seq2SeqModelOutput(
             last_hidden_state=outputs.last_hidden_state,
-            past_key_values=outputs.past_key_values,
             decoder_hidden_states=outputs.hidden_states,
             decoder_attentions=outputs.attentions,
             cross_attentions=outputs.cross_attentions,
             encoder_last_hidden_state=encoded.last_hidden_state,
             encoder_hidden_states=encoded.hidden_states,
             encoder_attentions=encoded.attentions,
+            **{CACHE_NAME: getattr(outputs, CACHE_NAME)},
         )
 
 
@@ -136,7 +137,7 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
             generation_config, model_kwargs, *args, **kwargs
         )
         if self.config.sliding_window is not None:  # before anything is compiled
-            cache, source = model_kwargs.get("past_key_values"), model_kwargs["encoder_outputs"][0]
+            cache, source = model_kwargs.get(CACHE_NAME), model_kwargs["encoder_outputs"][0]
             replace_windowed_cross_cache(cache, self.config, source.shape[1])
         return prepared
 

@@ -14,6 +14,7 @@ from transformers.utils import can_return_tuple
 
 from vanillaformer.configuration import VanillaRecurrentEncoderDecoderConfig
 
+from .cache_name import CACHE_NAME
 from .generation import VanillaGenerationMixin
 from .heads import LMHeadMixin
 from .parts.dropout import build_dropout, identity
@@ -228,11 +229,11 @@ class VanillaRecurrentEncoderDecoderModel(RecurrentPreTrainedModel, VanillaSeq2S
         attends = self.config.output_attentions if output_attentions is None else output_attentions
         return Seq2SeqModelOutput(
             last_hidden_state=outputs,
-            past_key_values=cast(Any, cache if keep else None),  # typed as that of a Transformer
             decoder_hidden_states=(x, outputs) if with_states else None,
             cross_attentions=(weights[:, None],) if attends and weights is not None else None,
             encoder_last_hidden_state=encoded.last_hidden_state,
             encoder_hidden_states=encoded.hidden_states,
+            **{CACHE_NAME: cast(Any, cache if keep else None)},  # typed as that of a Transformer
         )
 
 
@@ -257,8 +258,8 @@ class VanillaRecurrentEncoderDecoderForConditionalGeneration(
                 f"cache_implementation={generation_config.cache_implementation!r} is for keys and values: a recurrent "
                 "model has a state"
             )
-        if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
-            model_kwargs["past_key_values"] = Cache(layers=[RecurrentLayer()])
+        if generation_config.use_cache is not False and model_kwargs.get(CACHE_NAME) is None:
+            model_kwargs[CACHE_NAME] = Cache(layers=[RecurrentLayer()])
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Return the decoder inputs for `labels` (B, T); data collators call this."""
@@ -305,9 +306,9 @@ class VanillaRecurrentEncoderDecoderForConditionalGeneration(
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             decoder_hidden_states=outputs.decoder_hidden_states,
             cross_attentions=outputs.cross_attentions,
             encoder_last_hidden_state=outputs.encoder_last_hidden_state,
             encoder_hidden_states=outputs.encoder_hidden_states,
+            **{CACHE_NAME: getattr(outputs, CACHE_NAME)},
         )

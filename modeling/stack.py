@@ -6,7 +6,7 @@ Shape letters: B batch, T length, S key length or length of the source, D model 
 import copy
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -29,6 +29,7 @@ from vanillaformer.configuration.options import POSITION_CHOICES
 from .acceleration import acceleration
 from .base import VanillaPreTrainedModel
 from .block import CrossAttentionBlock, LayerDrop, SelfAttentionBlock, build_block
+from .cache_name import CACHE_NAME
 from .parts.attention import Attention
 from .parts.dropout import identity
 from .parts.embeddings import InputEmbeddings, Stem
@@ -110,7 +111,8 @@ class Stack(VanillaPreTrainedModel):
         """
         biases = self.position_biases(hidden_states, past_key_values)
         position_embeddings = self.embeddings.positions.position_embeddings(hidden_states, positions)
-        kwargs["past_key_values"] = past_key_values
+        checkpoints = self.training and self.layers[0].gradient_checkpointing and torch.is_grad_enabled()
+        kwargs["past_key_values"] = None if checkpoints else past_key_values  # to which a second pass would add again
         # a causal stack may be told to leave early (`assistant_early_exit`)
         depth = self.config.num_hidden_layers if self.is_causal else len(self.layers)
         layers = zip(self.layer_drop(self.layers), self.layer_types, biases)
@@ -197,7 +199,7 @@ class TokenStack(Stack):
         `position_ids` are those given, not the default ones, in which there are no texts to search for.
         """
         texts = same_text_before(position_ids, attention_mask, cache, hidden_states.shape[0])
-        options = {"past_key_values": cache, "position_ids": position_ids, "and_mask_function": texts}
+        options = {CACHE_NAME: cache, "position_ids": position_ids, "and_mask_function": texts}
         return self.masks(hidden_states, attention_mask, **options)
 
     def run_layers(
@@ -259,13 +261,14 @@ class DecoderStack(TokenStack):
         """Return the states (B, T, D) of tokens `input_ids` (B, T), which follow those in `past_key_values`."""
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
+        # a paged cache of many requests has no length: their positions are given
+        past_length = past_key_values.get_seq_length() if isinstance(past_key_values, Cache) else 0
         hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids, past_length)
         masks = self.self_attention_masks(hidden_states, attention_mask, past_key_values, position_ids)
         hidden_states = self.run_layers(
             hidden_states, positions, masks, past_key_values=past_key_values, use_cache=use_cache, **kwargs
         )
-        return BaseModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
+        return BaseModelOutputWithPast(last_hidden_state=hidden_states, **{CACHE_NAME: cast(Any, past_key_values)})
 
 
 def replace_windowed_cross_cache(cache: Cache | None, config: BlockConfig, length: int) -> None:
@@ -346,7 +349,7 @@ class CrossDecoderStack(TokenStack):
             **kwargs,
         )
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=hidden_states, past_key_values=past_key_values
+            last_hidden_state=hidden_states, **{CACHE_NAME: cast(Any, past_key_values)}
         )
 
     def source_mask(

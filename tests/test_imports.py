@@ -38,7 +38,7 @@ LAYERS = [
     {
         *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
         *("parts.initialization", "parts.ngrams", "parts.pointers", "parts.activations", "parts.packed_texts"),
-        "acceleration",
+        *("acceleration", "cache_name"),
         *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
         *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
         "heads",
@@ -74,7 +74,7 @@ COMPOSED = {
     "parts.windows": {"parts.norms"},
     "parts.recurrent_initialization": {"parts.recurrence"},
     "parts.embeddings": {"parts.dropout", "parts.ngrams", "parts.norms", "parts.position_schemes", "parts.positions"},
-    "base": {"acceleration", "parts.initialization"},
+    "base": {"acceleration", "cache_name", "parts.initialization"},
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [

@@ -151,6 +151,7 @@ class Attention(nn.Module):
         key_value_states: torch.Tensor | None,
         position_embeddings: PositionEmbeddings | None,
         past_key_values: Cache | None,
+        inputs: dict[str, Any],
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Project, rotate by position and append to the cache: (B, T, D) → (B, H, T, K), twice (B, G, S, K)."""
         query = self.to_heads(self.q_proj(hidden_states), self.head_dim, self.q_norm)
@@ -160,7 +161,9 @@ class Attention(nn.Module):
         # the cache of an encoder-decoder is a pair, any other is the self-attention cache itself
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx)
+            key, value = cache.update(
+                key, value, self.layer_idx, kwargs=inputs
+            )  # which a paged one reads its pages in
         return query, key, value
 
     def forward(
@@ -173,7 +176,9 @@ class Attention(nn.Module):
         position_bias: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        query, key, value = self.query_key_value(hidden_states, key_value_states, position_embeddings, past_key_values)
+        query, key, value = self.query_key_value(
+            hidden_states, key_value_states, position_embeddings, past_key_values, kwargs
+        )
         function = self.attention_function(position_bias=position_bias, **kwargs)
         output, probabilities = acceleration.attend(function, query, key, value, attention_mask)
         output = output.reshape(*hidden_states.shape[:-1], -1).contiguous()  # (B, T, H·K)
@@ -206,6 +211,7 @@ class CrossAttention(Attention):
         key_value_states: torch.Tensor | None,
         position_embeddings: PositionEmbeddings | None,
         past_key_values: Cache | None,
+        inputs: dict[str, Any],
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Project the queries, and the keys and values unless the cache already holds them."""
         query = self.to_heads(self.q_proj(hidden_states), self.head_dim, self.q_norm)

@@ -59,8 +59,8 @@ def same_text_before(
     """
     if position_ids is None or (cache is None and attention_mask is None):
         return None
-    if cache is not None and (is_tracing(position_ids) or cache.get_seq_length()):
-        return None
+    if cache is not None and (is_tracing(position_ids) or not isinstance(cache, Cache) or cache.get_seq_length()):
+        return None  # a paged cache has its own way to keep requests apart
     if attention_mask is None:  # by transformers' definition, so that a cache changes nothing
         numbers = find_packed_sequence_indices(position_ids.expand(rows, -1))
         texts = None if numbers is None else packed_sequence_mask_function(numbers)

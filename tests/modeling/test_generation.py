@@ -19,6 +19,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from vanillaformer.acceleration.shared_sources import SharedSourceCache, share_sources
+from vanillaformer.modeling.cache_name import CACHE_NAME
 from vanillaformer.modeling.parts.attention import CrossAttention
 
 from .axes import single_values
@@ -318,7 +319,7 @@ def test_a_search_of_the_caller_gets_a_cache_of_all_rows(beams):
     model, seen = shared_toy("encoder_decoder", {}), []
 
     def search(model: Any, input_ids: torch.Tensor, **options: Any) -> torch.Tensor:
-        seen.append(options["past_key_values"])
+        seen.append(options[CACHE_NAME])
         return input_ids
 
     model.generate(**varied_sources(2), custom_generate=search, num_beams=beams)
@@ -328,13 +329,12 @@ def test_a_search_of_the_caller_gets_a_cache_of_all_rows(beams):
 @every_generator
 @pytest.mark.parametrize("beams", [1, 2])
 def test_what_is_generated_can_be_differentiated(kind, beams):
-    """By the function under `torch.no_grad`, found in either of the usual ways."""
+    """By the function under `torch.no_grad`."""
     model, prompts = toy(kind), prompt_of(kind)
     options = GREEDY | {"num_beams": beams, "return_dict_in_generate": True, "output_logits": True}
-    for function in (model.generate.__wrapped__, inspect.unwrap(model.generate)):
-        output = function(model, **prompts, **options)
-        (slope,) = torch.autograd.grad(output.logits[1].logsumexp(-1).sum(), model.lm_head.weight)
-        assert slope.norm() > 0
+    output = inspect.unwrap(model.generate)(model, **prompts, **options)
+    (slope,) = torch.autograd.grad(output.logits[1].logsumexp(-1).sum(), model.lm_head.weight)
+    assert slope.norm() > 0
     expected = model.generate(**prompts, **options)
     assert torch.equal(output.sequences, expected.sequences)
     assert not expected.logits[1].requires_grad
@@ -346,7 +346,7 @@ def test_outputs_that_cannot_share_their_source_have_their_own():
     beams = GenerationConfig(num_beams=3)
 
     def used(config: GenerationConfig, cache: Any) -> Any:
-        return share_sources(model, {"generation_config": config, "past_key_values": cache})["past_key_values"]
+        return share_sources(model, {"generation_config": config, CACHE_NAME: cache})[CACHE_NAME]
 
     assert type(used(beams, cache)) is SharedSourceCache
     assert used(GenerationConfig(), cache) is cache
