@@ -18,6 +18,7 @@ from transformers import GenerationConfig
 import vanillaformer.modeling as modeling
 from vanillaformer.configuration.options import POSITION_CHOICES
 from vanillaformer.hub.file_names import EXPORT, GENERATION
+from vanillaformer.modeling.cache_name import CACHE_NAME
 from vanillaformer.tokenization.options import MODEL_KINDS
 
 from ..tokens import start_token, token_ids
@@ -268,7 +269,8 @@ class StatesOfEngine(torch.nn.Module):
         **kwargs: Any,
     ) -> Any:
         states = torch.from_numpy(self.states(*unpadded(input_ids, attention_mask, token_type_ids)))
-        return SimpleNamespace(last_hidden_state=states, past_key_values=None, hidden_states=None, attentions=None)
+        nothing = dict.fromkeys((CACHE_NAME, "hidden_states", "attentions"))
+        return SimpleNamespace(last_hidden_state=states, **nothing)
 
 
 def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
