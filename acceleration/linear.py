@@ -104,19 +104,16 @@ def linear_backward(
     return None if by_x is None else by_x.to_dense(), *others
 
 
+@register_flop_formula(torch.ops.aten.mkldnn_linear)  # `torch.utils.flop_counter` knows only other products
 def forward_flops(x: Any, weight: Any, *_: Any, **__: Any) -> int:
     """Return the operations of a product from the shapes of its operands."""
     return 2 * math.prod(x) * weight[0]
 
 
+@register_flop_formula(torch.ops.aten.mkldnn_linear_backward)
 def backward_flops(x: Any, grad_output: Any, weight: Any, needed: Any, **_: Any) -> int:
     """Return the operations of its gradients: a product for that by x, one for that by W."""
     return 2 * math.prod(x) * weight[0] * sum(needed[:2])
-
-
-# `torch.utils.flop_counter` knows only other products
-register_flop_formula(torch.ops.aten.mkldnn_linear)(forward_flops)
-register_flop_formula(torch.ops.aten.mkldnn_linear_backward)(backward_flops)
 
 
 # ------------------------------------------------------------------------------------------------ which one is faster

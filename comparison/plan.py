@@ -101,11 +101,9 @@ def fields_of(overrides: Any) -> Options:
 
 
 def read_plan(path: Path, **replaced: Any) -> Plan:
-    """Return the plan of a file.
+    """Return the plan of a YAML or JSON file with the keys `KEYS`.
 
-    Args:
-        path: A YAML or JSON file with the keys `KEYS`.
-        **replaced: Keys with values that replace those of the file; None for none.
+    Values of `replaced` other than None take the place of the file's.
     """
     content = read_settings(path) | {name: value for name, value in replaced.items() if value is not None}
     for key in content:
@@ -134,7 +132,12 @@ def read_plan(path: Path, **replaced: Any) -> Plan:
     for section, options in {"arguments": arguments, **variants, "tune": tune}.items():
         _check_names(path, section, options, equal=content.get("equal"))
     unit, amount = _budget(path, content.get("budget"))
-    equal = content.get("equal")
+    equal, score = content.get("equal"), str(content.get("score", "loss"))
+    tasks, task = task_of(program).tasks(), task_of(program).name_of(arguments)
+    try:
+        found = ranking_score(score, task if task in tasks else tasks[0])
+    except ValueError as error:
+        raise ValueError(f"{path}: score: {str(error).removeprefix('--metric_for_best_model ')}") from None
     return Plan(
         program=program,
         arguments=arguments,
@@ -142,7 +145,7 @@ def read_plan(path: Path, **replaced: Any) -> Plan:
         budget=unit,
         amount=amount,
         baseline=one_of(path, "baseline", content.get("baseline", next(iter(variants))), variants),
-        score=_score(path, content.get("score", "loss"), program, arguments),
+        score=found,
         seeds=seeds,
         equal=None if equal is None else one_of(path, "equal", equal, EQUAL),
         tune=tune,
@@ -199,11 +202,3 @@ def _seeds(path: Path, key: str, value: Any) -> tuple[int, ...]:
     if len(set(value)) < len(value):
         raise ValueError(f"{path}: {key}: {value!r}; a seed is given twice")
     return tuple(value)
-
-
-def _score(path: Path, name: Any, program: str, arguments: Options) -> Score:
-    tasks, task = task_of(program).tasks(), task_of(program).name_of(arguments)
-    try:
-        return ranking_score(str(name), task if task in tasks else tasks[0])
-    except ValueError as error:
-        raise ValueError(f"{path}: score: {str(error).removeprefix('--metric_for_best_model ')}") from None

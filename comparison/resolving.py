@@ -63,7 +63,12 @@ def checked(plan: Plan) -> dict[str, Arguments]:
             found.setdefault(name, args)
             if plan.equal and name != plan.baseline and args.model_args.model_name_or_path is not None:
                 raise ValueError(f"{label}: model_name_or_path: a saved model has its size; `equal` is for new ones")
-            targets[label] = scored_targets(plan, args)
+            # The options that decide which targets of the held-out rows are scored
+            options = vars(args.data_args) | vars(args.training_args)
+            scoring = ["mlm_probability", "mask_ratio"] + ["max_target_length"] * plan.score.per_token
+            if options.get("long_texts") == "skip":
+                scoring += ["long_texts", "max_length", "max_source_length", "max_target_length"]
+            targets[label] = {option: options[option] for option in scoring if option in options}
             first = next(iter(targets))
             if changed := sorted(set(targets[first].items()) ^ set(targets[label].items())):
                 raise ValueError(
@@ -74,15 +79,6 @@ def checked(plan: Plan) -> dict[str, Arguments]:
                 tokenizers[label] = json.dumps(asdict(args.tokenizer_args), sort_keys=True)
     check_tokenizers(plan, tokenizers)
     return found
-
-
-def scored_targets(plan: Plan, args: Arguments) -> Options:
-    """Return the options that decide which targets of the held-out rows are scored."""
-    options = vars(args.data_args) | vars(args.training_args)
-    names = ["mlm_probability", "mask_ratio"] + ["max_target_length"] * plan.score.per_token
-    if options.get("long_texts") == "skip":
-        names += ["long_texts", "max_length", "max_source_length", "max_target_length"]
-    return {name: options[name] for name in names if name in options}
 
 
 def check_tokenizers(plan: Plan, tokenizers: Mapping[str, str]) -> None:

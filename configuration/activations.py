@@ -28,8 +28,3 @@ ACTIVATION_ALIASES = {
     "gelu_python_tanh": "gelu_pytorch_tanh",
 }
 """Other names that transformers has for the same function, equal but for rounding; that on the right is fused."""
-
-
-def activation_choice(name: str) -> Activation:
-    """Return the description of an activation, by any of its names."""
-    return ACTIVATIONS.get(ACTIVATION_ALIASES.get(name, name), Activation())

@@ -43,8 +43,11 @@ class VanillaConfig(PackageConfig):
                 "load this one by its own code, with trust_remote_code=True where vanillaformer is not imported"
             )
         known = cls.keywords() | set(TRANSFORMERS_NAMES) | {"pruned_heads"}
+        package = __name__.rpartition(".")[0]  # whose configs are those of the model types: users derive others
         for key in given.keys() - known:
-            owners = [other.__name__ for other in model_configs() if key in other.type_fields()]
+            types = [*VanillaConfig.__subclasses__(), *BlockConfig.__subclasses__()]
+            types = [each for each in types if each.model_type and each.__module__.rpartition(".")[0] == package]
+            owners = [each.__name__ for each in types if key in each.type_fields()]
             reason = f"it is a field of {' and '.join(owners)}" if owners else unknown_reason(key, sorted(known))
             if reason is not None:
                 raise ValueError(f"{cls.__name__} has no field {key!r} (value {given[key]!r}): {reason}")
@@ -157,13 +160,6 @@ class BlockConfig(BlockRules, VanillaConfig):
     def deepnorm_scales(self, cross_attention: bool) -> tuple[float, float]:
         """Return DeepNorm's factor α on the residual stream and its gain β of fresh weights, by depth (table 1)."""
         return (2 * self.num_hidden_layers) ** 0.25, (8 * self.num_hidden_layers) ** -0.25
-
-
-def model_configs() -> list[type[VanillaConfig]]:
-    """Return the configs of the model types, without those that users derive."""
-    package = __name__.rpartition(".")[0]
-    found = [*VanillaConfig.__subclasses__(), *BlockConfig.__subclasses__()]
-    return [config for config in found if config.model_type and config.__module__.rpartition(".")[0] == package]
 
 
 class ConfigView:

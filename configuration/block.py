@@ -105,6 +105,7 @@ class BlockFields(PreTrainedConfig):
     type_vocab_size = 0
     window_size = None
     decoding = "autoregressive"
+    scale_decoder_outputs = False
 
     hidden_size: int = positive(default=512)
     num_hidden_layers: int = positive(default=6)

@@ -70,9 +70,9 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     def _fill_derived(self) -> None:
         super()._fill_derived()
         # An encoder as wide as the decoder follows later changes of the decoder's width
-        if self.encoder_hidden_size == self.hidden_size:
+        if self.encoder_hidden_size and self.encoder_hidden_size == self.hidden_size:
             self.encoder_hidden_size = None
-        if self.encoder_intermediate_size == self.intermediate_size:
+        if self.encoder_intermediate_size and self.encoder_intermediate_size == self.intermediate_size:
             self.encoder_intermediate_size = None
 
     def _take_layer_types(self, kwargs: dict[str, Any]) -> None:
@@ -149,7 +149,8 @@ class VanillaEncoderDecoderConfig(BlockConfig):
 
     def validate_block_encoder_width(self) -> None:
         """Stacks of different widths share no table."""
-        if self.encoder_width != self.hidden_size and self.share_encoder_decoder_embeddings:
+        differs = self.encoder_width != self.hidden_size
+        if self.encoder_hidden_size and differs and self.share_encoder_decoder_embeddings:
             raise ValueError(
                 f"share_encoder_decoder_embeddings=True needs one width, got encoder_hidden_size={self.encoder_width} "
                 f"and hidden_size={self.hidden_size}"

@@ -93,7 +93,11 @@ def parse(
         _check_forms(settings, types, words[0])
         # What a word cannot say: nothing, and lists, of which an item may begin with dashes
         parser.set_defaults(**{name: value for name, value in settings.items() if isinstance(value, list | None)})
-        words[:1] = _as_words(settings)
+        words[:1] = [  # so that one reader checks both
+            f"--{name}={json.dumps(value) if isinstance(value, dict) else value}"
+            for name, value in settings.items()
+            if not isinstance(value, list | None)
+        ]
     *filled, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{known.hint(*unknown[:2])}")
@@ -159,7 +163,10 @@ def _by_field(settings: Mapping[str, Any], names: Names, where: str) -> dict[str
         if name in found:
             raise ValueError(f"{where}: {name} is given twice, also as {key!r}")
         if name == "overrides" and isinstance(value, Mapping):
-            value = [f"{option}={_as_yaml(content)}" for option, content in value.items()]
+            words = ("no", "off", "yes", "on")  # which stand for Booleans there
+            value = [
+                f"{option}={one if str(one).lower() in words else json.dumps(one)}" for option, one in value.items()
+            ]
         found[name] = [str(item) for item in value] if _is_plain_list(value) else value
     return found
 
@@ -233,21 +240,6 @@ SettingsLoader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 SettingsLoader.add_implicit_resolver(BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-
-
-def _as_words(settings: Mapping[str, Any]) -> list[str]:
-    """Return settings as command-line words, so that one reader checks both."""
-    return [
-        f"--{name}={json.dumps(value) if isinstance(value, dict) else value}"
-        for name, value in settings.items()
-        if not isinstance(value, list | None)
-    ]
-
-
-def _as_yaml(content: Any) -> str:
-    """Return the value of a configuration field as `--set` reads it: there, no and off are false."""
-    words = isinstance(content, str) and content.lower() in ("no", "off", "yes", "on")
-    return content if words else json.dumps(content)
 
 
 def yaml_value(entry: str, text: str) -> Any:

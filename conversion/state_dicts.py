@@ -16,13 +16,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file
 
+import vanillaformer.modeling as modeling
 from vanillaformer.console.reporting import one_line
-from vanillaformer.modeling import (
-    VanillaDecoderForCausalLM,
-    VanillaDecoderModel,
-    VanillaEncoderDecoderModel,
-    VanillaEncoderModel,
-)
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .architectures.gpt import GPT2_STACK
@@ -89,7 +84,7 @@ def read_gpt(state: Tensors, causal: bool, hidden_act: str) -> Reading:
         "position_embedding_type": "learned",
     }
     masks = r"transformer\.h\.\d+\.attn\.bias"
-    return Reading(VanillaDecoderForCausalLM, links, inferred, {"hidden_act": hidden_act}, ignored=masks)
+    return Reading(modeling.VanillaDecoderForCausalLM, links, inferred, {"hidden_act": hidden_act}, ignored=masks)
 
 
 def torch_attention(ours: str, native: str) -> Table:
@@ -148,7 +143,7 @@ def read_torch(state: Tensors, causal: bool) -> Reading:
     }
     inferred |= dict.fromkeys(BIASED, f"{first}layers.0.linear1.bias" in state)
     if not both:
-        model_class = VanillaDecoderModel if causal else VanillaEncoderModel
+        model_class = modeling.VanillaDecoderModel if causal else modeling.VanillaEncoderModel
         return Reading(
             model_class, expand_table(TORCH_ENCODER, depth), inferred, TORCH_ASSUMED, initialized=EMBEDDINGS
         )
@@ -161,7 +156,7 @@ def read_torch(state: Tensors, causal: bool) -> Reading:
     links = expand_table(TORCH_ENCODER, depth, "encoder.", "encoder.")
     links += expand_table(TORCH_DECODER, inferred["num_hidden_layers"], "decoder.", "decoder.")
     apart = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False, "decoder_start_token_id": None}
-    return Reading(VanillaEncoderDecoderModel, links, inferred, TORCH_ASSUMED | apart, initialized=EMBEDDINGS)
+    return Reading(modeling.VanillaEncoderDecoderModel, links, inferred, TORCH_ASSUMED | apart, initialized=EMBEDDINGS)
 
 
 SOURCES: dict[str, Callable[[Tensors, bool], Reading]] = {

@@ -21,22 +21,7 @@ from datasets.utils import tqdm
 
 from . import dialogue, formats
 from .caching import arrow_file
-from .formats import (
-    FILE,
-    FORMATS,
-    LINES,
-    PROBLEM,
-    READERS,
-    ROW,
-    Columns,
-    Paths,
-    ReadOptions,
-    Row,
-    check_columns,
-    format_of,
-    open_file,
-    parallel_rows,
-)
+from .formats import FILE, READERS, ROW, Columns, Paths, ReadOptions, Row, check_columns, format_of, open_file
 
 T = TypeVar("T")
 MAX_BATCH_ROWS, MAX_BATCH_CHARACTERS = 1_000, 1 << 22
@@ -63,8 +48,8 @@ def find_files(option: str, names: Sequence[str], *, parallel: bool = False) -> 
     for path in paths:
         if not (parallel or format_of(path) in READERS or path.suffix.lower() == ".parquet"):
             raise ValueError(
-                f"--{option} '{path}': unknown extension {path.suffix!r}, use {', '.join(FORMATS)}; one side of "
-                "parallel texts may have any, given together with the other one"
+                f"--{option} '{path}': unknown extension {path.suffix!r}, use {', '.join(formats.FORMATS)}; one side "
+                "of parallel texts may have any, given together with the other one"
             )
         if path.stat().st_size == 0:
             raise ValueError(f"--{option} '{path}': the file is empty")
@@ -133,7 +118,7 @@ def read_tables(paths: Paths, columns: Columns, options: ReadOptions) -> Iterato
         if format_of(paths[0]) == ".parquet":
             parts = _parquet_columns(paths[0], schema.names[:-3])
         else:
-            read = parallel_rows if len(paths) == 2 else READERS[format_of(paths[0])]
+            read = formats.parallel_rows if len(paths) == 2 else READERS[format_of(paths[0])]
             parts = _text_columns(read(paths, columns, options), len(schema) - 3)
         for *cells, lines, problems in parts:
             numbers = range(number, number := number + len(lines))
@@ -156,7 +141,7 @@ def features_of(paths: Paths, columns: Columns) -> Features:
         check_columns(str(paths[0]), [*schema.names, *inner], columns)
         outer = [name if name in found else name.split(".", 1)[0] for name in columns.values()]
         features = {name: found[name] for name in outer}
-    return Features({**features, ROW: Value("int64"), LINES: Value("int64"), PROBLEM: Value("string")})
+    return Features({**features, ROW: Value("int64"), formats.LINES: Value("int64"), formats.PROBLEM: Value("string")})
 
 
 @contextmanager

@@ -15,18 +15,7 @@ from .embedded import CORPORA
 from .files import find_files, load_files, named, stream_files
 from .formats import NAME, READERS, ROW, Columns, ImageOptions, Paths, format_of
 from .order import by_column, in_order
-from .rows import (
-    ORDER,
-    RESERVED,
-    DataStats,
-    SplitRows,
-    encode_labels,
-    label_names,
-    text_columns,
-    usable_rows,
-    with_labels,
-    with_pairs,
-)
+from .rows import ORDER, RESERVED, SplitRows, encode_labels, text_columns, usable_rows, with_labels, with_pairs
 from .splits import divide
 from .streaming import TextStream, open_streams
 from .tasks import TASKS, TaskName
@@ -39,7 +28,7 @@ class TaskData:
     splits: DatasetDict  # `train`, `validation` and, where there is one, `test`, with the task's columns
     stream: TextStream | None = None  # with --streaming the training data, of which `train` has the first rows
     # By split, how many rows were left out, or also occur in the training data
-    stats: DataStats = field(default_factory=dict)
+    stats: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @stage("Reading the data")
@@ -71,7 +60,7 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
         splits, leaks = divide(splits, task, data_args)
         stats = {split: {**stats.get(split, {}), **leaks.get(split, {})} for split in splits}
     else:
-        stream.names = label_names(splits) if "label" in COLUMNS[task] else None
+        stream.names = splits["train"].features["label"].names if "label" in COLUMNS[task] else None
         stream.buffer, stream.seed = data_args.streaming_buffer, order_seed
     return TaskData(DatasetDict({split: splits[split] for split in SPLITS if split in splits}), stream, stats)
 

@@ -4,16 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoModelForMaskedImageModeling,
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
+import transformers
 
 from vanillaformer.tokenization.options import MODEL_KINDS
 
@@ -88,7 +79,7 @@ def seqeval_tag(tag: str) -> str:
 classifying = partial(
     Task,
     program="train-classifier",
-    auto_class=AutoModelForSequenceClassification,
+    auto_class=transformers.AutoModelForSequenceClassification,
     architectures=("ForSequenceClassification",),
     model_kinds=("encoder", "decoder"),
     preset="bert-tiny",
@@ -108,7 +99,7 @@ filling_in = partial(
 TASKS: dict[TaskName, Task] = {
     "translation": Task(
         program="train-translation",
-        auto_class=AutoModelForSeq2SeqLM,
+        auto_class=transformers.AutoModelForSeq2SeqLM,
         architectures=("ForConditionalGeneration", "MTModel"),
         model_kinds=("encoder_decoder",),
         preset="transformer-tiny",
@@ -125,7 +116,7 @@ print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True)
     ),
     "causal": Task(
         program="train-language-model",
-        auto_class=AutoModelForCausalLM,
+        auto_class=transformers.AutoModelForCausalLM,
         architectures=("ForCausalLM", "LMHeadModel"),
         model_kinds=("decoder",),
         preset="gpt-tiny",
@@ -144,7 +135,7 @@ print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=32), skip_s
         pipe="pipe({example!r}, max_new_tokens=32)",
     ),
     "masked": filling_in(
-        auto_class=AutoModelForMaskedLM,
+        auto_class=transformers.AutoModelForMaskedLM,
         architectures=("ForMaskedLM", "ForPreTraining"),  # BERT's: its token head is a masked language model's
         predicts=("tokens",),
         does="fills in the hidden tokens of a text; to be fine-tuned, a classifier can start from its weights",
@@ -158,7 +149,7 @@ print(tokenizer.batch_decode(logits.topk(5).indices.T))""",
         pipe="pipe({example!r}.replace('[MASK]', pipe.tokenizer.mask_token))",
     ),
     "mlm+nsp": filling_in(
-        auto_class=AutoModelForPreTraining,
+        auto_class=transformers.AutoModelForPreTraining,
         architectures=(),
         predicts=("tokens", "sentence_pairs"),
         does="fills in the hidden tokens of a text and predicts whether one segment follows another; to be "
@@ -206,7 +197,7 @@ print(model(**inputs).logits.item())""",
     ),
     "token_classification": Task(
         program="train-token-classifier",
-        auto_class=AutoModelForTokenClassification,
+        auto_class=transformers.AutoModelForTokenClassification,
         architectures=("ForTokenClassification",),
         model_kinds=("encoder",),
         preset="bert-tiny",
@@ -224,7 +215,7 @@ print(list(zip(tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]), tags)))"
     ),
     "image_classification": Task(
         program="train-image-classifier",
-        auto_class=AutoModelForImageClassification,
+        auto_class=transformers.AutoModelForImageClassification,
         architectures=("ForImageClassification",),
         model_kinds=("image_encoder",),
         preset="vitc-mini",
@@ -241,7 +232,7 @@ print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
     ),
     "masked_image": Task(
         program="train-image-classifier",
-        auto_class=AutoModelForMaskedImageModeling,
+        auto_class=transformers.AutoModelForMaskedImageModeling,
         architectures=("ForMaskedImageModeling",),
         model_kinds=("image_encoder",),
         preset="vit-mini",

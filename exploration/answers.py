@@ -16,22 +16,11 @@ from vanillaformer.data.images import pillow, read_image
 from vanillaformer.data.tasks import MASK, TASKS
 from vanillaformer.hub.file_names import CARD
 from vanillaformer.hub.loading import open_config, saved_folder
+from vanillaformer.inference import tasks
 from vanillaformer.inference.arguments import LIMITS, GenerateArguments
 from vanillaformer.inference.generation import call_options
 from vanillaformer.inference.images import TASK as IMAGES
 from vanillaformer.inference.images import image_probabilities, load_classifier
-from vanillaformer.inference.tasks import (
-    FUNCTIONS,
-    UNREJECTED,
-    check_options,
-    class_probabilities,
-    classify,
-    continue_prompts,
-    fill_masks,
-    load,
-    run,
-    translate,
-)
 from vanillaformer.inference.text_files import check_text
 
 from .examples import Example, image_example, text_example
@@ -67,13 +56,13 @@ class TextModel:
 
     def __init__(self, arguments: GenerateArguments):
         self.arguments = arguments
-        self.loaded, self.function, self.generates = load(arguments)
+        self.loaded, self.function, self.generates = tasks.load(arguments)
         self.model, self.notes = self.loaded.model, list[str]()
         self.loaded.report = self.notes.append
-        self.task = next(TASKS[name] for name, function in FUNCTIONS.items() if function is self.function)
+        self.task = next(TASKS[name] for name, function in tasks.FUNCTIONS.items() if function is self.function)
         problem = getattr(self.model.config, "problem_type", None)
-        self.classifies = self.function is classify and problem not in UNREJECTED
-        self.mask = str(self.loaded.tokenizer.mask_token) if self.function is fill_masks else ""
+        self.classifies = self.function is tasks.classify and problem not in tasks.UNREJECTED
+        self.mask = str(self.loaded.tokenizer.mask_token) if self.function is tasks.fill_masks else ""
         self.decoding = getattr(self.model.config, "decoding", AUTOREGRESSIVE)
         self.options = [
             name for name, option in OPTIONS.items() if self.generates and self.decoding in option.decodings
@@ -83,24 +72,24 @@ class TextModel:
         """Return the output for a text, of a classifier the probability of each class."""
         arguments = replace(self.arguments, **numbers(options))
         check_limits(arguments, LIMITS)
-        check_options(arguments, self.model.config, self.loaded.architecture, self.function, self.generates)
+        tasks.check_options(arguments, self.model.config, self.loaded.architecture, self.function, self.generates)
         text = checked(text)
         self.notes.clear()
         if self.classifies:
             with torch.inference_mode():
-                return by_class(self.model, class_probabilities(self.loaded, [text])[0])
+                return by_class(self.model, tasks.class_probabilities(self.loaded, [text])[0])
         torch.manual_seed(arguments.seed)
-        return next(run(self.loaded, self.function, [text], 1, **call_options(arguments)))
+        return next(tasks.run(self.loaded, self.function, [text], 1, **call_options(arguments)))
 
     def example(self, text: str, answer: Any, options: Mapping[str, Any]) -> Example:
         """Return the text, cut as `answer` does, with the answer if the model reads it token by token."""
-        reads = self.function is translate and self.decoding == AUTOREGRESSIVE
+        reads = self.function is tasks.translate and self.decoding == AUTOREGRESSIVE
         return text_example(self.loaded, text, answer if reads and answer.strip() else None, self.cut(options))
 
     def cut(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return how `generate` cuts a long text."""
         room = numbers(options).get("max_new_tokens", self.arguments.max_new_tokens) or 1
-        return {"side": "left", "room": room} if self.function is continue_prompts else {}
+        return {"side": "left", "room": room} if self.function is tasks.continue_prompts else {}
 
     def sample(self) -> Example:
         """Return an example of any text."""

@@ -155,12 +155,6 @@ def image_rollout(model: Any, pixel_values: torch.Tensor, **options: Any) -> tor
     return over_patches(recording, attention_rollout(recording.attentions["encoder"]))
 
 
-def pooled_attention(recording: Recording) -> torch.Tensor:
-    """Return what the pooled vector's tokens attend to among the patches, (B, L, H, rows, columns)."""
-    check_meeting(recording.model.config)
-    return over_patches(recording, torch.stack(recording.attentions["encoder"], dim=1).float())
-
-
 def check_meeting(config: Any) -> None:
     """Raise `NotApplicable` for a model in which not all patches meet in every layer, or that has none."""
     if config.model_type != "vanilla_image_encoder":
@@ -245,9 +239,11 @@ def head_map(name: str, values: np.ndarray, title: str, unit: str, remark: str =
 
 def rollout(example: Example) -> list[Drawing]:
     """Draw attention roll-out over the picture, and the attention of the pooled vector in every head."""
-    pooled = pooled_attention(example.recording)[0].cpu().numpy()
     recording = example.recording
-    found = over_patches(recording, attention_rollout(recording.attentions["encoder"]))[0].cpu().numpy()
+    check_meeting(recording.model.config)
+    layers = recording.attentions["encoder"]
+    pooled = over_patches(recording, torch.stack(layers, dim=1).float())[0].cpu().numpy()  # (L, H, rows, columns)
+    found = over_patches(recording, attention_rollout(layers))[0].cpu().numpy()
     panels = {"roll-out": found, "attention of the last layer": pooled[-1].mean(axis=0)}
     title, (row, column) = "What the pooled vector is made of", np.unravel_index(found.argmax(), found.shape)
     caption = (

@@ -14,15 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.data.images import read_image
 from vanillaformer.hub.errors import file_errors
-from vanillaformer.inference.tasks import (
-    LoadedModel,
-    classify,
-    continue_prompts,
-    fill_masks,
-    find_entities,
-    task_of,
-    translate,
-)
+from vanillaformer.inference import tasks
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .recording import Recording, record, stacks
@@ -59,7 +51,7 @@ class Example:
 
 
 def text_example(
-    loaded: LoadedModel, text: str, target: str | None = None, cut: Mapping[str, Any] | None = None
+    loaded: tasks.LoadedModel, text: str, target: str | None = None, cut: Mapping[str, Any] | None = None
 ) -> Example:
     """Run a model (`vanillaformer.inference.tasks.load`) on a text and return the example.
 
@@ -67,14 +59,14 @@ def text_example(
     of `loaded.encode`, which cuts a text that is too long; without them it is an error.
     """
     stacks(loaded.model)  # refuses other models before they generate
-    function = task_of(loaded.architecture, "")[1]
-    if target is not None and function is not translate:
+    function = tasks.task_of(loaded.architecture, "")[1]
+    if target is not None and function is not tasks.translate:
         raise ValueError(f"--target {target!r}: {loaded.architecture} reads no target, encoder-decoders do")
     if cut is None:
         inputs = encoded(loaded.model, loaded.tokenizer, text, "--text")
     else:
         inputs = dict(loaded.encode([text], **cut))
-    if function is translate:
+    if function is tasks.translate:
         example = translation_example(loaded, inputs, text, target)
     else:
         example = ENCODED[function](loaded, inputs, text)
@@ -105,7 +97,7 @@ def name_of(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
 
 
 def translation_example(
-    loaded: LoadedModel, inputs: dict[str, torch.Tensor], text: str, target: str | None
+    loaded: tasks.LoadedModel, inputs: dict[str, torch.Tensor], text: str, target: str | None
 ) -> Example:
     """Return the example of an encoder-decoder."""
     model, tokenizer = loaded.model, loaded.target_tokenizer
@@ -130,7 +122,7 @@ def translation_example(
     return Example(recording, tokens, text, output, labels[0], partial(name_of, tokenizer), notes=notes)
 
 
-def continuation_example(loaded: LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
+def continuation_example(loaded: tasks.LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
     """Return the example of a causal language model."""
     model, tokenizer, ids = loaded.model, loaded.tokenizer, inputs["input_ids"][0]
     limit = getattr(model.config, "max_position_embeddings", None)
@@ -148,7 +140,7 @@ def continuation_example(loaded: LoadedModel, inputs: dict[str, torch.Tensor], t
     )
 
 
-def masked_example(loaded: LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
+def masked_example(loaded: tasks.LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
     """Return the example of a masked language model; the right token in place of a mask is the one it fills in."""
     tokenizer, recording, ids = loaded.tokenizer, record(loaded.model, inputs), inputs["input_ids"][0]
     assert recording.logits is not None  # it has a head
@@ -158,7 +150,7 @@ def masked_example(loaded: LoadedModel, inputs: dict[str, torch.Tensor], text: s
     return Example(recording, names, text, output, targets, partial(name_of, tokenizer))
 
 
-def classification_example(loaded: LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
+def classification_example(loaded: tasks.LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
     """Return the example of a classifier of texts."""
     recording, names = record(loaded.model, inputs), loaded.model.config.id2label
     tokens = {name: token_names(loaded.tokenizer, inputs["input_ids"][0]) for name in stacks(loaded.model)}
@@ -172,20 +164,20 @@ def likeliest(recording: Recording, names: Mapping[int, str]) -> str:
     return f"{names[int(best.indices)]} ({float(best.values):.1%})"
 
 
-def tags_example(loaded: LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
+def tags_example(loaded: tasks.LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
     """Return the example of a classifier of tokens."""
     recording, tags = record(loaded.model, inputs), loaded.model.config.id2label
     assert recording.logits is not None  # it has a head
     tokens = {"encoder": token_names(loaded.tokenizer, inputs["input_ids"][0])}
-    output, targets = find_entities(loaded, [text])[0], recording.logits[0].argmax(dim=-1)
+    output, targets = tasks.find_entities(loaded, [text])[0], recording.logits[0].argmax(dim=-1)
     return Example(recording, tokens, text, output, targets, tags.__getitem__)
 
 
-ENCODED: dict[Any, Callable[[LoadedModel, dict[str, torch.Tensor], str], Example]] = {
-    continue_prompts: continuation_example,
-    fill_masks: masked_example,
-    classify: classification_example,
-    find_entities: tags_example,
+ENCODED: dict[Any, Callable[[tasks.LoadedModel, dict[str, torch.Tensor], str], Example]] = {
+    tasks.continue_prompts: continuation_example,
+    tasks.fill_masks: masked_example,
+    tasks.classify: classification_example,
+    tasks.find_entities: tags_example,
 }
 
 

@@ -63,7 +63,12 @@ def check_folder(folder: Path) -> None:
     fields, stored = read_config(folder), read_headers(folder)
     if (folder / GENERATION).is_file():
         check_settings(read_json(folder / GENERATION), GENERATION)
-    check_extent(fields, stored)
+    # What all architectures call alike: what a config has more of than the weights would take memory
+    for name, value in ((name, value) for part in _parts(fields) for name, value in part.items()):
+        if type(value) is int and name in LAYER_COUNTS and value > len(stored.shapes):
+            raise ValueError(f"has {name}={value:,} in config.json, but weights of {len(stored.shapes):,} tensors")
+        if type(value) is int and name in STORED_WIDTHS and value > stored.numbers:
+            raise ValueError(f"has {name}={value:,} in config.json, but weights of {stored.numbers:,} numbers")
     config: Any = open_config(folder)
     size = getattr(config, "decoder_vocab_size", None) or getattr(config, "vocab_size", None)
     settings = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
@@ -105,19 +110,6 @@ def _parts(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
     while waiting:
         yield (part := waiting.pop())
         waiting += [value for name, value in part.items() if isinstance(value, dict) and name != "label2id"]
-
-
-def check_extent(fields: dict[str, Any], stored: Stored) -> None:
-    """Raise ValueError for a config of a model larger than its weights: what is missing would take memory.
-
-    Works on the fields of any architecture, for it looks at what all of them call alike.
-    """
-    sizes = [(name, size) for part in _parts(fields) for name, size in part.items() if type(size) is int]
-    for name, size in sizes:
-        if name in LAYER_COUNTS and size > len(stored.shapes):
-            raise ValueError(f"has {name}={size:,} in config.json, but weights of {len(stored.shapes):,} tensors")
-        if name in STORED_WIDTHS and size > stored.numbers:
-            raise ValueError(f"has {name}={size:,} in config.json, but weights of {stored.numbers:,} numbers")
 
 
 def open_config(folder: Path) -> PreTrainedConfig:

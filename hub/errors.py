@@ -6,15 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
 
-from huggingface_hub import constants
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HFValidationError,
-    LocalTokenNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import constants, errors
 
 from vanillaformer.console.reporting import one_line, redact_tokens
 
@@ -106,12 +98,13 @@ def short_message(error: BaseException) -> str:
 
 # By the kind of error, the most special first
 KINDS: dict[type[BaseException], str] = {
-    OfflineModeIsEnabled: "HF_HUB_OFFLINE is set: the Hub is not asked, and {repo} is not, or not whole, in the cache",
-    LocalTokenNotFoundError: "there is no token: {login}",
-    HFValidationError: "{repo!r} is not a repository name: {error}",
-    GatedRepoError: "{repo} is gated: ask for access at {hub}/{repo}, and {login}",
-    RepositoryNotFoundError: "the Hub has no {repo}, or one that is private and not yours: {login}",
-    RevisionNotFoundError: "{repo} has no revision {revision!r}",
+    errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE is set: the Hub is not asked, and {repo} is not, or not whole, in the "
+    "cache",
+    errors.LocalTokenNotFoundError: "there is no token: {login}",
+    errors.HFValidationError: "{repo!r} is not a repository name: {error}",
+    errors.GatedRepoError: "{repo} is gated: ask for access at {hub}/{repo}, and {login}",
+    errors.RepositoryNotFoundError: "the Hub has no {repo}, or one that is private and not yours: {login}",
+    errors.RevisionNotFoundError: "{repo} has no revision {revision!r}",
 }
 # By the status of the answer
 STATUS: dict[int, str] = {

@@ -82,6 +82,11 @@ def folds(source: Source, scope: dict[str, Any]) -> Iterator[Edit]:
                 word = b"and" if isinstance(node.op, ast.And) else b"or"
                 rest = source.text.index(word, last) + len(word)
                 yield first, rest + len(source.text[rest:]) - len(source.text[rest:].lstrip()), ""
+            elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):  # a table of classes
+                table, key = scope.get(node.value.id), value_of(node.slice, scope)
+                name = getattr(table.get(key), "__name__", "") if isinstance(table, dict) else ""
+                if scope.get(name) is not None and scope[name] is table[key]:
+                    yield *source.span(node), name
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Subscript):
                 value = value_of(node, scope)
                 yield from [(*source.span(node), repr(value))] if isinstance(value, bool | str | None) else []

@@ -87,7 +87,10 @@ class ModelCode:
         self.words |= words
         scope = [definition.module, *(base.module for base in self._left_out_bases(definition))]
         pairs = [(name, found) for name in names for module in scope if (found := resolve(module, name)) is not None]
-        self.absent |= {name for name, found in pairs if self._is_absent(found)}
+        for name, found in pairs:  # those that other models have only
+            cls = getattr(import_module(found.module), name, None) if isinstance(found, Definition) else None
+            if isinstance(cls, type) and issubclass(cls, nn.Module) and cls not in self.present:
+                self.absent.add(name)
         self.reads[definition] = {
             name: found for name, found in pairs if found != definition and name not in self.absent
         }
@@ -96,13 +99,6 @@ class ModelCode:
                 raise ValueError(f"two definitions that a saved model needs have the name {name}")
             if isinstance(one, Definition):
                 self._add(one)
-
-    def _is_absent(self, definition: Any) -> bool:
-        """Return whether a definition is a part of models that this model does not have."""
-        if not isinstance(definition, Definition) or not isinstance(definition.node, ast.ClassDef):
-            return False
-        cls = getattr(import_module(definition.module), definition.node.name)
-        return issubclass(cls, nn.Module) and cls not in self.present
 
     def imports(self, definitions: Iterable[Definition]) -> dict[str, Import]:
         """Return what definitions read of other libraries, by the names that they have for it."""
@@ -136,8 +132,11 @@ class ModelCode:
             if left_out := {base.node.name: base.node.bases for base in self._left_out_bases(definition)}:
                 bases = [inner for base in node.bases for inner in left_out.get(ast.unparse(base), [base])]
                 yield source.span(node.bases[0])[0], source.span(node.bases[-1])[1], ", ".join(map(ast.unparse, bases))
-        elif isinstance(node, ast.FunctionDef):
-            yield from self._row_edits(source)
+        elif isinstance(node, ast.FunctionDef):  # without the rows of other values of options in tables of docstrings
+            words = {word for choices in OPTIONS.values() for word in choices} - {*map(str, self.facts.values())}
+            for number, line in enumerate(source.lines):
+                if (row := ROW.match(line)) and row[1].decode() in words:
+                    yield source.offsets[number], source.offsets[number + 1], ""
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             for table in ast.walk(node):
                 if (kept := self._kept_words(table)) is not None:
@@ -151,11 +150,17 @@ class ModelCode:
 
     def _kept_words(self, node: ast.AST) -> list[str] | None:
         """Return the words that a table of an option keeps, `None` if it is no such table."""
-        words = table_words(node)
+        words: list[Any] = []
+        if isinstance(node, ast.Dict):
+            words = [getattr(key, "value", None) for key in node.keys]
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal":
+            elements = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            words = [getattr(word, "value", None) for word in elements]
         options = [name for name, choices in OPTIONS.items() if words and set(words) <= choices.keys()]
-        if len(options) != 1 or options[0] in UNCUT:
+        if len(options) != 1 or (options[0] in UNCUT and "sliding_window" not in self.fixed):
             return None
-        kept = [word for word in words if word == getattr(self.config, options[0], None)]
+        chosen = "full_attention" if options[0] in UNCUT else getattr(self.config, options[0], None)
+        kept = [word for word in words if word == chosen]
         return kept if kept or isinstance(node, ast.Dict) else None
 
     def _member_edits(self, source: Source, node: ast.ClassDef, definition: Definition) -> Iterator[Edit]:
@@ -164,32 +169,37 @@ class ModelCode:
         members: list[Any] = [group[0] for group in with_descriptions(node.body)]
         starts = [source.first_line(member) for member in members]
         for member, start, end in zip(members, starts, [*starts[1:], len(source.lines)]):
-            is_field = isinstance(member, ast.AnnAssign)
-            if (isinstance(member, ast.FunctionDef) and not self._is_needed(member, cls)) or (
-                is_field and self._is_without_effect(member.target.id, cls)
-            ):
+            if not self._is_needed(member, cls):
                 yield source.offsets[start], source.offsets[end], ""
-            elif is_field and (default := self._default(member.target.id)):
+            elif isinstance(member, ast.AnnAssign) and (default := self._default(member.target.id)):
                 yield *source.span(member.value), default
-            elif isinstance(member, ast.Expr):
-                yield from docstring_edits(member, cls, source)
+            elif isinstance(member, ast.Expr) and issubclass(cls, PreTrainedConfig):
+                # The rest is on the values of all models
+                title, lines, _ = ast.literal_eval(member.value).partition("\n")
+                yield from [(*source.span(member), f'"""{title}"""')] if lines else []
 
-    def _is_needed(self, method: ast.FunctionDef, cls: type) -> bool:
-        """Return whether the model needs a method of a class."""
-        name = method.name
-        if name.startswith("validate_"):  # checks of what the config has not are folded
-            return name not in LEFT_OUT and any(isinstance(node, ast.Raise | ast.Call) for node in ast.walk(method))
-        if name in self.words or name.startswith("__"):
+    def _is_needed(self, member: Any, cls: type) -> bool:
+        """Return whether the model needs a member of a class: a method, a field or a constant of a config."""
+        if isinstance(member, ast.AnnAssign):
+            name, reads = member.target.id, getattr(self.config, "reads", None)
+            is_read = name not in self.fixed and (reads is None or reads(name))
+            return is_read or name in self.words or not issubclass(cls, PreTrainedConfig)
+        if isinstance(member, ast.FunctionDef):
+            name, found = member.name, {type(node) for node in ast.walk(member)}
+            if name.startswith("validate_"):  # checks of what the config has not are folded
+                return name not in LEFT_OUT and not found.isdisjoint((ast.Raise, ast.Call))
+            if only_passes_on(member):
+                return False
+            if name.startswith("__") or (issubclass(cls, PreTrainedModel) and not name.startswith("_")):
+                return True  # for users
+        elif isinstance(member, ast.Assign) and issubclass(cls, PreTrainedConfig):
+            name = ast.unparse(member.targets[0])
+            if not isinstance(member.value, ast.Constant):
+                return True  # transformers may read it
+        else:
             return True
-        if issubclass(cls, PreTrainedModel) and not name.startswith("_"):
-            return True  # for users
-        return any(hasattr(base, name) for base in cls.__mro__[1:] if base.__module__.partition(".")[0] != ROOT)
-
-    def _is_without_effect(self, field: str, cls: type) -> bool:
-        """Return whether the code reads a field of a config nowhere."""
-        reads = getattr(self.config, "reads", None)
-        without = field in self.fixed or (reads is not None and not reads(field))
-        return issubclass(cls, PreTrainedConfig) and without and field not in self.words
+        outside = (base for base in cls.__mro__[1:] if base.__module__.partition(".")[0] != ROOT)
+        return name in self.words or any(hasattr(base, name) for base in outside)
 
     def _default(self, field: str) -> str | None:
         """Return the new default of a field whose old one may be cut from the option's words."""
@@ -201,19 +211,15 @@ class ModelCode:
         derive = self.config.derived_fields.get(field)
         return None if derive is not None and derive(self.config) == value else json.dumps(value)
 
-    def _row_edits(self, source: Source) -> Iterator[Edit]:
-        """Yield the edits that remove the rows of other values of options from tables in docstrings."""
-        words = {word for choices in OPTIONS.values() for word in choices} - {*map(str, self.facts.values())}
-        for number, line in enumerate(source.lines):
-            if (row := ROW.match(line)) and row[1].decode() in words:
-                yield source.offsets[number], source.offsets[number + 1], ""
 
-
-def docstring_edits(docstring: ast.Expr, cls: type, source: Source) -> Iterator[Edit]:
-    """Yield the edit that cuts the docstring of a config, which describes the values of every model, to its title."""
-    text = ast.literal_eval(docstring.value)
-    if issubclass(cls, PreTrainedConfig) and "\n" in text:
-        yield *source.span(docstring), f'"""{text.partition(chr(10))[0]}"""'
+def only_passes_on(method: ast.FunctionDef) -> bool:
+    """Return whether a method only calls the one that it overrides, with the arguments that it is given."""
+    given = [argument.arg for argument in method.args.args[1:]]
+    given += [f"{stars}{more.arg}" for stars, more in (("*", method.args.vararg), ("**", method.args.kwarg)) if more]
+    call = f"super().{method.name}({', '.join(given)})"
+    statements = [ast.unparse(node) for node in method.body]
+    name = statements[-1].removeprefix("return ")
+    return statements in ([call], [f"return {call}"], [f"{name} = {call}", f"return {name}"])
 
 
 def shortened(source: Source, table: Any, kept: list[str]) -> str:
@@ -278,16 +284,3 @@ def names_and_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
     tree = ast.parse(text)
     words = (getattr(node, "attr", getattr(node, "value", None)) for node in ast.walk(tree))
     return frozenset(free_names(tree)), frozenset(word for word in words if isinstance(word, str))
-
-
-def table_words(node: ast.AST) -> list[Any]:
-    """Return the keys of a dictionary or the words of a `Literal`, nothing for another node."""
-    if isinstance(node, ast.Dict):
-        return [getattr(key, "value", None) for key in node.keys]
-    if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal":
-        return [getattr(word, "value", None) for word in words_of_literal(node)]
-    return []
-
-
-def words_of_literal(node: ast.Subscript) -> list[ast.expr]:
-    return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]

@@ -95,7 +95,10 @@ def files_of(config: VanillaConfig, classes: dict[str, type]) -> tuple[dict[str,
         for name, found in code.reads[one].items()
         if found in groups["configuration"]
     }
-    link = import_line(f".{names['configuration']}", shared) + "\n\n\n" + absent_parts(code.absent)
+    link = import_line(f".{names['configuration']}", shared) + "\n\n\n"
+    if code.absent:
+        lines = textwrap.wrap(" ".join(sorted(code.absent)), LONGEST_LINE - 40, break_long_words=False)
+        link += ABSENT + "\n".join(f"{line.replace(' ', ' = ')} = Absent" for line in lines) + "\n\n\n"
     files = {
         f"{names[kind]}.py": "".join(
             [
@@ -151,12 +154,6 @@ def import_line(module: str, names: Iterable[str]) -> str:
     if len(line) <= LONGEST_LINE:
         return line
     return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
-
-
-def absent_parts(names: set[str]) -> str:
-    """Return the code that stands for parts that a model does not have."""
-    lines = textwrap.wrap(" ".join(sorted(names)), LONGEST_LINE - 40, break_long_words=False)
-    return ABSENT + "\n".join(f"{line.replace(' ', ' = ')} = Absent" for line in lines) + "\n\n\n" if names else ""
 
 
 def joined(definitions: Iterable[Definition], texts: dict[Definition, str]) -> str:

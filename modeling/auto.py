@@ -2,95 +2,48 @@
 
 from typing import Any
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoModelForMaskedImageModeling,
-    AutoModelForMaskedLM,
-    AutoModelForMultipleChoice,
-    AutoModelForPreTraining,
-    AutoModelForQuestionAnswering,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
+import transformers
 
-from vanillaformer.configuration import (
-    VanillaDecoderConfig,
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
-    VanillaImageEncoderConfig,
-    VanillaRecurrentEncoderDecoderConfig,
-)
-
+from . import decoder, encoder, encoder_decoder, image_encoder, recurrent_encoder_decoder
 from .base import VanillaPreTrainedModel
-from .decoder import VanillaDecoderForCausalLM, VanillaDecoderForSequenceClassification, VanillaDecoderModel
-from .encoder import (
-    VanillaEncoderForMaskedLM,
-    VanillaEncoderForMultipleChoice,
-    VanillaEncoderForPreTraining,
-    VanillaEncoderForQuestionAnswering,
-    VanillaEncoderForSequenceClassification,
-    VanillaEncoderForTokenClassification,
-    VanillaEncoderModel,
-)
-from .encoder_decoder import VanillaEncoderDecoderForConditionalGeneration, VanillaEncoderDecoderModel
-from .image_encoder import (
-    VanillaImageEncoderForImageClassification,
-    VanillaImageEncoderForMaskedImageModeling,
-    VanillaImageEncoderModel,
-)
-from .recurrent_encoder_decoder import (
-    VanillaRecurrentEncoderDecoderForConditionalGeneration,
-    VanillaRecurrentEncoderDecoderModel,
-)
 
 AUTO_CLASSES: dict[Any, list[type[VanillaPreTrainedModel]]] = {
-    AutoModel: [
-        VanillaEncoderDecoderModel,
-        VanillaDecoderModel,
-        VanillaEncoderModel,
-        VanillaImageEncoderModel,
-        VanillaRecurrentEncoderDecoderModel,
+    transformers.AutoModel: [
+        encoder_decoder.VanillaEncoderDecoderModel,
+        decoder.VanillaDecoderModel,
+        encoder.VanillaEncoderModel,
+        image_encoder.VanillaImageEncoderModel,
+        recurrent_encoder_decoder.VanillaRecurrentEncoderDecoderModel,
     ],
-    AutoModelForSeq2SeqLM: [
-        VanillaEncoderDecoderForConditionalGeneration,
-        VanillaRecurrentEncoderDecoderForConditionalGeneration,
+    transformers.AutoModelForSeq2SeqLM: [
+        encoder_decoder.VanillaEncoderDecoderForConditionalGeneration,
+        recurrent_encoder_decoder.VanillaRecurrentEncoderDecoderForConditionalGeneration,
     ],
-    AutoModelForCausalLM: [VanillaDecoderForCausalLM],
-    AutoModelForMaskedLM: [VanillaEncoderForMaskedLM],
-    AutoModelForPreTraining: [
-        VanillaEncoderDecoderForConditionalGeneration,
-        VanillaDecoderForCausalLM,
-        VanillaEncoderForPreTraining,
-        VanillaRecurrentEncoderDecoderForConditionalGeneration,
+    transformers.AutoModelForCausalLM: [decoder.VanillaDecoderForCausalLM],
+    transformers.AutoModelForMaskedLM: [encoder.VanillaEncoderForMaskedLM],
+    transformers.AutoModelForPreTraining: [
+        encoder_decoder.VanillaEncoderDecoderForConditionalGeneration,
+        decoder.VanillaDecoderForCausalLM,
+        encoder.VanillaEncoderForPreTraining,
+        recurrent_encoder_decoder.VanillaRecurrentEncoderDecoderForConditionalGeneration,
     ],
-    AutoModelForSequenceClassification: [
-        VanillaDecoderForSequenceClassification,
-        VanillaEncoderForSequenceClassification,
+    transformers.AutoModelForSequenceClassification: [
+        decoder.VanillaDecoderForSequenceClassification,
+        encoder.VanillaEncoderForSequenceClassification,
     ],
-    AutoModelForTokenClassification: [VanillaEncoderForTokenClassification],
-    AutoModelForQuestionAnswering: [VanillaEncoderForQuestionAnswering],
-    AutoModelForMultipleChoice: [VanillaEncoderForMultipleChoice],
-    AutoModelForImageClassification: [VanillaImageEncoderForImageClassification],
-    AutoModelForMaskedImageModeling: [VanillaImageEncoderForMaskedImageModeling],
+    transformers.AutoModelForTokenClassification: [encoder.VanillaEncoderForTokenClassification],
+    transformers.AutoModelForQuestionAnswering: [encoder.VanillaEncoderForQuestionAnswering],
+    transformers.AutoModelForMultipleChoice: [encoder.VanillaEncoderForMultipleChoice],
+    transformers.AutoModelForImageClassification: [image_encoder.VanillaImageEncoderForImageClassification],
+    transformers.AutoModelForMaskedImageModeling: [image_encoder.VanillaImageEncoderForMaskedImageModeling],
 }
-
-CONFIGS = (
-    VanillaEncoderDecoderConfig,
-    VanillaDecoderConfig,
-    VanillaEncoderConfig,
-    VanillaImageEncoderConfig,
-    VanillaRecurrentEncoderDecoderConfig,
-)
 
 
 def register() -> None:
     """Register all configs and models; `import vanillaformer` calls this."""
-    for config_class in CONFIGS:
-        AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    for model_class in AUTO_CLASSES[transformers.AutoModel]:
+        config_class: Any = model_class.config_class
+        transformers.AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
     for auto_class, model_classes in AUTO_CLASSES.items():
         for model_class in model_classes:
             auto_class.register(model_class.config_class, model_class, exist_ok=True)

@@ -15,14 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
-from vanillaformer.configuration import (
-    VanillaConfig,
-    VanillaDecoderConfig,
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
-    VanillaImageEncoderConfig,
-    VanillaRecurrentEncoderDecoderConfig,
-)
+from vanillaformer.configuration import VanillaConfig, VanillaImageEncoderConfig
 
 from .base import VanillaPreTrainedModel
 from .decoder import VanillaDecoderForCausalLM
@@ -32,13 +25,14 @@ from .image_encoder import VanillaImageEncoderForImageClassification
 from .parts.positions import RotaryEmbedding
 from .recurrent_encoder_decoder import VanillaRecurrentEncoderDecoderForConditionalGeneration
 
-MODELS: dict[Any, Callable[[Any], VanillaPreTrainedModel]] = {
-    VanillaEncoderDecoderConfig: VanillaEncoderDecoderForConditionalGeneration,
-    VanillaDecoderConfig: VanillaDecoderForCausalLM,
-    VanillaEncoderConfig: VanillaEncoderForMaskedLM,
-    VanillaImageEncoderConfig: VanillaImageEncoderForImageClassification,
-    VanillaRecurrentEncoderDecoderConfig: VanillaRecurrentEncoderDecoderForConditionalGeneration,
-}
+USUAL: tuple[type[VanillaPreTrainedModel], ...] = (
+    VanillaEncoderDecoderForConditionalGeneration,
+    VanillaDecoderForCausalLM,
+    VanillaEncoderForMaskedLM,
+    VanillaImageEncoderForImageClassification,
+    VanillaRecurrentEncoderDecoderForConditionalGeneration,
+)
+MODELS: dict[Any, Callable[[Any], VanillaPreTrainedModel]] = {model.config_class: model for model in USUAL}
 # The part that a module's weights belong to, by a name on the path to it; all others are norms
 PARTS = {
     **{"embed_tokens": "embeddings", "token_types": "embeddings", "ngrams": "embeddings", "positions": "positions"},

@@ -12,6 +12,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
+from vanillaformer.configuration.options import DECODING_CHOICES
 
 from .cache_name import CACHE_NAME
 from .decoding import DECODINGS, DecoderInputs
@@ -131,7 +132,7 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        if not self.model.decoder.has_cache:
+        if DECODING_CHOICES[self.config.decoding].is_parallel:
             return None
         prepared = super()._prepare_cache_for_generation(  # type: ignore[misc]  # of a protocol that our class fulfills
             generation_config, model_kwargs, *args, **kwargs

@@ -33,11 +33,10 @@ def cap_logits(logits: torch.Tensor, scale: float, cap: float) -> torch.Tensor:
 
 def build_logits_transform(config: BlockConfig) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the function applied to the output layer's logits: scale, soft cap, or identity."""
-    scales_outputs = config.is_encoder_decoder and config.scale_decoder_outputs
-    if config.logit_scale is None and config.final_logit_softcapping is None and not scales_outputs:
+    if config.logit_scale is None and config.final_logit_softcapping is None and not config.scale_decoder_outputs:
         return identity
     scale = 1.0 if config.logit_scale is None else config.logit_scale
-    if scales_outputs:
+    if config.scale_decoder_outputs:
         scale *= config.hidden_size**-0.5
     if config.final_logit_softcapping is not None:
         return partial(cap_logits, scale=scale, cap=config.final_logit_softcapping)

@@ -298,7 +298,6 @@ class CrossDecoderStack(TokenStack):
 
     is_causal = True
     has_cross_attention = True
-    has_cache = True
     reads_tokens = True
     mask_functions: dict[str, Callable] = CAUSAL_MASKS
     _can_record_outputs = {  # noqa: RUF012

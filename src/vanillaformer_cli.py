@@ -50,13 +50,6 @@ options:
   --version   Show the version."""
 
 
-def similar_commands(word: str) -> str:
-    """Return a question with the commands that a word may stand for, empty if there are none."""
-    similar = [name for name in PROGRAMS if name.startswith(word)]
-    similar = similar or difflib.get_close_matches(word, PROGRAMS, n=1, cutoff=0.3)
-    return f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
-
-
 def load_program(name: str) -> Any:
     """Import the module of a subcommand.
 
@@ -86,7 +79,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.argv = [f"vanillaformer {name}", *options]  # the name that usage and error messages begin with
         load_program(name).main(options)
     else:
-        wrong = f"unknown command {command!r}{similar_commands(command)}" if command else "a command is required"
+        similar = [name for name in PROGRAMS if name.startswith(command)]
+        similar = similar or difflib.get_close_matches(command, PROGRAMS, n=1, cutoff=0.3)
+        hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+        wrong = f"unknown command {command!r}{hint}" if command else "a command is required"
         print(f"{USAGE}\nvanillaformer: error: {wrong} (vanillaformer --help lists the commands)", file=sys.stderr)
         raise SystemExit(WRONG_USAGE)
 

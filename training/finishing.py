@@ -11,7 +11,6 @@ from textwrap import indent
 from typing import Any
 
 import numpy as np
-import torch
 from datasets import Dataset, DatasetDict
 from transformers import AutoConfig, GenerationConfig
 from transformers.trainer_utils import PredictionOutput
@@ -144,18 +143,21 @@ def summarize_run(
             loss_curve(history, run.folder / "loss_curve.png")
 
 
-def add_trained_baselines(run: Run, task: TrainingTask, splits: DatasetDict) -> bool:
-    """Put trained baselines that a finished run lacks into its record; tell whether there are any."""
-    known = run.details.get("baselines", {})
-    missing = [baseline for baseline in task.trained_baselines if baseline.name not in known]
-    if not missing:
-        return False
-    _add_baselines(run, missing, BaselineData(splits["train"]), splits)
-    path = run.folder / "all_results.json"
-    with optional(path.name):
-        results = json.loads(path.read_text()) | {"baselines": run.details["baselines"]}
-        write_text(path, json.dumps(results, indent=4, sort_keys=True))
-    return True
+def already_finished(run: Run, task: TrainingTask, *, data: TaskData, example: str) -> Run:
+    """Update a finished run without evaluating again: its search, its card, a baseline that it lacks, a push."""
+    report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
+    if task.training_args.process_index == 0:
+        known = run.details.get("baselines", {})
+        missing = [baseline for baseline in task.trained_baselines if baseline.name not in known]
+        if task.training_args.baseline and missing:
+            _add_baselines(run, missing, BaselineData(data.splits["train"]), data.splits)
+            path = run.folder / "all_results.json"
+            with optional(path.name):
+                results = json.loads(path.read_text()) | {"baselines": run.details["baselines"]}
+                write_text(path, json.dumps(results, indent=4, sort_keys=True))
+        finish(run, task, example=example, changed=task.training_args.baseline and bool(missing))
+    print_summary(run, task.name, task.data_args, example=example)
+    return run
 
 
 def _add_baselines(
@@ -305,13 +307,3 @@ def print_samples(folder: Path) -> None:
     for sample in read_samples(folder):
         before, shown = sample["prompt"][-PROMPT_END:], indent(sample["prediction"], "  | ", lambda line: True)
         report(f"Sample, after {before!r}:\n{shown}")
-
-
-def report_sizes(trainer: RunTrainer, name: str, sizes: dict[str, int]) -> None:
-    """Print what is trained on what."""
-    model: Any = trainer.model
-    report(f"Data: {name}: " + ", ".join(f"{size:,} {split} rows" for split, size in sizes.items()))
-    device, processes = trainer.args.device.type, trainer.args.world_size
-    where = f"{device} (processes: {processes}, threads: {torch.get_num_threads()})"
-    name = type(getattr(model, "get_base_model", lambda: model)()).__name__
-    report(f"Model: {name}, {model.num_parameters():,} parameters, on {where}")

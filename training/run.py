@@ -11,6 +11,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, cast
 
+import torch
 from datasets import DatasetDict, disable_progress_bars
 from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_bars
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -26,21 +27,13 @@ from vanillaformer.data.caching import fingerprints
 from vanillaformer.data.loading import TaskData, load_data
 from vanillaformer.data.preprocessing.batching import order_seed
 from vanillaformer.data.streaming import check_streaming
-from vanillaformer.data.tasks import KINDS, TASKS, TaskName
+from vanillaformer.data.tasks import KINDS, TASKS
 from vanillaformer.hub.languages import set_language
 from vanillaformer.hub.tokenizers import limit_length, readable_length
 
 from .arguments import Arguments
 from .auto_defaults import explicit_settings, follow_data
-from .finishing import (
-    add_trained_baselines,
-    finish,
-    print_summary,
-    report_sizes,
-    score_and_predict,
-    searches_otherwise,
-    summarize_run,
-)
+from .finishing import already_finished, finish, print_summary, score_and_predict, searches_otherwise, summarize_run
 from .hardware import configure_cpu
 from .models import build_model, check_model, check_preset, fit_attention
 from .report.card.facts import card_example, data_source, training_facts
@@ -225,7 +218,12 @@ def train_and_save(
     if tokenizers and tokenizers[0] is not tokenizers[1]:
         trainer.target_tokenizer = tokenizers[1]
     sizes = {split: len(part) for split, part in rows.items()}
-    report_sizes(trainer, data_source(task.data_args, task.name).name, sizes)
+    name = data_source(task.data_args, task.name).name
+    report(f"Data: {name}: " + ", ".join(f"{size:,} {split} rows" for split, size in sizes.items()))
+    device, processes = trainer.args.device.type, trainer.args.world_size
+    where = f"{device} (processes: {processes}, threads: {torch.get_num_threads()})"
+    name = type(getattr(trainer.model, "get_base_model", lambda: trainer.model)()).__name__
+    report(f"Model: {name}, {trainer.model.num_parameters():,} parameters, on {where}")
     replace_callbacks(trainer)
     if trainer.args.average_checkpoints:
         trainer.add_callback(AverageCheckpoints(trainer.args.average_checkpoints))
@@ -275,16 +273,6 @@ def _train(run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict)
     run.details |= {"steps": trainer.state.global_step, "training": training_facts(run, trainer)}
 
 
-def already_finished(run: Run, task: TrainingTask, *, data: TaskData, example: str) -> Run:
-    """Update a finished run without evaluating again: its search, its card, a baseline, a push."""
-    report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
-    if task.training_args.process_index == 0:
-        changed = task.training_args.baseline and add_trained_baselines(run, task, data.splits)
-        finish(run, task, example=example, changed=changed)
-    print_summary(run, task.name, task.data_args, example=example)
-    return run
-
-
 # ------------------------------------------------------------------------------------------------------- command lines
 def parse_arguments(program: str, argv: Sequence[str] | None = None) -> Arguments:
     """Return the arguments of a training program, a subcommand, from the command line or a settings file."""
@@ -292,12 +280,17 @@ def parse_arguments(program: str, argv: Sequence[str] | None = None) -> Argument
     follow = f"Without --preset and --max_steps, {task.follow} follow the data."
     kinds = tuple(dict.fromkeys(kind for name in task.tasks() for kind in TASKS[name].model_kinds))
     fields = config_fields(kinds)
+    names = [
+        ", ".join(name for name, entry in PRESETS.items() if KINDS[entry.config_class.model_type] == kind)
+        for kind in kinds
+    ]
+    used = " or ".join(dict.fromkeys(TASKS[name].preset for name in task.tasks()))  # where none is named
     description = sys.modules[task.__module__].__doc__ or ""
     found = parse(
         task.arguments,
         argv,
         description=description.replace("\n\nExamples:", f" {follow}\n\nExamples:"),
-        notes={"preset": preset_note(task.tasks(), kinds)},
+        notes={"preset": f"{'; '.join(names)} (default: {used})"},
         names={"Configuration fields for --set": fields},
         config_fields=[text.partition(" ")[0] for text in fields],
         elsewhere=lambda: {f"vanillaformer {name}": task_of(name).arguments for name in PROGRAMS if name != program},
@@ -305,16 +298,6 @@ def parse_arguments(program: str, argv: Sequence[str] | None = None) -> Argument
     model_args, data_args, *tokenizer_args, training_args = found
     set_length(training_args)
     return Arguments(model_args, data_args, next(iter(tokenizer_args), None), training_args)
-
-
-def preset_note(tasks: Sequence[TaskName], kinds: Sequence[str]) -> str:
-    """Return the presets of kinds of models, with those used when none is named."""
-    names = [
-        ", ".join(name for name, entry in PRESETS.items() if KINDS[entry.config_class.model_type] == kind)
-        for kind in kinds
-    ]
-    used = dict.fromkeys(TASKS[task].preset for task in tasks)
-    return f"{'; '.join(names)} (default: {' or '.join(used)})"
 
 
 def config_fields(kinds: Sequence[str]) -> list[str]:

@@ -39,7 +39,6 @@ from .trainer.saving import ShardingArguments
 
 OUTPUT, TRAINING, OPTIMIZER, LOSS = "Output", "Training", "Optimizer", "Loss"
 EVALUATION, LOGGING, CARD, MACHINE = "Evaluation and checkpoints", "Logging", "Model card and Hub", "Machine"
-BEAMS = "Beam search"
 # Those fields of transformers' own that `--help` shows, by group
 TRANSFORMERS_HELP = {
     OUTPUT: {"resume_from_checkpoint": "Checkpoint to resume (default: the last one)"},

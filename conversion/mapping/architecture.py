@@ -9,16 +9,9 @@ import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
+import vanillaformer.configuration as configuration
 import vanillaformer.modeling as modeling
-from vanillaformer.configuration import (
-    BlockConfig,
-    VanillaConfig,
-    VanillaDecoderConfig,
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
-    VanillaImageEncoderConfig,
-    VanillaRecurrentEncoderDecoderConfig,
-)
+from vanillaformer.configuration import BlockConfig, VanillaConfig
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .fields import LABELS, Field, Values
@@ -26,12 +19,12 @@ from .tensors import Table
 
 # Our classes by config and head
 OUR_CLASSES: dict[type[VanillaConfig], dict[str, type[VanillaPreTrainedModel]]] = {
-    VanillaDecoderConfig: {
+    configuration.VanillaDecoderConfig: {
         "base": modeling.VanillaDecoderModel,
         "lm": modeling.VanillaDecoderForCausalLM,
         "sequence": modeling.VanillaDecoderForSequenceClassification,
     },
-    VanillaEncoderConfig: {
+    configuration.VanillaEncoderConfig: {
         "base": modeling.VanillaEncoderModel,
         "lm": modeling.VanillaEncoderForMaskedLM,
         "pretraining": modeling.VanillaEncoderForPreTraining,
@@ -40,16 +33,16 @@ OUR_CLASSES: dict[type[VanillaConfig], dict[str, type[VanillaPreTrainedModel]]] 
         "question": modeling.VanillaEncoderForQuestionAnswering,
         "choice": modeling.VanillaEncoderForMultipleChoice,
     },
-    VanillaEncoderDecoderConfig: {
+    configuration.VanillaEncoderDecoderConfig: {
         "base": modeling.VanillaEncoderDecoderModel,
         "lm": modeling.VanillaEncoderDecoderForConditionalGeneration,
     },
-    VanillaImageEncoderConfig: {
+    configuration.VanillaImageEncoderConfig: {
         "base": modeling.VanillaImageEncoderModel,
         "image": modeling.VanillaImageEncoderForImageClassification,
         "masked_image": modeling.VanillaImageEncoderForMaskedImageModeling,
     },
-    VanillaRecurrentEncoderDecoderConfig: {
+    configuration.VanillaRecurrentEncoderDecoderConfig: {
         "base": modeling.VanillaRecurrentEncoderDecoderModel,
         "lm": modeling.VanillaRecurrentEncoderDecoderForConditionalGeneration,
     },

@@ -7,12 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from vanillaformer.configuration import (
-    BlockConfig,
-    VanillaEncoderDecoderConfig,
-    VanillaImageEncoderConfig,
-    layer_types,
-)
+from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig, layer_types
 from vanillaformer.configuration.activations import ACTIVATION_ALIASES
 from vanillaformer.configuration.fields import PROJECTIONS
 from vanillaformer.configuration.image_encoder import image_sides
@@ -100,11 +95,11 @@ def canonical_form(config: BlockConfig, head: str) -> dict[str, Any]:
     return form | _layers(config)
 
 
-def _layers(config: BlockConfig) -> dict[str, Any]:
+def _layers(config: Any) -> dict[str, Any]:
     """Return the fields that may differ between layers or between the two sides."""
     types = {"layer_types": layer_types(config)}
     form: dict[str, Any] = {}
-    if isinstance(config, VanillaEncoderDecoderConfig):
+    if config.is_encoder_decoder:
         form["decoder_vocab_size"] = config.target_vocab_size
         types["encoder_layer_types"] = layer_types(config.encoder_side)
     used = {layer_type for pattern in types.values() for layer_type in pattern}

@@ -277,35 +277,26 @@ class RowMasking(EpochCollator, DataCollatorForLanguageModeling):
     def torch_mask_tokens(
         self, inputs: Any, special_tokens_mask: Any | None = None, offset_mapping: Any | None = None
     ) -> tuple[Any, Any]:
-        labels = torch.full_like(inputs, IGNORE_INDEX)
+        labels, share = torch.full_like(inputs, IGNORE_INDEX), self.mlm_probability
         for ids, targets in zip(inputs, labels):
             # How far a row is padded depends on the others in its batch: padding has no part in the draw.
             real = torch.ones_like(ids, dtype=torch.bool)
             if self.tokenizer.pad_token_id is not None:
                 real = ids != self.tokenizer.pad_token_id
-            masked, wanted = self._mask_row(ids[real][None])
+            row = ids[real][None]
+            seed = crc32(row.numpy().tobytes(), epoch_seed(self.mask_seed, self.epoch))
+            self.generator = torch.Generator().manual_seed(seed)
+            masked, wanted = super().torch_mask_tokens(row)
+            if (wanted == IGNORE_INDEX).all():  # a step or an evaluation may have no other row
+                special = self.tokenizer.get_special_tokens_mask(row[0].tolist(), already_has_special_tokens=True)
+                text = (torch.tensor(special) == 0).nonzero().flatten()
+                if len(text):
+                    chosen = text[torch.randint(len(text), (1,), generator=self.generator)]
+                    self.mlm_probability = 1.0  # it becomes [MASK] or a random token, or stays as it is
+                    masked[:, chosen], wanted[:, chosen] = super().torch_mask_tokens(row[:, chosen])
+                    self.mlm_probability = share
             ids[real], targets[real] = masked[0], wanted[0]
         return inputs, labels
-
-    def _mask_row(self, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        seed = crc32(row.numpy().tobytes(), epoch_seed(self.mask_seed, self.epoch))
-        self.generator = torch.Generator().manual_seed(seed)
-        masked, targets = super().torch_mask_tokens(row)
-        if (targets == IGNORE_INDEX).all():  # a step or an evaluation may have no other row
-            special = self.tokenizer.get_special_tokens_mask(row[0].tolist(), already_has_special_tokens=True)
-            text = (torch.tensor(special) == 0).nonzero().flatten()
-            if len(text):
-                chosen = text[torch.randint(len(text), (1,), generator=self.generator)]
-                masked[:, chosen], targets[:, chosen] = self._mask_all(row[:, chosen])
-        return masked, targets
-
-    def _mask_all(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make targets of all tokens: most become [MASK], the others a random token or stay as they are."""
-        share, self.mlm_probability = self.mlm_probability, 1.0
-        try:
-            return super().torch_mask_tokens(tokens)
-        finally:
-            self.mlm_probability = share
 
 
 class BlockCollator:

@@ -119,19 +119,16 @@ class PackedTexts(PackedBatches):
     sides = ("input_ids",)
 
     def layout(self, lengths: np.ndarray) -> tuple[list[list[int]], list[int] | None]:
-        if lengths.mean() < LONG or not self.attends_in_groups():
+        # Where the model attends to texts of equal length as a batch, and treats no row as a whole
+        stack = next(module for module in self.model.modules() if isinstance(module, EncoderStack))
+        whole = self.compiled or self.model.config.drop_path_rate
+        if lengths.mean() < LONG or not takes_buckets(stack) or stack.device.type != "cpu" or whole:
             return super().layout(lengths)
         longest_first = np.argsort(-lengths[:, 0], kind="stable")
         sizes: list[int] = []  # few different ones
         for length in lengths[longest_first, 0].tolist():
             sizes.append(sizes[-1] if sizes and length >= SIMILAR * sizes[-1] else length)
         return [longest_first.tolist()], sizes
-
-    def attends_in_groups(self) -> bool:
-        """Tell whether the model attends to texts of equal length as a batch, and treats no row as a whole."""
-        stack = next(module for module in self.model.modules() if isinstance(module, EncoderStack))
-        whole = self.compiled or self.model.config.drop_path_rate
-        return takes_buckets(stack) and stack.device.type == "cpu" and not whole
 
     def packed(self, bins: list[list[Row]], sizes: Sequence[int] | None = None) -> dict[str, torch.Tensor]:
         batch = super().packed(bins, sizes)

@@ -99,8 +99,11 @@ def draw_pairs(documents: Documents, room: int, rng: Random) -> Iterator[Pair]:
                 start, stop = _elsewhere(documents, number, (first, middle, end), rng)
                 free = room - (bounds[middle] - bounds[first])
                 stop = bisect_left(bounds, bounds[start] + free, start + 1, stop)
-            ranges = _fitted((bounds[first], bounds[middle]), (bounds[start], bounds[stop]), room)
-            yield Pair(*ranges, label)
+            # The longer segment is cut, then both, at their outer ends, until they fit
+            lengths = bounds[middle] - bounds[first], bounds[stop] - bounds[start]
+            kept = min(lengths[0], max(room - lengths[1], (room + 1) // 2))
+            second = bounds[start], bounds[start] + min(lengths[1], room - kept)
+            yield Pair((bounds[middle] - kept, bounds[middle]), second, label)
             first = middle if label == RANDOM else end
 
 
@@ -118,13 +121,6 @@ def _elsewhere(documents: Documents, number: int, run: tuple[int, int, int], rng
         return (start, first) if start < first else (start + end - first, count)
     start = rng.randrange(count - 1)  # or in it, but not the one that follows
     return start + (start >= middle), count
-
-
-def _fitted(first: tuple[int, int], second: tuple[int, int], room: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Cut the longer segment, then both, at their outer ends, until they fit."""
-    lengths = first[1] - first[0], second[1] - second[0]
-    kept = min(lengths[0], max(room - lengths[1], (room + 1) // 2))
-    return (first[1] - kept, first[1]), (second[0], second[0] + min(lengths[1], room - kept))
 
 
 def _sentence_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, longest: int) -> Batch:

@@ -18,7 +18,6 @@ class ParallelDecoderStack(CrossDecoderStack):
     """Bidirectional self-attention and cross-attention: a decoder of all tokens at once, without a cache."""
 
     is_causal = False
-    has_cache = False
     mask_functions = BIDIRECTIONAL_MASKS
 
     def self_attention_masks(

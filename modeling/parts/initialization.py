@@ -178,6 +178,6 @@ def initialize(module: nn.Module, config: BlockConfig) -> None:
 
     Biases start at 0, norms at the identity. `transformers.initialization` skips tensors loaded from a checkpoint.
     """
-    INITIALIZATIONS[str(config.initialization)](module, config)
+    INITIALIZATIONS[config.initialization](module, config)
     if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
         init.zeros_(module.bias)

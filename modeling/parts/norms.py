@@ -103,7 +103,5 @@ UNIT_OFFSET_NORMS: dict[str, type[nn.Module]] = {"layer_norm": UnitOffsetLayerNo
 
 def build_norm(config: BlockConfig, width: int | None = None) -> nn.Module:
     """Return the norm that `config` names, over `width` dimensions, by default D."""
-    norms = UNIT_OFFSET_NORMS if config.norm_unit_offset else NORMS
-    return norms[config.norm](
-        width or config.hidden_size, eps=config.norm_eps, weight=config.norm_weight, bias=config.norm_bias
-    )
+    norm = (UNIT_OFFSET_NORMS if config.norm_unit_offset else NORMS)[config.norm]
+    return norm(width or config.hidden_size, eps=config.norm_eps, weight=config.norm_weight, bias=config.norm_bias)

@@ -7,6 +7,7 @@ from vanillaformer.hub.folding import Known, folded
 
 CONFIG = Known(kind="plain", rate=0.0, window=None)
 SCOPE = {"config": CONFIG, "self": Known(config=CONFIG), "KINDS": {"plain": Known(is_gated=False)}}
+SCOPE |= {"Known": Known, "CLASSES": {"plain": Known}, "OTHERS": {"plain": Source}}
 # What stands in the source, and what remains of it
 FOLDS = {
     'x = 1 if config.kind == "plain" else 2': "x = 1",
@@ -15,6 +16,7 @@ FOLDS = {
     "x = config.window is None and y": "x = y",
     "x = config.rate or y": "x = y",
     "x = KINDS[config.kind].is_gated": "x = False",
+    "x = CLASSES[config.kind](y)": "x = Known(y)",
     "if config.rate:\n    a()\nb()": "b()",
     "if not config.rate:\n    a()  # why\nb()": "a()  # why\nb()",
     "if self.config.window is None:\n    a()\nelse:\n    b()": "a()",
@@ -28,6 +30,7 @@ FOLDS = {
 UNDECIDED = (
     "x = 1 if config.other else 2", "x = 1 if y.kind else 2", "if f(config.kind):\n    a()",
     "if y and config.window is None:\n    a()", "x = KINDS[y].is_gated", "for kind in KINDS:\n    a(kind)",
+    "x = OTHERS[config.kind]",
 )  # fmt: skip
 
 

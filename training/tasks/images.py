@@ -150,16 +150,13 @@ class Images(TrainingTask):
         return str(run.folder / EXAMPLE)
 
     def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
-        self.processor = self._processor(data.splits["train"])
-        return image_rows(data.splits)
-
-    def _processor(self, rows: Dataset) -> Any:
-        """Return the image processor of a saved model, or a new one that normalizes by the training images."""
         saved, size = self.model_args.saved, self.data_args.image_size
         if saved is None or not (saved / IMAGE_PROCESSOR).is_file():
-            return new_processor(rows, size)
-        found = open_image_processor(saved, f"--model_name_or_path {self.model_args.model_name_or_path}")
-        return image_processor(size, list(found.image_mean), list(found.image_std))
+            self.processor = new_processor(data.splits["train"], size)
+        else:
+            found = open_image_processor(saved, f"--model_name_or_path {self.model_args.model_name_or_path}")
+            self.processor = image_processor(size, list(found.image_mean), list(found.image_std))
+        return image_rows(data.splits)
 
     def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
         return StreamedRows(texts, encode_images)

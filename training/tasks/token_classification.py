@@ -16,12 +16,7 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict
-from transformers import (
-    DataCollatorForTokenClassification,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    TrainingArguments,
-)
+from transformers import DataCollatorForTokenClassification, PreTrainedModel, TrainingArguments
 
 from vanillaformer.console.limits import option
 from vanillaformer.data.arguments import TokenDataArguments
@@ -39,15 +34,7 @@ from ..metrics.scores import compute_scores, seqeval
 from ..report.baselines import Baseline, BaselineData, Scorer
 from ..report.card.facts import WIDTH, example_row, first_words
 from ..run_folder.run import Run
-from ..training_arguments import (
-    EPOCHS,
-    EVALUATION,
-    OUTPUT,
-    SAMPLING_STRATEGIES,
-    TRAINING,
-    RunDefaults,
-    best_checkpoint_help,
-)
+from ..training_arguments import EPOCHS, EVALUATION, OUTPUT, SAMPLING_STRATEGIES, RunDefaults, best_checkpoint_help
 from .base import Default, HardwareFacts, Tokenizers, TrainingTask, names_of_training
 
 OUTSIDE = "O"  # the tag of words that are part of no entity
@@ -69,8 +56,6 @@ class TokenTokenizerArguments(TokenizerArguments):
 @dataclass
 class TokenTrainingArguments(RunDefaults, TrainingArguments):  # type: ignore[misc]
     """Training arguments of `train-token-classifier`."""
-
-    HELP_GROUP = TRAINING
 
     output_dir: str | None = option("runs/token_classifier", "Folder of the run, resumed if unfinished", OUTPUT)
     num_train_epochs: float = option(5.0, EPOCHS)
@@ -168,9 +153,7 @@ class TokenClassification(TrainingTask):
         return (Baseline("tag of the word", words, tag_of_the_word),)
 
 
-def tagged_pieces(
-    batch: Mapping[str, Any], *, tokenizer: PreTrainedTokenizerBase, names: Sequence[str], length: int
-) -> dict[str, Any]:
+def tagged_pieces(batch: Mapping[str, Any], *, tokenizer: Any, names: Sequence[str], length: int) -> dict[str, Any]:
     """Return the rows of texts: a tag on the first piece of each word, -100 on others (Devlin et al. 2019).
 
     Words are found by where the pieces stand in the text, so that a model sees in training what it sees in use.

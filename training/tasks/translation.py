@@ -37,15 +37,7 @@ from ..report.classes import labels_and_predictions
 from ..run_folder.run import Run
 from ..trainer.losses import GuidedAttentionArguments, ScheduledSamplingArguments, TokenDropoutArguments
 from ..trainer.trainer import TranslationTrainer
-from ..training_arguments import (
-    BEAMS,
-    EVALUATION,
-    OUTPUT,
-    SAMPLING_STRATEGIES,
-    TRAINING,
-    RunDefaults,
-    best_checkpoint_help,
-)
+from ..training_arguments import EVALUATION, OUTPUT, SAMPLING_STRATEGIES, TRAINING, RunDefaults, best_checkpoint_help
 from .base import BFLOAT16, Default, HardwareFacts, LengthRule, Tokenizers, TrainingTask
 
 STREAMED = 1_000_000  # pairs that a stream is taken to have
@@ -69,7 +61,7 @@ class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer v
 ):
     """Training arguments of `train-translation`."""
 
-    HELP_GROUP = BEAMS
+    HELP_GROUP = "Beam search"
 
     output_dir: str | None = option("runs/translation", "Folder of the run, resumed if unfinished", OUTPUT)
     metric_for_best_model: str | None = option("bleu", best_checkpoint_help("translation"), EVALUATION)

@@ -94,13 +94,6 @@ class Account(StatefulCallback):
         self.retried_steps += overflow or all(weight.grad is None for weight in model.parameters())
 
     # ------------------------------------------------------------------------------------- batches and passes
-    def begin_batch(self, inputs: Mapping[str, Any], *, counts: bool) -> None:
-        """Note the batch of a training step; it does not count if it is a copy of another process's."""
-        self.reading = self.read(inputs)
-        if counts:
-            self.step[0] += self.reading.rows
-            self.step[1] += self.reading.tokens
-
     def read(self, inputs: Mapping[str, Any]) -> Reading:
         """Return the size of a batch."""
         inner = inner_model(self.trainer.model)

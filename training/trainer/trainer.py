@@ -10,7 +10,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
@@ -19,35 +18,18 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import PreTrainedModel, Seq2SeqTrainer
 
-from vanillaformer.data.preprocessing.batching import (
-    EpochCollator,
-    ProcessBatches,
-    RandomEpochs,
-    TokenBatches,
-    evaluation_order,
-    row_lengths,
-    row_order,
-    token_batches,
-)
+from vanillaformer.data.preprocessing import batching
 from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
 from vanillaformer.data.targets import PAIRS, PATCHES, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
+from . import losses
 from .account import Account, Counted, from_all
 from .adaptation import MergeAdapters, prepare_parameters
 from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, TimeBudget, budget_option, follow
 from .callbacks import EarlyStopping, FollowRun, NanGuard
 from .evaluation import EvaluatingTrainer
-from .losses import (
-    gold_probability,
-    loss_terms,
-    scheduled_sampling_inputs,
-    training_loss,
-    with_hidden_tokens,
-    with_mixed_images,
-    without_labels,
-)
 from .optimizers import OPTIMIZERS, OptionsOfCommand, build_optimizer, decaying_names, schedule_options
 from .saving import temporarily
 
@@ -59,7 +41,7 @@ class RunTrainer(EvaluatingTrainer):
     """`Trainer` with reproducible batches, a budget and our losses and optimizers; the run writes the model card."""
 
     def __init__(self, model: PreTrainedModel, args: Any, *arguments: Any, **keywords: Any):
-        self.sampler: RandomEpochs | TokenBatches | None = None
+        self.sampler: batching.RandomEpochs | batching.TokenBatches | None = None
         self.idle_at_end = False  # whether this process has no row in the last batch of an epoch
         self.idle = False  # whether this process has no row of its own in the last batch of its step
         self.second_items: torch.Tensor | None = None  # the targets of a second loss in the step
@@ -108,12 +90,12 @@ class RunTrainer(EvaluatingTrainer):
         """Choose the order and the masks of an epoch."""
         if self.sampler is not None:
             self.sampler.set_epoch(epoch)
-        if isinstance(self.data_collator, EpochCollator):
+        if isinstance(self.data_collator, batching.EpochCollator):
             self.data_collator.set_epoch(epoch)
 
     def training_order(self, rows: Any) -> Sampler[int]:
         """Return the order of the training rows in the epoch that begins."""
-        self.sampler = row_order(row_lengths(rows), self.args)
+        self.sampler = batching.row_order(batching.row_lengths(rows), self.args)
         return SequentialSampler(rows) if self.sampler is None else self.sampler
 
     def get_train_dataloader(self) -> DataLoader:
@@ -121,13 +103,14 @@ class RunTrainer(EvaluatingTrainer):
         if not isinstance(data, Dataset):
             return super().get_train_dataloader()
         rows = data.remove_columns([name for name in RAW_TEXTS if name in data.column_names])
-        batches: TokenBatches | ProcessBatches
+        batches: batching.TokenBatches | batching.ProcessBatches
         if self.args.tokens_per_batch is not None:
             packed = isinstance(self.data_collator, PackedBatches)
-            batches = self.sampler = token_batches(row_lengths(rows), self.args, packed=packed)
+            batches = self.sampler = batching.token_batches(batching.row_lengths(rows), self.args, packed=packed)
         elif self.args.world_size > 1:
             part = self.args.train_batch_size, self.args.world_size, self.args.process_index
-            batches = ProcessBatches(self.training_order(rows), *part, drop_last=self.args.dataloader_drop_last)
+            order, drop_last = self.training_order(rows), self.args.dataloader_drop_last
+            batches = batching.ProcessBatches(order, *part, drop_last=drop_last)
             self.idle_at_end = batches.idle
         else:
             return self._get_dataloader(
@@ -228,13 +211,16 @@ class RunTrainer(EvaluatingTrainer):
         return self.idle and self.accelerator.sync_gradients
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
-        self.account.begin_batch(inputs, counts=not self.has_copy)
+        reading = self.account.reading = self.account.read(inputs)
+        if not self.has_copy:
+            self.account.step[0] += reading.rows
+            self.account.step[1] += reading.tokens
         loss = super().training_step(model, inputs, *arguments, **keywords)
         self.nan_guard.non_finite |= not bool(loss.isfinite().all())
-        if self.budget is not None and self.account.reading is not None:
+        if self.budget is not None:
             images = "pixel_values" in inputs
             self.budget.unit = "images" if images else "tokens"
-            self.budget.tokens += self.account.reading.rows if images else self.account.reading.tokens
+            self.budget.tokens += reading.rows if images else reading.tokens
         return loss
 
     def _get_grad_norm(self, *arguments: Any, **keywords: Any) -> Any:
@@ -253,7 +239,7 @@ class RunTrainer(EvaluatingTrainer):
         if return_outputs or not model.training:
             return super().compute_loss(model, inputs, return_outputs)
         if self.has_copy:  # its parameters still get gradients, of 0
-            return 0 * model(**without_labels(inputs))[0].float().sum()
+            return 0 * model(**losses.without_labels(inputs))[0].float().sum()
         args = self.args
         counted: Any = Counted(model, self.account.count)
         if num_items_in_batch is None:
@@ -261,11 +247,12 @@ class RunTrainer(EvaluatingTrainer):
         items = torch.as_tensor(num_items_in_batch).clamp(min=1)  # without any target the loss is 0
         if PATCHES in inputs:  # the loss is a mean over hidden patches
             return super().compute_loss(counted, inputs) * (inputs[PATCHES].sum() / items) * self._scale()
-        inputs = with_hidden_tokens(inputs, args.token_dropout)
+        inputs = losses.with_hidden_tokens(inputs, args.token_dropout)
         if args.mixup:
-            inputs = with_mixed_images(inputs, args.mixup, self.model.config.num_labels)
-        inputs = scheduled_sampling_inputs(counted, inputs, gold_probability(args, self.state.global_step))
-        loss = training_loss(counted, inputs, loss_terms(args), items=items, second_items=self.second_items)
+            inputs = losses.with_mixed_images(inputs, args.mixup, self.model.config.num_labels)
+        gold, terms = losses.gold_probability(args, self.state.global_step), losses.loss_terms(args)
+        inputs = losses.scheduled_sampling_inputs(counted, inputs, gold)
+        loss = losses.training_loss(counted, inputs, terms, items=items, second_items=self.second_items)
         return loss * self._scale()
 
     def _scale(self) -> int:
@@ -287,20 +274,18 @@ class TranslationTrainer(RunTrainer, Seq2SeqTrainer):
         compute: Any = self.compute_metrics
         rows = self.evaluated
         if compute is not None and isinstance(rows, Dataset) and "target" in rows.column_names:
-            targets = rows.select(evaluation_order(rows))["target"]
+            targets = rows.select(batching.evaluation_order(rows))["target"]
             self.compute_metrics = partial(compute, references=list(targets))
         try:
             output = super().evaluation_loop(*arguments, **keywords)
         finally:
             self.compute_metrics = compute
         if self.budget is not None and output.predictions is not None:
-            self.budget.growth = self._growth(output.predictions, output.label_ids)
+            # How many times as long translating takes once outputs are as long as the references
+            padding, size, sides = self.model.config.pad_token_id, self.args.eval_batch_size, output[:2]
+            written, wanted = (((ids != padding) & (ids != IGNORE_INDEX)).sum(axis=1) for ids in sides)
+            batches = range(0, len(written), size)  # a batch takes as long as its longest row
+            steps = [sum(lengths[start : start + size].max() for start in batches) for lengths in (written, wanted)]
+            growth = max(1.0, wanted.sum() / max(1, written.sum()), steps[1] / max(1, steps[0]))
+            self.budget.growth = float(growth)
         return output
-
-    def _growth(self, predictions: np.ndarray, labels: np.ndarray) -> float:
-        """Return how many times as long translating takes once outputs are as long as the references."""
-        padding, size = self.model.config.pad_token_id, self.args.eval_batch_size
-        written, wanted = (((ids != padding) & (ids != IGNORE_INDEX)).sum(axis=1) for ids in (predictions, labels))
-        batches = range(0, len(written), size)  # a batch takes as long as its longest row
-        steps = [sum(lengths[start : start + size].max() for start in batches) for lengths in (written, wanted)]
-        return float(max(1.0, wanted.sum() / max(1, written.sum()), steps[1] / max(1, steps[0])))

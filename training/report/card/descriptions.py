@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from vanillaformer.configuration import PRESETS, BlockConfig, VanillaConfig
-from vanillaformer.configuration.activations import activation_choice
+from vanillaformer.configuration.activations import ACTIVATION_ALIASES, ACTIVATIONS
 from vanillaformer.configuration.options import LAYER_TYPE_CHOICES, OPTIONS
 from vanillaformer.modeling.counts import count_flops
 
@@ -194,7 +194,8 @@ def part_papers(config: Any, *, classifies: bool = False) -> list[str]:
     for kind in (*getattr(config, "layer_types", ()), *getattr(config, "encoder_layer_types", ())):
         papers += LAYER_TYPE_CHOICES[kind].papers
     if config.feed_forward == "plain":
-        papers += activation_choice(config.hidden_act).papers
+        activation = ACTIVATIONS.get(ACTIVATION_ALIASES.get(config.hidden_act, config.hidden_act))
+        papers += activation.papers if activation else ()
     heads, keys = config.num_attention_heads, config.num_key_value_heads or 0
     used = {
         "shazeer2019fast": keys == 1 and heads > 1,

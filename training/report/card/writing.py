@@ -199,22 +199,19 @@ def result_table(facts: CardFacts) -> Table:
 
 def data_table(facts: CardFacts) -> Table:
     """Return the statistics of the data by split, or where there are none the rows."""
-    cells = {split: format_statistics(values) for split, values in facts.data.items()}
+    cells: dict[str, dict[str, str]] = {split: {} for split in facts.data}
+    for split, values in facts.data.items():
+        for name, value in sorted(values.items(), key=lambda entry: "rows" not in entry[0]):  # rows first
+            # Zeros are left out, and what stands elsewhere
+            if "vocabulary" in name or name == "padding" or isinstance(value, list) or (not value and name != "rows"):
+                continue
+            share = name.endswith("unknown tokens")
+            name += " in tokens" if name.endswith(("mean length", "longest")) else ""
+            text = f"{value:.2%}" if share else f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+            cells[split][name] = text
     cells = cells or {split: {"rows": f"{rows:,}"} for split, rows in facts.rows.items()}
     names = dict.fromkeys(name for values in cells.values() for name in values)
     return [("", *cells), *((name, *(values.get(name, "") for values in cells.values())) for name in names)]
-
-
-def format_statistics(values: Any) -> dict[str, str]:
-    """Return the statistics of a split that fit a table; zeros and what stands elsewhere are left out."""
-    cells = {}
-    for name, value in sorted(values.items(), key=lambda entry: "rows" not in entry[0]):  # rows first
-        if "vocabulary" in name or name == "padding" or isinstance(value, list) or (not value and name != "rows"):
-            continue
-        share = name.endswith("unknown tokens")
-        name += " in tokens" if name.endswith(("mean length", "longest")) else ""
-        cells[name] = f"{value:.2%}" if share else f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-    return cells
 
 
 def training_rows(facts: CardFacts) -> dict[str, str]:
