@@ -1,8 +1,10 @@
 """Branches of code that a config decides: the one that is taken remains, as the source has it."""
 
 import ast
+import copy
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from .definitions import Edit, Source
@@ -12,6 +14,11 @@ DECIDABLE = (
     ast.expr_context, ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple,
     ast.Compare, ast.cmpop, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.unaryop,
 )  # fmt: skip
+
+# The hooks of `modeling/acceleration.py`, which the code of a model has no use for: they do nothing, or call their
+# first argument with the others
+HOOKS = {"acceleration.prepare", "acceleration.packed_masks", "acceleration.loss"}
+CALLING_HOOKS = ("acceleration.attend", "acceleration.cross_attend")
 
 
 class Undecided(Exception):
@@ -28,8 +35,25 @@ class Known:
         raise Undecided(name)
 
 
+class WithoutCalls(ast.NodeTransformer):
+    """Puts `NOTHING` in place of the calls of some functions, and of the names that their results are given."""
+
+    def __init__(self, functions: set[str]):
+        self.functions = functions
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        return ast.Name("NOTHING", ast.Load()) if ast.unparse(node.func) in self.functions else node
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
+        return value if isinstance(value := self.visit(node.value), ast.Name) else node
+
+
 def folded(source: Source, scope: dict[str, Any]) -> Source:
-    """Return a text without the branches that names of known value, and constants in capitals, rule out."""
+    """Return a text without the branches that names of known value, and constants in capitals, rule out.
+
+    The scope may have names of functions that return `None`, besides `HOOKS`, as `FUNCTIONS`.
+    """
+    scope = {**scope, "NOTHING": None, "FUNCTIONS": HOOKS | scope.get("FUNCTIONS", set())}
     while (edit := next(folds(source, scope), None)) is not None:
         source = Source(source.edited([edit]))
     return source
@@ -43,6 +67,8 @@ def value_of(node: ast.AST, scope: dict[str, Any]) -> Any:
     """
     if isinstance(node, ast.BoolOp):
         return truth(node, scope)
+    if any(isinstance(part, ast.Call) for part in ast.walk(node)):
+        node = WithoutCalls(scope["FUNCTIONS"]).visit(copy.deepcopy(node))
     names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
     known = all(name in scope and (name in ("config", "self") or name.isupper()) for name in names)
     if not (names and known and all(isinstance(part, DECIDABLE) for part in ast.walk(node))):
@@ -69,8 +95,14 @@ def folds(source: Source, scope: dict[str, Any]) -> Iterator[Edit]:
     for node in ast.walk(source.tree):
         for block in (getattr(node, name, None) for name in ("body", "orelse")):
             for statement in block if isinstance(block, list) else ():
+                value = getattr(statement, "value", None)
                 if isinstance(statement, ast.If):
                     yield from folds_of_statement(source, statement, block, scope)
+                elif isinstance(statement, ast.Expr) and ast.unparse(getattr(value, "func", value)) in HOOKS:
+                    yield source.offsets[statement.lineno - 1], source.offsets[statement.end_lineno or 0], ""
+                elif isinstance(statement, ast.Return) and isinstance(value, ast.Compare):
+                    with suppress(Undecided):
+                        yield *source.span(value), repr(value_of(value, scope))
         try:
             if isinstance(node, ast.IfExp):
                 branch = node.body if value_of(node.test, scope) else node.orelse
@@ -87,6 +119,9 @@ def folds(source: Source, scope: dict[str, Any]) -> Iterator[Edit]:
                 name = getattr(table.get(key), "__name__", "") if isinstance(table, dict) else ""
                 if scope.get(name) is not None and scope[name] is table[key]:
                     yield *source.span(node), name
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in CALLING_HOOKS:
+                start, end = source.span(node.args[1])[0], source.span(node)[1]
+                yield *source.span(node), f"{source.text_of(node.args[0])}({source.text[start:end].decode()}"
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Subscript):
                 value = value_of(node, scope)
                 yield from [(*source.span(node), repr(value))] if isinstance(value, bool | str | None) else []

@@ -44,6 +44,7 @@ from .folding import Known, folded
 LEFT_OUT = ("PackageConfig", "validate_block_choices")
 UNCUT = ("layer_types",)  # a model may have several
 REGULARIZERS = (Dropout,)  # whose rate may be given when a model is loaded
+IMPLEMENTATIONS = ("eager", "sdpa", "flash_attention_2", "flex_attention", "paged|eager", "paged|sdpa")
 CHANGING = "dropout|token_id|use_cache|^tie_|^(decoder_)?vocab_size"  # fields that a program may set later
 ROW = re.compile(rb" +\| (\w+) +\|")
 
@@ -60,6 +61,9 @@ class ModelCode:
         self.fixed = fixed_fields(config)
         chosen = {name: getattr(config, name) for name in OPTIONS if name not in UNCUT and hasattr(config, name)}
         self.facts = constants(config) | self.fixed | chosen
+        refused = [name for name in IMPLEMENTATIONS if config.attention_obstacle(name) is not None]
+        checks = {f"{owner}.attention_obstacle" for owner in ("self", "self.config")}
+        self.functions = set() if refused else checks  # those that return `None` for this config
         self.folded: dict[Definition, Source] = {}
         self.present = {*classes, *REGULARIZERS, *types_in_models(config, classes)}
         self.words = {"enter_name", "register_for_auto_class"}  # what may be the name of a member
@@ -116,13 +120,14 @@ class ModelCode:
         if definition not in self.folded:
             text, words = definition_text(definition)
             facts = {name: self.facts[name] for name in sorted(self.facts.keys() & words)}
-            key = definition, repr(facts)
+            key = definition, repr((facts, sorted(self.functions)))
             if key not in FOLDED:
                 known, namespace = Known(**facts), vars(import_module(definition.module))
                 name = getattr(definition.node, "name", "")
                 cls = namespace[name] if isinstance(definition.node, ast.ClassDef) else object
                 itself = known if issubclass(cls, PreTrainedConfig) else Known(config=known)
-                FOLDED[key] = folded(Source(text), {**namespace, "config": known, "self": itself})
+                scope = {**namespace, "config": known, "self": itself, "FUNCTIONS": self.functions}
+                FOLDED[key] = folded(Source(text), scope)
             self.folded[definition] = FOLDED[key]
         return self.folded[definition]
 

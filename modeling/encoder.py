@@ -148,12 +148,13 @@ class VanillaEncoderForPreTraining(EncoderMaskedLM):
         pair_logits = self.seq_relationship(self.pooler(pool_states(self.pool, hidden_states, attention_mask)))
         loss, logits = self.loss_and_logits(hidden_states, labels, **kwargs)
         if next_sentence_label is not None:
-            if num_pairs_in_batch is None:
-                num_items = kwargs.get("num_items_in_batch")
-                pair_loss = self.next_sentence_loss(pair_logits, next_sentence_label, labels, num_items)
-            else:
-                pairs = next_sentence_label.view(-1)
+            pairs, num_items = next_sentence_label.view(-1).to(pair_logits.device), kwargs.get("num_items_in_batch")
+            if num_pairs_in_batch is not None:
                 pair_loss = smoothed_loss(pair_logits, pairs, num_items_in_batch=num_pairs_in_batch)
+            else:
+                pair_loss = nn.functional.cross_entropy(pair_logits.float(), pairs)
+                if num_items is not None and labels is not None:  # times the batch's share of all masked tokens
+                    pair_loss = pair_loss * (labels.ne(IGNORE_INDEX).sum() / num_items).to(pair_loss.device)
             loss = pair_loss if loss is None else loss + pair_loss
         return PreTrainingOutput(
             loss=loss,
@@ -162,19 +163,6 @@ class VanillaEncoderForPreTraining(EncoderMaskedLM):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-    def next_sentence_loss(
-        self,
-        logits: torch.Tensor,
-        next_sentence_label: torch.Tensor,
-        labels: torch.Tensor | None,
-        num_items_in_batch: torch.Tensor | int | None,
-    ) -> torch.Tensor:
-        """Return the mean cross-entropy of the pairs, times the batch's share of all masked tokens if it is given."""
-        loss = nn.functional.cross_entropy(logits.float(), next_sentence_label.view(-1).to(logits.device))
-        if num_items_in_batch is None or labels is None:
-            return loss
-        return loss * (labels.ne(IGNORE_INDEX).sum() / num_items_in_batch).to(loss.device)
 
 
 class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):

@@ -191,10 +191,7 @@ class VanillaImageEncoderForImageClassification(ImagePreTrainedModel):
     ) -> ImageClassifierOutput:
         """Return logits (B, labels) and, given `labels` (B), the loss of `config.problem_type`."""
         outputs = self.model(
-            pixel_values,
-            interpolate_pos_encoding=interpolate_pos_encoding,
-            attention_mask=attention_mask,
-            **kwargs,
+            pixel_values, interpolate_pos_encoding=interpolate_pos_encoding, attention_mask=attention_mask, **kwargs
         )
         logits = self.classifier(outputs.pooler_output)
         loss = None
@@ -228,30 +225,20 @@ class VanillaImageEncoderForMaskedImageModeling(ImagePreTrainedModel):
     ) -> MaskedImageModelingOutput:
         """Return the reconstructed pixels and, given `bool_masked_pos` (B, N), the mean error of masked pixels."""
         outputs = self.model(pixel_values, bool_masked_pos, interpolate_pos_encoding, attention_mask, **kwargs)
-        reconstruction = self.reconstruct(outputs.last_hidden_state, *pixel_values.shape[-2:])
+        (height, width), stride, patch = pixel_values.shape[-2:], self.config.output_stride, self.config.patch_size
+        states = outputs.last_hidden_state[:, self.config.num_prefix_tokens :]
+        pixels = self.decoder(states).transpose(1, 2)  # (B, C · stride · stride, N)
+        pixels = pixels.unflatten(2, (-(-height // stride), -(-width // stride)))
+        reconstruction = nn.functional.pixel_shuffle(pixels, stride)[..., :height, :width]
         loss = None
-        if bool_masked_pos is not None:
-            loss = self.masked_loss(pixel_values, reconstruction, bool_masked_pos)
+        if bool_masked_pos is not None:  # the mean absolute error of the pixels of masked patches
+            mask = bool_masked_pos.view(-1, height // patch, width // patch)
+            mask = mask.repeat_interleave(patch, 1).repeat_interleave(patch, 2).unsqueeze(1)  # (B, 1, height, width)
+            error = nn.functional.l1_loss(pixel_values, reconstruction, reduction="none")
+            loss = (error * mask).sum() / (mask.sum() + 1e-5) / self.config.num_channels
         return MaskedImageModelingOutput(
             loss=loss,
             reconstruction=reconstruction,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-    def reconstruct(self, hidden_states: torch.Tensor, height: int, width: int) -> torch.Tensor:
-        """Return the pixels (B, C, height, width) of an image of this size that the states (B, T, D) stand for."""
-        stride = self.config.output_stride
-        pixels = self.decoder(hidden_states[:, self.config.num_prefix_tokens :])  # (B, N, C · stride · stride)
-        pixels = pixels.transpose(1, 2).unflatten(2, (-(-height // stride), -(-width // stride)))
-        return nn.functional.pixel_shuffle(pixels, stride)[..., :height, :width]
-
-    def masked_loss(
-        self, pixel_values: torch.Tensor, reconstruction: torch.Tensor, bool_masked_pos: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the mean absolute error of the pixels of masked patches."""
-        patch, (height, width) = self.config.patch_size, pixel_values.shape[-2:]
-        mask = bool_masked_pos.view(-1, height // patch, width // patch)
-        mask = mask.repeat_interleave(patch, 1).repeat_interleave(patch, 2).unsqueeze(1)  # (B, 1, height, width)
-        error = nn.functional.l1_loss(pixel_values, reconstruction, reduction="none")
-        return (error * mask).sum() / (mask.sum() + 1e-5) / self.config.num_channels

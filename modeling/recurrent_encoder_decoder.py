@@ -135,7 +135,11 @@ class InputFeedingDecoder(RecurrentDecoder):
             state, after = self.rnn.run(torch.cat([vector, fed[:, None]], dim=-1), tuple(before))
             output, weight = self.attention(state, memory)
             after = (*after, output[:, 0])
-            states = after if mask is None else rows_where(mask[:, step], after, states)
+            if mask is not None:  # padding leaves the states as they are
+                kept = mask[:, step].bool()
+                pairs = zip(after, states)
+                after = tuple(torch.where(kept.view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in pairs)
+            states = after
             outputs.append(output)
             weights.append(weight)
         return torch.cat(outputs, dim=1), torch.cat(weights, dim=1), states
@@ -154,13 +158,6 @@ def embedded(table: nn.Module, ids: torch.Tensor | None, vectors: torch.Tensor |
     if (ids is None) == (vectors is None):
         raise ValueError("give either the ids of tokens or their embeddings")
     return table(ids) if vectors is None else vectors
-
-
-def rows_where(mask: torch.Tensor, chosen: States, others: States) -> States:
-    """Return states with the rows of `chosen` where the mask (B) is not 0, and of `others` elsewhere."""
-    return tuple(
-        torch.where(mask.bool().view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in zip(chosen, others)
-    )
 
 
 class RecurrentPreTrainedModel(VanillaSeq2SeqPreTrainedModel):

@@ -42,10 +42,7 @@ class VanillaSeq2SeqPreTrainedModel(VanillaPreTrainedModel):
         return self.tied_weights()
 
     def resize_token_embeddings(
-        self,
-        new_num_tokens: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        mean_resizing: bool = True,
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """Resize the vocabulary of the source, and that of the target if they share a table."""
         if self.config.share_encoder_decoder_embeddings:
@@ -59,10 +56,7 @@ class VanillaSeq2SeqPreTrainedModel(VanillaPreTrainedModel):
         return resized
 
     def resize_decoder_token_embeddings(
-        self,
-        new_num_tokens: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        mean_resizing: bool = True,
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """Resize the vocabulary of the target, with the output layer; it must not share a table with the source."""
         if self.config.share_encoder_decoder_embeddings:

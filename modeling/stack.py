@@ -36,14 +36,8 @@ from .parts.embeddings import InputEmbeddings, Stem
 from .parts.packed_texts import bidirectional_mask, bidirectional_window_mask, same_pair, same_text, same_text_before
 from .parts.residual import build_final_norm
 
-BIDIRECTIONAL_MASKS = {
-    "full_attention": bidirectional_mask,
-    "sliding_attention": bidirectional_window_mask,
-}
-CAUSAL_MASKS = {
-    "full_attention": create_causal_mask,
-    "sliding_attention": create_sliding_window_causal_mask,
-}
+BIDIRECTIONAL_MASKS = {"full_attention": bidirectional_mask, "sliding_attention": bidirectional_window_mask}
+CAUSAL_MASKS = {"full_attention": create_causal_mask, "sliding_attention": create_sliding_window_causal_mask}
 
 # Attention functions that index the position bias by the row of the batch
 BIAS_PER_ROW = ("flex_attention",)

@@ -50,7 +50,10 @@ def functions(module: str) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctio
 
 
 def imports(module: str) -> set[str]:
-    """Modules of ours that a module imports, relative imports resolved; `from package import module` counts both."""
+    """Modules of ours that a module imports, relative imports resolved; `from package import module` counts both.
+
+    `from . import module` counts the module only, for the package is being imported already.
+    """
     is_package = sources()[module].name == "__init__.py"
     found = set()
     for node in ast.walk(tree(module)):
@@ -63,6 +66,8 @@ def imports(module: str) -> set[str]:
                 target = ".".join(base + ([node.module] if node.module else []))
             else:
                 target = node.module or ""
-            found.add(target)
-            found |= {f"{target}.{alias.name}" for alias in node.names if f"{target}.{alias.name}" in sources()}
+            modules = {f"{target}.{alias.name}" for alias in node.names} & set(sources())
+            found |= modules
+            if node.module or len(modules) < len(node.names):
+                found.add(target)
     return {name for name in found if name == "vanillaformer" or name.startswith("vanillaformer.")}

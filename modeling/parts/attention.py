@@ -104,13 +104,10 @@ class Attention(nn.Module):
     Shapes: (B, T, D) → (B, T, D) and probabilities (B, H, T, S), the latter from eager attention only.
     """
 
+    WINDOWED: tuple[str, ...] = ("sliding_attention",)  # types of layers with a window
+
     def __init__(
-        self,
-        config: BlockConfig,
-        layer_idx: int,
-        is_causal: bool,
-        rotate: Rotate,
-        key_value_width: int | None = None,
+        self, config: BlockConfig, layer_idx: int, is_causal: bool, rotate: Rotate, key_value_width: int | None = None
     ):
         super().__init__()
         heads, key_heads = config.num_attention_heads, config.num_key_value_heads
@@ -124,7 +121,13 @@ class Attention(nn.Module):
         self.dropout = config.attention_dropout
         self.rotate = rotate
         self.to_heads = QUERY_KEY_NORMS[config.qk_norm]
-        self.options = self.attention_options(config)
+        # the attention function's keyword arguments besides tensors
+        self.options: dict[str, Any] = {}
+        if config.attn_logit_softcapping is not None:
+            self.options["softcap"] = config.attn_logit_softcapping
+        if config.sliding_window is not None and layer_types(config)[layer_idx] in self.WINDOWED:
+            # Flash attention counts the token itself, transformers' mask of an encoder does not
+            self.options["sliding_window"] = config.sliding_window + (not is_causal)
 
         source_width = key_value_width or config.hidden_size
         query_width, key_width = heads * self.head_dim, key_heads * self.head_dim
@@ -134,16 +137,6 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.has_attention_bias("o_proj"))
         self.q_norm = build_query_key_norm(config, heads)
         self.k_norm = build_query_key_norm(config, key_heads)
-
-    def attention_options(self, config: BlockConfig) -> dict[str, Any]:
-        """Return the attention function's keyword arguments besides tensors: soft cap and window, if any."""
-        options: dict[str, Any] = {}
-        if config.attn_logit_softcapping is not None:
-            options["softcap"] = config.attn_logit_softcapping
-        if config.sliding_window is not None and layer_types(config)[self.layer_idx] == "sliding_attention":
-            # Flash attention counts the token itself, transformers' mask of an encoder does not
-            options["sliding_window"] = config.sliding_window + (not self.is_causal)
-        return options
 
     def query_key_value(
         self,
@@ -200,10 +193,7 @@ class CrossAttention(Attention):
     Shapes: (B, T, D) and encoder states (B, S, D') → (B, T, D) and probabilities (B, H, T, S).
     """
 
-    def attention_options(self, config: BlockConfig) -> dict[str, Any]:
-        options = super().attention_options(config)
-        options.pop("sliding_window", None)
-        return options
+    WINDOWED = ()
 
     def query_key_value(
         self,

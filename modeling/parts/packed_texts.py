@@ -8,17 +8,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, masking_utils
 from transformers.cache_utils import Cache
-from transformers.masking_utils import (
-    ALL_MASK_ATTENTION_FUNCTIONS,
-    and_masks,
-    create_bidirectional_mask,
-    create_bidirectional_sliding_window_mask,
-    find_packed_sequence_indices,
-    packed_sequence_mask_function,
-    sliding_window_bidirectional_overlay,
-)
 from transformers.utils import is_tracing
 
 
@@ -47,7 +38,7 @@ def same_text(position_ids: torch.Tensor | None, attention_mask: Any, rows: int)
     numbers = text_numbers(position_ids, attention_mask, rows)
     if not (is_tracing(numbers) or numbers.any()):  # padding in front may have position 0, too
         return None
-    return packed_sequence_mask_function(numbers)
+    return masking_utils.packed_sequence_mask_function(numbers)
 
 
 def same_text_before(
@@ -62,8 +53,8 @@ def same_text_before(
     if cache is not None and (is_tracing(position_ids) or not isinstance(cache, Cache) or cache.get_seq_length()):
         return None  # a paged cache has its own way to keep requests apart
     if attention_mask is None:  # by transformers' definition, so that a cache changes nothing
-        numbers = find_packed_sequence_indices(position_ids.expand(rows, -1))
-        texts = None if numbers is None else packed_sequence_mask_function(numbers)
+        numbers = masking_utils.find_packed_sequence_indices(position_ids.expand(rows, -1))
+        texts = None if numbers is None else masking_utils.packed_sequence_mask_function(numbers)
     else:
         tokens = attention_mask[:, : position_ids.shape[1]] if torch.is_tensor(attention_mask) else attention_mask
         texts = same_text(position_ids, tokens, rows)
@@ -111,7 +102,7 @@ def bidirectional_mask(
     The source is by default the states (R, T, D) themselves; `texts` is `same_text` or `same_pair`.
     """
     if texts is None:
-        return create_bidirectional_mask(config, hidden_states, padding, source)
+        return masking_utils.create_bidirectional_mask(config, hidden_states, padding, source)
     return _indexed_mask(config, hidden_states, padding, hidden_states if source is None else source, texts)
 
 
@@ -120,8 +111,8 @@ def bidirectional_window_mask(
 ) -> Any:
     """Return the same with the config's sliding window."""
     if texts is None:
-        return create_bidirectional_sliding_window_mask(config, hidden_states, padding)
-    both = and_masks(sliding_window_bidirectional_overlay(config.sliding_window), texts)
+        return masking_utils.create_bidirectional_sliding_window_mask(config, hidden_states, padding)
+    both = masking_utils.and_masks(masking_utils.sliding_window_bidirectional_overlay(config.sliding_window), texts)
     return _indexed_mask(config, hidden_states, padding, hidden_states, both)
 
 
@@ -133,7 +124,7 @@ def _indexed_mask(
     Its own `and_mask_function` may do anything, and is called by `vmap`: for rows of 128 tokens that takes longer than
     a small layer.
     """
-    return ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation](
+    return masking_utils.ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation](
         batch_size=source.shape[0],
         q_length=hidden_states.shape[1],
         kv_length=source.shape[1],

@@ -7,7 +7,7 @@ from vanillaformer.hub.folding import Known, folded
 
 CONFIG = Known(kind="plain", rate=0.0, window=None)
 SCOPE = {"config": CONFIG, "self": Known(config=CONFIG), "KINDS": {"plain": Known(is_gated=False)}}
-SCOPE |= {"Known": Known, "CLASSES": {"plain": Known}, "OTHERS": {"plain": Source}}
+SCOPE |= {"FUNCTIONS": {"packed"}, "Known": Known, "CLASSES": {"plain": Known}, "OTHERS": {"plain": Source}}
 # What stands in the source, and what remains of it
 FOLDS = {
     'x = 1 if config.kind == "plain" else 2': "x = 1",
@@ -17,6 +17,10 @@ FOLDS = {
     "x = config.rate or y": "x = y",
     "x = KINDS[config.kind].is_gated": "x = False",
     "x = CLASSES[config.kind](y)": "x = Known(y)",
+    "a()\nacceleration.prepare(x)\nb()": "a()\nb()",
+    "x = acceleration.attend(f, y, mask=z)": "x = f(y, mask=z)",
+    "if (x := packed(y)) is not None:\n    a(x)\nb()": "b()",
+    "if acceleration.loss(x) is None:\n    a()\nb()": "a()\nb()",
     "if config.rate:\n    a()\nb()": "b()",
     "if not config.rate:\n    a()  # why\nb()": "a()  # why\nb()",
     "if self.config.window is None:\n    a()\nelse:\n    b()": "a()",
