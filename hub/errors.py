@@ -98,8 +98,8 @@ def short_message(error: BaseException) -> str:
 
 # By the kind of error, the most special first
 KINDS: dict[type[BaseException], str] = {
-    errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE is set: the Hub is not asked, and {repo} is not, or not whole, in the "
-    "cache",
+    errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE is set: the Hub is not asked, and {repo} is not, or not whole, in "
+    "the cache",
     errors.LocalTokenNotFoundError: "there is no token: {login}",
     errors.HFValidationError: "{repo!r} is not a repository name: {error}",
     errors.GatedRepoError: "{repo} is gated: ask for access at {hub}/{repo}, and {login}",

@@ -31,6 +31,10 @@ TOKENIZERS = (*TOKENIZER, *(f"target_tokenizer/{name}" for name in TOKENIZER), I
 # What loading needs of a repository
 NEEDED = (CONFIG, GENERATION, WEIGHTS, INDEX, SHARDS, *TOKENIZERS)
 CARRIED = (CARD, *LICENSES)
+# What is pushed in addition to weights: files that loading needs, and files for people
+PUSHED = (CONFIG, GENERATION, *TOKENIZERS, CARD, *LICENSES, *PICTURES, "all_results.json")
+# Files of an earlier push that would be loaded with or instead of the new ones
+STALE = (WEIGHTS, INDEX, SHARDS, EXPORT)
 
 # Never read by our programs
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")

@@ -17,29 +17,12 @@ from .card_merging import card_to_push, read_card, write_card
 from .checks import check_folder, read_config, read_json, weight_files
 from .engines import EXPORTED_FILES
 from .errors import LOGIN, HubError, hub_errors
-from .file_names import (
-    CARD,
-    CONFIG,
-    DATA_PICTURES,
-    EXPORT,
-    GENERATION,
-    INDEX,
-    LICENSES,
-    PICTURES,
-    SHARDS,
-    TOKENIZERS,
-    WEIGHTS,
-    files_by_name,
-    matching_files,
-)
+from .file_names import CARD, DATA_PICTURES, EXPORT, INDEX, PUSHED, STALE, WEIGHTS, files_by_name, matching_files
 from .remote_code import saved_code
 from .seq2seq_pipelines import __file__ as pipelines_file
 from .seq2seq_pipelines import custom_pipelines
 
-# In addition to weights: files that loading needs, and files for people
-PUSHED = (CONFIG, GENERATION, *TOKENIZERS, CARD, *LICENSES, *PICTURES, "all_results.json")
-# Files of an earlier push that would be loaded with or instead of the new ones
-STALE = (WEIGHTS, INDEX, SHARDS, EXPORT)
+# Files of an earlier push, besides `STALE`, that would be loaded with a new tokenizer
 STALE_WITH_TOKENIZER = (
     *("target_tokenizer/*", "chat_template.*", "additional_chat_templates/*"),
     *("special_tokens_map.json", "added_tokens.json"),

@@ -22,58 +22,15 @@ from .configuration import (
     VanillaRecurrentEncoderDecoderConfig,
     preset,
 )
-from .modeling import (
-    VanillaDecoderForCausalLM,
-    VanillaDecoderForSequenceClassification,
-    VanillaDecoderModel,
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaEncoderDecoderModel,
-    VanillaEncoderForMaskedLM,
-    VanillaEncoderForMultipleChoice,
-    VanillaEncoderForPreTraining,
-    VanillaEncoderForQuestionAnswering,
-    VanillaEncoderForSequenceClassification,
-    VanillaEncoderForTokenClassification,
-    VanillaEncoderModel,
-    VanillaImageEncoderForImageClassification,
-    VanillaImageEncoderForMaskedImageModeling,
-    VanillaImageEncoderModel,
-    VanillaRecurrentEncoderDecoderForConditionalGeneration,
-    VanillaRecurrentEncoderDecoderModel,
-    register,
-)
+from .modeling import *  # noqa: F403 - all models
+from .modeling import __all__ as _models
+from .modeling import register
 
 __version__ = version("vanillaformer")
 
-__all__ = [
-    "PRESETS",
-    "BlockConfig",
-    "VanillaDecoderConfig",
-    "VanillaDecoderForCausalLM",
-    "VanillaDecoderForSequenceClassification",
-    "VanillaDecoderModel",
-    "VanillaEncoderConfig",
-    "VanillaEncoderDecoderConfig",
-    "VanillaEncoderDecoderForConditionalGeneration",
-    "VanillaEncoderDecoderModel",
-    "VanillaEncoderForMaskedLM",
-    "VanillaEncoderForMultipleChoice",
-    "VanillaEncoderForPreTraining",
-    "VanillaEncoderForQuestionAnswering",
-    "VanillaEncoderForSequenceClassification",
-    "VanillaEncoderForTokenClassification",
-    "VanillaEncoderModel",
-    "VanillaImageEncoderConfig",
-    "VanillaImageEncoderForImageClassification",
-    "VanillaImageEncoderForMaskedImageModeling",
-    "VanillaImageEncoderModel",
-    "VanillaRecurrentEncoderDecoderConfig",
-    "VanillaRecurrentEncoderDecoderForConditionalGeneration",
-    "VanillaRecurrentEncoderDecoderModel",
-    "__version__",
-    "preset",
-    "speed_up",
-]
+__all__ = ["PRESETS", "BlockConfig", "__version__", "preset", "speed_up"]
+__all__ += ["VanillaDecoderConfig", "VanillaEncoderConfig", "VanillaEncoderDecoderConfig", "VanillaImageEncoderConfig"]
+__all__ += ["VanillaRecurrentEncoderDecoderConfig", *(name for name in _models if name.startswith("Vanilla"))]
 
 register()
 register_pipelines()
