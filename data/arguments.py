@@ -128,8 +128,6 @@ class DataArguments:
 class TextDataArguments(DataArguments):
     """The data of models of texts."""
 
-    HELP_GROUP = "Data"
-
     tokenizer_samples: int = option(50_000, "Streaming: tokenizer rows")
     long_texts: LongTexts = option("cut", "Overlong texts")
 
@@ -137,8 +135,6 @@ class TextDataArguments(DataArguments):
 @dataclass
 class TranslationDataArguments(TextDataArguments):
     """The data of a translator: pairs of texts."""
-
-    HELP_GROUP = "Data"
 
     train_target_file: list[str] | None = option(None, "Target lines of a text --train_file")
     validation_target_file: list[str] | None = option(None, "Target lines of a text --validation_file")
@@ -160,8 +156,6 @@ class TranslationDataArguments(TextDataArguments):
 @dataclass
 class LanguageModelDataArguments(TextDataArguments):
     """The data of a language model: texts, or dialogues."""
-
-    HELP_GROUP = "Data"
 
     text_column: str = option("text", "Column of the text")
     sample_by: Literal["line", "paragraph", "passage", "document"] | None = option(
@@ -196,8 +190,6 @@ class LanguageModelDataArguments(TextDataArguments):
 class ClassifierDataArguments(TextDataArguments):
     """The data of a classifier: texts with labels."""
 
-    HELP_GROUP = "Data"
-
     text_column: str = option("text", "Column of the text")
     text_pair_column: str | None = option(None, "Column of a second text, for pairs")
     label_column: str = option("label", "Column of the label: ids or names")
@@ -212,8 +204,6 @@ class ClassifierDataArguments(TextDataArguments):
 class TokenDataArguments(TextDataArguments):
     """The data of a classifier of tokens: lists of tokens, and of a tag for each."""
 
-    HELP_GROUP = "Data"
-
     train_file: list[str] | None = option(
         None,
         "Local files or patterns: .conll, .txt (token first, tag last in a line; also .gz), .json, .jsonl, .parquet",
@@ -226,8 +216,6 @@ class TokenDataArguments(TextDataArguments):
 @dataclass
 class ImageDataArguments(DataArguments):
     """The data of an image encoder: images, with labels for a classifier."""
-
-    HELP_GROUP = "Data"
 
     train_file: list[str] | None = option(
         None, "Folder with a folder of images per class, or files with a column of images or paths"

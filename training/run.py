@@ -26,6 +26,8 @@ from vanillaformer.data.arguments import COLUMNS
 from vanillaformer.data.caching import fingerprints
 from vanillaformer.data.loading import TaskData, load_data
 from vanillaformer.data.preprocessing.batching import order_seed
+from vanillaformer.data.preprocessing.packing import PackedBatches
+from vanillaformer.data.preprocessing.statistics import describe_data
 from vanillaformer.data.streaming import check_streaming
 from vanillaformer.data.tasks import KINDS, TASKS
 from vanillaformer.hub.languages import set_language
@@ -74,7 +76,9 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         model = new_model(run, task, *tokenizers, labels=task.labels(data))
         task.fit_model(model, run)
         collator = task.collator(model, rows, tokenizers)
-        run.details["data"] = task.describe(data, rows, tokenizers, collator, sample=stream is not None)
+        described: Any = rows, tokenizers, task.training_args, data.stats
+        packed = collator.computed if isinstance(collator, PackedBatches) else None
+        run.details["data"] = describe_data(*described, sample=stream is not None, packed=packed)
         train_rows: Any = rows["train"] if stream is None else stream
         if stream is not None:
             stream.first_rows = rows.pop("train")

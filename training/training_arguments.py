@@ -11,18 +11,9 @@ from accelerate.utils import DynamoBackend
 from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 
+from vanillaformer.console import limits
 from vanillaformer.console.help_page import OTHERS
-from vanillaformer.console.limits import (
-    BELOW_ONE,
-    NOT_NEGATIVE,
-    POSITIVE,
-    POSITIVE_INT,
-    SEED,
-    STEPS,
-    Limit,
-    check_limits,
-    option,
-)
+from vanillaformer.console.limits import check_limits, option
 from vanillaformer.console.reporting import report
 from vanillaformer.data.preprocessing.batching import BatchArguments
 from vanillaformer.data.tasks import TaskName
@@ -105,18 +96,18 @@ REFUSED = {
 }
 """Options of transformers that are refused with any value but their default, and what to use instead."""
 # What each number has to be, checked before anything is loaded.
-LIMITS: dict[str, Limit] = {
-    **dict.fromkeys(
-        ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), POSITIVE_INT
-    ),
-    **dict.fromkeys(("eval_accumulation_steps", "save_total_limit"), POSITIVE_INT),
-    **dict.fromkeys(("adam_epsilon", "num_train_epochs"), POSITIVE),
-    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "eval_delay"), NOT_NEGATIVE),
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), BELOW_ONE),
-    **dict.fromkeys(("seed", "data_seed"), SEED),
-    "neftune_noise_alpha": NOT_NEGATIVE,
+LIMITS: dict[str, limits.Limit] = {
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), limits.POSITIVE_INT),
+    **dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps"), limits.POSITIVE_INT),
+    "save_total_limit": limits.POSITIVE_INT,
+    **dict.fromkeys(("adam_epsilon", "num_train_epochs"), limits.POSITIVE),
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps"), limits.NOT_NEGATIVE),
+    "eval_delay": limits.NOT_NEGATIVE,
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), limits.BELOW_ONE),
+    **dict.fromkeys(("seed", "data_seed"), limits.SEED),
+    "neftune_noise_alpha": limits.NOT_NEGATIVE,
     "max_steps": ("at least 1, or -1 for as many as --num_train_epochs has", lambda value: value == -1 or value >= 1),
-    "dataloader_num_workers": NOT_NEGATIVE,
+    "dataloader_num_workers": limits.NOT_NEGATIVE,
 }
 STRATEGIES = {"eval_strategy": ("steps", "epoch", "no"), "save_strategy": ("steps", "epoch", "best", "no")}
 
@@ -228,7 +219,7 @@ class RunDefaults(
         if self.eval_steps is None:
             self.eval_steps = self.save_steps or 0.1
         checked = [what for what in ("save", "eval", "logging") if getattr(self, f"{what}_strategy") == "steps"]
-        check_limits(self, {f"{what}_steps": STEPS for what in checked if not (following and what == "save")})
+        check_limits(self, {f"{what}_steps": limits.STEPS for what in checked if not (following and what == "save")})
         if following:
             self.save_steps = self.eval_steps
         if self.eval_strategy == "no":

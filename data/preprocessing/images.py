@@ -16,13 +16,10 @@ from datasets import Dataset, DatasetDict
 from transformers import ViTImageProcessorPil
 
 from vanillaformer.console.limits import NOT_NEGATIVE, Limit, check_limits, option
-from vanillaformer.console.reporting import report
 
 from ..caching import batch_size
 from ..images import CHANNELS
-from ..rows import DataStats
 from .batching import EVALUATION, EpochCollator, epoch_seed
-from .statistics import describe_classes, shortfalls
 
 SAMPLE = 20_000  # images whose mean and deviation all are normalized by
 MIN_DEVIATION = 1e-3  # standard deviation of a channel below which it is constant, and not divided by it
@@ -204,16 +201,3 @@ def image_rows(splits: DatasetDict) -> DatasetDict:
 def encode_images(batch: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same of a batch of a stream."""
     return {"pixel_values": batch["image"]}
-
-
-def describe_images(rows: Mapping[str, Dataset], data_stats: DataStats, *, sample: bool = False) -> DataStats:
-    """Report how many images there are of each class; return all statistics."""
-    if sample:
-        report("Streaming: what is said of the training data is true of its first rows.")
-    stats = {split: {"rows": len(part), **data_stats.get(split, {})} for split, part in rows.items()}
-    for split, part in rows.items():
-        words = [*describe_classes(part, stats[split]), *shortfalls(stats[split])]
-        report(f"{split.capitalize()} data: {'; '.join([f'{len(part):,} images', *words])}.")
-    if sample:
-        stats["train"]["sampled rows"] = stats["train"].pop("rows")
-    return stats

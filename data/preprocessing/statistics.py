@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset
+from datasets import ClassLabel, Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report
@@ -25,27 +25,28 @@ Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 
 def describe_data(
-    rows: TokenizedSplits,
-    tokenizers: Pair,
+    rows: DatasetDict,
+    tokenizers: Pair | tuple[()],
     training_args: Any,
     data_stats: DataStats | None = None,
     *,
     sample: bool = False,
     packed: Callable[[np.ndarray], int] | None = None,
 ) -> DataStats:
-    """Report lengths, unknown tokens, the vocabulary in use and the padding to expect; return all statistics."""
+    """Report lengths, unknown tokens, the vocabulary in use and the padding to expect; return all statistics.
+
+    Of images, without tokenizers, there are only their number and classes.
+    """
     if sample:
         report("Streaming: what is said of the training data is true of its first rows.")
-    known = data_stats or {}
-    stats = {
-        split: {"rows": len(part), **known.get(split, {}), **rows.stats.get(split, {})} for split, part in rows.items()
-    }
-    sides = {"input_ids": tokenizers[0]}
-    if "labels" in rows["train"].column_names and hasattr(rows["train"].features["labels"], "feature"):
+    known, cut, unit = data_stats or {}, getattr(rows, "stats", {}), "rows" if tokenizers else "images"
+    stats = {split: {"rows": len(part), **known.get(split, {}), **cut.get(split, {})} for split, part in rows.items()}
+    sides = {"input_ids": tokenizers[0]} if tokenizers else {}
+    if tokenizers and "labels" in rows["train"].column_names and hasattr(rows["train"].features["labels"], "feature"):
         sides["labels"] = tokenizers[1]
     used: dict[int, np.ndarray] = {}
     for split, part in rows.items():
-        words = []
+        words = [f"{stats[split]['rows']:,} {unit}"]
         for column, tokenizer in sides.items():
             name = {"input_ids": "source ", "labels": "target "}[column] if len(sides) == 2 else ""
             counts = token_counts(part, column, len(tokenizer))
@@ -66,8 +67,8 @@ def describe_data(
                 stats[split][UNREACHABLE] += sum(one != other for one, other in zip(decoded, batch["target"]))
         words += describe_classes(part, stats[split])
         words += shortfalls(stats[split])
-        report(f"{split.capitalize()} data: {stats[split]['rows']:,} rows; {'; '.join(words)}.")
-    if "labels" in rows["train"].column_names:  # rows are whole texts, not blocks
+        report(f"{split.capitalize()} data: {'; '.join(words)}.")
+    if tokenizers and "labels" in rows["train"].column_names:  # rows are whole texts, not blocks
         _compare_with_training(rows, stats)
     for (column, tokenizer), name in zip(sides.items(), ("source ", "target ")):
         if column == "input_ids" or tokenizers[0] is not tokenizers[1]:
@@ -75,8 +76,9 @@ def describe_data(
             size, seen = len(tokenizer), int((used[id(tokenizer)] > 0).sum())
             stats["train"] |= {f"{name}vocabulary": size, f"{name}vocabulary used": seen}
             report(f"Vocabulary: {seen:,} of {size:,} {name}tokens occur in the training data.")
-    stats["train"]["padding"] = padding_share(rows["train"], training_args, packed=packed)
-    report(f"Padding: {stats['train']['padding']:.1%} of a training batch.")
+    if tokenizers:
+        stats["train"]["padding"] = padding_share(rows["train"], training_args, packed=packed)
+        report(f"Padding: {stats['train']['padding']:.1%} of a training batch.")
     if sample:
         stats["train"]["sampled rows"] = stats["train"].pop("rows")
     return stats

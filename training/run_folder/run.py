@@ -19,20 +19,8 @@ from vanillaformer.data.caching import Prints, changed_splits
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.card_merging import keep_edited_card
 
-from .files import (
-    CHECKPOINT,
-    DISCARDED,
-    PREVIOUS,
-    RECORD,
-    SAVING,
-    discard_previous,
-    files_of_run,
-    has_optimizer,
-    is_complete,
-    last_checkpoint,
-    put_back,
-    spent_of_budget,
-)
+from . import files
+from .files import RECORD
 
 Settings = dict[str, dict[str, Any]]
 Changes = dict[str, tuple[Any, Any]]
@@ -158,22 +146,22 @@ def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = 
         raise ValueError(f"--output_dir {run.folder} is a file, not a folder")
     if resume_from is not None:
         chosen, option = Path(resume_from), f"--resume_from_checkpoint {resume_from}"
-        if not is_complete(chosen):
+        if not files.is_complete(chosen):
             raise ValueError(f"{option} is not a complete checkpoint folder")
-        if not has_optimizer(chosen):
+        if not files.has_optimizer(chosen):
             raise ValueError(f"{option} has no state of an optimizer to resume from")
         if overwrite and run.folder.resolve() in chosen.resolve().parents:
             raise ValueError(f"--overwrite_output_dir would delete {option}: give one of them")
-    earlier, files = _read_record(run.folder), files_of_run(run.folder)
-    models = [path.name for path in files if CHECKPOINT.fullmatch(path.name) or path.name == "config.json"]
-    if earlier is None and (models or (overwrite and files)):
-        names = ", ".join(path.relative_to(run.folder).as_posix() for path in files[:5])
+    earlier, present = _read_record(run.folder), files.files_of_run(run.folder)
+    models = [path.name for path in present if files.CHECKPOINT.fullmatch(path.name) or path.name == "config.json"]
+    if earlier is None and (models or (overwrite and present)):
+        names = ", ".join(path.relative_to(run.folder).as_posix() for path in present[:5])
         raise ValueError(
             f"--output_dir {run.folder} holds files that a run would replace ({names}), but no record ({RECORD}) of "
             "a run that made them: choose another folder, or move or delete them by hand"
         )
     run.overwrites = overwrite and earlier is not None
-    checkpoint = None if run.overwrites else last_checkpoint(run.folder)
+    checkpoint = None if run.overwrites else files.last_checkpoint(run.folder)
     if earlier is not None and not run.overwrites:
         _compare(run, earlier, checkpoint)
     run.checkpoint = Path(resume_from) if resume_from is not None else checkpoint
@@ -182,20 +170,20 @@ def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = 
 
 def recover(folder: Path) -> None:
     """Put back the run that a new one was to replace, if that has no checkpoint; or else delete it."""
-    for name in (SAVING, ".pushing", DISCARDED):  # the second of an earlier version
+    for name in (files.SAVING, ".pushing", files.DISCARDED):  # the second of an earlier version
         shutil.rmtree(folder / name, ignore_errors=True)
-    moved = (folder / PREVIOUS / RECORD).is_file()  # or else only some of its files were
-    if moved and (last_checkpoint(folder) or (_read_record(folder) or {}).get("finished")):
+    moved = (folder / files.PREVIOUS / RECORD).is_file()  # or else only some of its files were
+    if moved and (files.last_checkpoint(folder) or (_read_record(folder) or {}).get("finished")):
         discard(folder)
-    elif put_back(folder):
+    elif files.put_back(folder):
         report(f"{folder} holds the earlier run as it was: the one that was to replace it has no checkpoint.")
 
 
 def discard(folder: Path) -> None:
     """Delete the run that was moved aside; a card that a person has edited stays, by another name."""
-    if (folder / PREVIOUS).is_dir():
-        keep_edited_card(folder / PREVIOUS, folder)
-    discard_previous(folder)
+    if (folder / files.PREVIOUS).is_dir():
+        keep_edited_card(folder / files.PREVIOUS, folder)
+    files.discard_previous(folder)
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
@@ -243,7 +231,7 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
         unit = next((name for name in ("max_steps", *BUDGETS) if asked[name] > 0), "num_train_epochs")
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
         done = state["global_step"] if unit == "max_steps" else state.get("epoch") or 0
-        done = spent_of_budget(checkpoint) if unit in BUDGETS else done
+        done = files.spent_of_budget(checkpoint) if unit in BUDGETS else done
         if asked[unit] < done:
             raise ValueError(f"--{unit} {asked[unit]}: the run in {run.folder} has reached {done:g} already; {REMEDY}")
     if failed:

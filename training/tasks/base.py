@@ -8,8 +8,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.data.loading import TaskData
-from vanillaformer.data.preprocessing.packing import PackedBatches
-from vanillaformer.data.preprocessing.statistics import describe_data
 from vanillaformer.data.rows import label_names
 from vanillaformer.data.streaming import StreamedRows, TextStream
 from vanillaformer.data.tasks import TASKS, TaskName
@@ -84,6 +82,9 @@ class TrainingTask:
     auto_defaults: ClassVar[tuple[TaskName, ...]]  # the tasks of the program whose defaults follow the data
     follow: ClassVar[str]  # what follows the data, in words for `--help`
     trainer_class: ClassVar[type[RunTrainer]] = RunTrainer
+    lengths: LengthRule | None = None  # how the lengths of rows follow the tokens, if they do
+    baselines: tuple[Baseline, ...]  # the trivial ones, which are always scored
+    trained_baselines: tuple[Baseline, ...] = ()  # those that are trained, with --baseline
 
     def __init__(self, args: Arguments):
         self.args = args
@@ -119,11 +120,6 @@ class TrainingTask:
         options = TASKS[self.name].length_option, "max_source_length"
         return max(getattr(self.data_args, option, 0) for option in options)
 
-    @property
-    def lengths(self) -> LengthRule | None:
-        """How the lengths of rows follow the tokens, if they do."""
-        return None
-
     def check(self) -> None:
         """Set what options imply. Raises ValueError for options that do not go with each other."""
 
@@ -153,14 +149,6 @@ class TrainingTask:
     def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
         """Return the rows of a stream as the model reads them."""
         raise NotImplementedError
-
-    def describe(
-        self, data: TaskData, rows: Any, tokenizers: Tokenizers, collator: Any, sample: bool
-    ) -> dict[str, Any]:
-        """Report and return statistics of the rows, of a stream of a sample."""
-        packed = collator.computed if isinstance(collator, PackedBatches) else None
-        pair: Any = tokenizers
-        return describe_data(rows, pair, self.training_args, data.stats, sample=sample, packed=packed)
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a new model that follow the data, where they are not set."""
@@ -200,16 +188,6 @@ class TrainingTask:
 
     def add_samples(self, run: Run, trainer: RunTrainer, rows: DatasetDict, tokenizers: Tokenizers) -> None:
         """Add samples of what the model makes of held-out rows to the folder of a run."""
-
-    @property
-    def baselines(self) -> tuple[Baseline, ...]:
-        """The trivial baselines, which are always scored."""
-        raise NotImplementedError
-
-    @property
-    def trained_baselines(self) -> tuple[Baseline, ...]:
-        """Baselines that are trained, with --baseline."""
-        return ()
 
     def finish(self, run: Run, data: TaskData) -> None:
         """Add to the folder of a run what only this task leaves there."""

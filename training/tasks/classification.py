@@ -31,7 +31,6 @@ from vanillaformer.tokenization.passages import PAIR
 
 from ..arguments import ModelArguments, TokenizerArguments
 from ..metrics.scores import ranking_names, ranking_score
-from ..report.baselines import Baseline
 from ..report.calibration import fit_ngram_svm, fit_outputs
 from ..report.card.facts import WIDTH, example_row, first_words
 from ..run_folder.run import Run
@@ -81,21 +80,15 @@ class Classification(TrainingTask):
     arguments = (ModelArguments, ClassifierDataArguments, TokenizerArguments, ClassifierTrainingArguments)
     auto_defaults = ("classification",)
     follow = "tokenizer, length, sizes, learning rate and passes (classes)"
+    lengths = LENGTHS
 
     @classmethod
     def name_of(cls, options: Mapping[str, Any]) -> TaskName:
         return problem_of(options).task
 
-    @property
-    def baselines(self) -> tuple[Baseline, ...]:
-        return self.problem.baselines
-
-    @property
-    def trained_baselines(self) -> tuple[Baseline, ...]:
-        return self.problem.trained_baselines
-
     def check(self) -> None:
         self.problem = problem_of(vars(self.data_args))
+        self.baselines, self.trained_baselines = self.problem.baselines, self.problem.trained_baselines
         args, data_args = self.training_args, self.data_args
         if not was_given(args, "metric_for_best_model"):
             args.metric_for_best_model = self.problem.score  # in whose direction the default is better too
@@ -114,10 +107,6 @@ class Classification(TrainingTask):
 
     def labels(self, data: TaskData) -> list[str]:
         return self.problem.labels(data.splits)
-
-    @property
-    def lengths(self) -> LengthRule:
-        return LENGTHS
 
     def defaults(self, data: TaskData, hardware: HardwareFacts) -> list[Default]:
         texts, held_out = (TextColumn(data.splits[split], "text").sample() for split in ("train", "validation"))

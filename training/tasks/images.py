@@ -29,16 +29,7 @@ from vanillaformer.data.caching import batch_size
 from vanillaformer.data.image_rows import usual_patch
 from vanillaformer.data.images import CHANNELS, pillow
 from vanillaformer.data.loading import TaskData
-from vanillaformer.data.preprocessing.images import (
-    AugmentationArguments,
-    ImageCollator,
-    PatchMasking,
-    describe_images,
-    encode_images,
-    image_processor,
-    image_rows,
-    new_processor,
-)
+from vanillaformer.data.preprocessing import images
 from vanillaformer.data.streaming import StreamedRows, TextStream
 from vanillaformer.data.targets import PATCHES
 from vanillaformer.data.tasks import ImageObjective
@@ -70,7 +61,7 @@ RIDGE = 0.01  # weight of the squared coefficients of the linear classifier, by 
 
 
 @dataclass
-class ImageTrainingArguments(AugmentationArguments, RunDefaults, TrainingArguments):  # type: ignore[misc]
+class ImageTrainingArguments(images.AugmentationArguments, RunDefaults, TrainingArguments):  # type: ignore[misc]
     """Training arguments of `train-image-classifier`."""
 
     HELP_GROUP = TRAINING
@@ -91,7 +82,7 @@ class ImageTrainingArguments(AugmentationArguments, RunDefaults, TrainingArgumen
     train_sampling_strategy: str = option("random", "Order of the rows", choices=["random", "sequential"])
 
     def __post_init__(self) -> None:
-        AugmentationArguments.check(self)
+        images.AugmentationArguments.check(self)
         if self.tokens_per_batch is not None:
             raise ValueError(f"--tokens_per_batch {self.tokens_per_batch}: images have no tokens")
         if not 0 < self.mask_ratio < 1:
@@ -121,6 +112,9 @@ class Images(TrainingTask):
 
     def check(self) -> None:
         pillow()
+        classifies = self.name == "image_classification"
+        self.baselines = (MAJORITY, NEAREST_MEAN) if classifies else (MEAN_IMAGE,)
+        self.trained_baselines = (PIXELS,) if classifies else ()
 
     def fit_to_model(self) -> None:
         """Set the size of the images to that of the model where it has one; otherwise it follows the data."""
@@ -152,19 +146,14 @@ class Images(TrainingTask):
     def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
         saved, size = self.model_args.saved, self.data_args.image_size
         if saved is None or not (saved / IMAGE_PROCESSOR).is_file():
-            self.processor = new_processor(data.splits["train"], size)
+            self.processor = images.new_processor(data.splits["train"], size)
         else:
             found = open_image_processor(saved, f"--model_name_or_path {self.model_args.model_name_or_path}")
-            self.processor = image_processor(size, list(found.image_mean), list(found.image_std))
-        return image_rows(data.splits)
+            self.processor = images.image_processor(size, list(found.image_mean), list(found.image_std))
+        return images.image_rows(data.splits)
 
     def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
-        return StreamedRows(texts, encode_images)
-
-    def describe(
-        self, data: TaskData, rows: Any, tokenizers: Tokenizers, collator: Any, sample: bool
-    ) -> dict[str, Any]:
-        return describe_images(rows, data.stats, sample=sample)
+        return StreamedRows(texts, images.encode_images)
 
     def fields(self) -> dict[str, Any]:
         size = self.data_args.image_size
@@ -174,8 +163,8 @@ class Images(TrainingTask):
     def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
         options = self.training_args
         if self.name == "image_classification":
-            return ImageCollator(self.processor, options, options.seed)
-        return PatchMasking(self.processor, model.config.patch_size, options.mask_ratio, options, options.seed)
+            return images.ImageCollator(self.processor, options, options.seed)
+        return images.PatchMasking(self.processor, model.config.patch_size, options.mask_ratio, options, options.seed)
 
     def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
         scored = {"compute_metrics": classification_metrics()} if self.name == "image_classification" else {}
@@ -196,14 +185,6 @@ class Images(TrainingTask):
             with optional("reconstructions.png", run.failed):
                 write_reconstructions(run.folder, trainer, rows.get("test", rows.get("validation")))
 
-    @property
-    def baselines(self) -> tuple[Baseline, ...]:
-        return (MAJORITY, NEAREST_MEAN) if self.name == "image_classification" else (MEAN_IMAGE,)
-
-    @property
-    def trained_baselines(self) -> tuple[Baseline, ...]:
-        return (PIXELS,) if self.name == "image_classification" else ()
-
     def finish(self, run: Run, data: TaskData) -> None:
         if self.training_args.should_save:  # an image as the model sees it
             size = self.data_args.image_size
@@ -222,11 +203,11 @@ def image_defaults(rows: int, size: int) -> list[Default]:
     ]
 
 
-def fit_on_pixels(images: Dataset, build: Callable[[int], Any]) -> Scorer:
+def fit_on_pixels(data: Dataset, build: Callable[[int], Any]) -> Scorer:
     """Fit a classifier that is built for a number of images, and return what scores held-out images with it."""
-    count = min(len(images), max(1, MAX_VALUES // len(images[0]["image"])))
-    images = images.select(np.linspace(0, len(images) - 1, count).round().astype(int))
-    pixels, classes = (np.concatenate(side) for side in zip(*_batches(images)))
+    count = min(len(data), max(1, MAX_VALUES // len(data[0]["image"])))
+    data = data.select(np.linspace(0, len(data) - 1, count).round().astype(int))
+    pixels, classes = (np.concatenate(side) for side in zip(*_batches(data)))
     classifier = build(count).fit(pixels, classes)
 
     def score(rows: Dataset) -> Scores:

@@ -77,6 +77,7 @@ class TokenClassification(TrainingTask):
     follow = "passes over the data"
 
     def check(self) -> None:
+        self.baselines = (TAG_OF_THE_WORD,)
         if self.data_args.streaming:
             raise ValueError("--streaming: the tags of all rows are known before training, which needs the whole data")
 
@@ -147,11 +148,6 @@ class TokenClassification(TrainingTask):
         for text, reference, prediction in zip(rows["tokens"], references, predictions):
             yield {"text": text, "reference": reference, "prediction": prediction}
 
-    @property
-    def baselines(self) -> tuple[Baseline, ...]:
-        words = "the most frequent tag of each word in the training data, of an unknown word that of all words"
-        return (Baseline("tag of the word", words, tag_of_the_word),)
-
 
 def tagged_pieces(batch: Mapping[str, Any], *, tokenizer: Any, names: Sequence[str], length: int) -> dict[str, Any]:
     """Return the rows of texts: a tag on the first piece of each word, -100 on others (Devlin et al. 2019).
@@ -202,3 +198,10 @@ def tag_of_the_word(data: BaselineData) -> Scorer:
         return tag_scores(predictions, [tags.split(" ") for tags in rows["tags"]])
 
     return score
+
+
+TAG_OF_THE_WORD = Baseline(
+    "tag of the word",
+    "the most frequent tag of each word in the training data, of an unknown word that of all words",
+    tag_of_the_word,
+)

@@ -31,7 +31,7 @@ from ..arguments import ModelArguments, TokenizerArguments
 from ..metrics.compute import translation_metrics
 from ..metrics.scores import sacrebleu_signatures
 from ..models import fit_decoding, set_generation
-from ..report.baselines import TARGET_UNIGRAM, Baseline, copied_source
+from ..report.baselines import TARGET_UNIGRAM, copied_source
 from ..report.card.facts import example_row
 from ..report.classes import labels_and_predictions
 from ..run_folder.run import Run
@@ -104,10 +104,11 @@ class Translation(TrainingTask):
     follow = "tokenizer, lengths, sizes, batch and optimizer"
     trainer_class = TranslationTrainer
 
-    @property
-    def lengths(self) -> LengthRule | None:
-        texts = {"max_source_length": "sources", "max_target_length": "targets"}
-        return None if self.data_args.is_embedded else LengthRule(texts, longest=256, readable=64)
+    def check(self) -> None:
+        self.baselines = copied_source(**self._bleu_options), TARGET_UNIGRAM
+        if not self.data_args.is_embedded:
+            texts = {"max_source_length": "sources", "max_target_length": "targets"}
+            self.lengths = LengthRule(texts, longest=256, readable=64)
 
     @property
     def _lengths(self) -> tuple[int, int]:
@@ -172,10 +173,6 @@ class Translation(TrainingTask):
         predictions = tokenizer.batch_decode(list(ids), skip_special_tokens=True)
         for source, reference, prediction in zip(rows["source"], rows["target"], predictions):
             yield {"source": source, "reference": reference, "prediction": prediction}
-
-    @property
-    def baselines(self) -> tuple[Baseline, ...]:
-        return copied_source(**self._bleu_options), TARGET_UNIGRAM
 
 
 class PairFacts(NamedTuple):
