@@ -167,17 +167,6 @@ def draw_all(
     return drawn, missing
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A drawing on the page."""
-
-    name: str
-    caption: str
-    remark: str
-    data: str
-    width: int
-
-
 def write_page(
     example: Example,
     drawn: Sequence[tuple[Figure, Sequence[Drawing]]],
@@ -205,8 +194,8 @@ def model_name(path: str) -> str:
     return Path(os.path.abspath(path)).name
 
 
-def written(drawing: Drawing, folder: Path) -> Picture:
+def written(drawing: Drawing, folder: Path) -> Drawing:
     """Write a drawing and its numbers, and return it for the page."""
     (png,) = save(drawing.figure, folder / drawing.name, drawing.header, drawing.rows, endings=(".png",))
-    width = round(96 * drawing.figure.get_figwidth())
-    return Picture(drawing.name, drawing.caption, drawing.remark, embedded(folder / png), width)
+    drawing.data = embedded(folder / png)
+    return drawing

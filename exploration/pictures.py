@@ -33,12 +33,18 @@ class Drawing:
     figure: Figure
     header: Sequence[str] = ()
     rows: Iterable[Sequence[Any]] = field(default_factory=list)
+    data: str = ""  # the picture as the address of an image, once it is written
 
     def __post_init__(self) -> None:
         """Round the numbers as they are written."""
         self.rows = [
             [f"{value:.4g}" if isinstance(value, float | np.floating) else value for value in row] for row in self.rows
         ]
+
+    @property
+    def width(self) -> int:
+        """The width on the page, in pixels."""
+        return round(96 * self.figure.get_figwidth())
 
     @property
     def remark(self) -> str:

@@ -153,11 +153,7 @@ DISTILBERT = Architecture(
         "base": Head("DistilBertModel"),
         "lm": Head(
             "DistilBertForMaskedLM",
-            {
-                "transform.dense": "vocab_transform",
-                "transform.norm": "vocab_layer_norm",
-                "lm_head": "vocab_projector",
-            },
+            {"transform.dense": "vocab_transform", "transform.norm": "vocab_layer_norm", "lm_head": "vocab_projector"},
         ),
         "sequence": Head(
             "DistilBertForSequenceClassification",

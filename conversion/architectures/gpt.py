@@ -18,11 +18,7 @@ BLOCK: Table = {
     "layers.{layer}.mlp.down_proj": ("h.{layer}.mlp.c_proj", Transposed()),
     "layers.{layer}.mlp_residual.norm": "h.{layer}.ln_2",
 }
-GPT2_STACK: Table = BLOCK | {
-    "embed_tokens": "wte",
-    "embeddings.positions.embed_positions": "wpe",
-    "norm": "ln_f",
-}
+GPT2_STACK: Table = BLOCK | {"embed_tokens": "wte", "embeddings.positions.embed_positions": "wpe", "norm": "ln_f"}
 FIELDS: tuple[Field, ...] = (
     TEXT,
     renamed(

@@ -28,11 +28,7 @@ GPT_NEOX = Architecture(
 )
 
 # ALiBi and a norm after the embeddings
-BLOOM_ENDS: Table = {
-    "embed_tokens": "word_embeddings",
-    "embeddings.norm": "word_embeddings_layernorm",
-    "norm": "ln_f",
-}
+BLOOM_ENDS: Table = {"embed_tokens": "word_embeddings", "embeddings.norm": "word_embeddings_layernorm", "norm": "ln_f"}
 BLOOM_NORMS: Table = {
     "layers.{layer}.self_attn_residual.norm": "h.{layer}.input_layernorm",
     "layers.{layer}.mlp_residual.norm": "h.{layer}.post_attention_layernorm",

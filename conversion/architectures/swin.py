@@ -90,10 +90,7 @@ SWIN = Architecture(
     parts=(Part(STACK),),
     heads={
         "base": Head(
-            "SwinModel",
-            ignored=IGNORED + STRIDE,
-            unconstrained=("use_mask_token",),
-            arguments=mask_argument,
+            "SwinModel", ignored=IGNORED + STRIDE, unconstrained=("use_mask_token",), arguments=mask_argument
         ),
         "image": Head("SwinForImageClassification", CLASSIFIER, ignored=IGNORED + STRIDE),
         "masked_image": Head(

@@ -127,13 +127,7 @@ T5 = Architecture(
 
 def t5_variant(name: str, native: str, ends: Table, **constants: object) -> Architecture:
     """Return an architecture with T5's stacks and other values of some fields."""
-    return replace(
-        T5,
-        name=name,
-        fields=(*FIELDS, constant(**constants)),
-        parts=stacks(ends),
-        heads=heads(native),
-    )
+    return replace(T5, name=name, fields=(*FIELDS, constant(**constants)), parts=stacks(ends), heads=heads(native))
 
 
 BIASES = "embeddings.positions.relative_attention_bias"

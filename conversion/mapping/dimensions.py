@@ -8,10 +8,7 @@ import torch
 
 # The columns of a table, given with the sines first and then the cosines, in the order of a layout; `tensor2tensor`
 # has other wavelengths
-COLUMNS = {
-    "halves": lambda columns: columns,
-    "interleaved": lambda columns: columns.view(2, -1).T.flatten(),
-}
+COLUMNS = {"halves": lambda columns: columns, "interleaved": lambda columns: columns.view(2, -1).T.flatten()}
 
 # The axes of a weight along the model's width, by the name of its module, or of a parameter without a module; a bias
 # has the first of its weight's axes

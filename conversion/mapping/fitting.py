@@ -23,11 +23,7 @@ from .fields import Values
 
 SWITCHES = ("mlp_bias", "norm_bias", "norm_weight", "lm_head_bias", "head_bias")
 # From what changes a model least to what changes it most
-ADJUSTABLE = (
-    (*SWITCHES, "attention_bias", "layer_scale_init_value"),
-    ("position_offset",),
-    ("sinusoidal_layout",),
-)
+ADJUSTABLE = ((*SWITCHES, "attention_bias", "layer_scale_init_value"), ("position_offset",), ("sinusoidal_layout",))
 ADJUSTABLE_FIELDS = tuple(name for names in ADJUSTABLE for name in names)
 # Whether tables of token vectors are one is read from the weights
 TIES = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
