@@ -95,7 +95,7 @@ def folds(source: Source, scope: dict[str, Any]) -> Iterator[Edit]:
     for node in ast.walk(source.tree):
         for block in (getattr(node, name, None) for name in ("body", "orelse")):
             for statement in block if isinstance(block, list) else ():
-                value = getattr(statement, "value", None)
+                value: Any = getattr(statement, "value", None)
                 if isinstance(statement, ast.If):
                     yield from folds_of_statement(source, statement, block, scope)
                 elif isinstance(statement, ast.Expr) and ast.unparse(getattr(value, "func", value)) in HOOKS:
@@ -115,7 +115,8 @@ def folds(source: Source, scope: dict[str, Any]) -> Iterator[Edit]:
                 rest = source.text.index(word, last) + len(word)
                 yield first, rest + len(source.text[rest:]) - len(source.text[rest:].lstrip()), ""
             elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):  # a table of classes
-                table, key = scope.get(node.value.id), value_of(node.slice, scope)
+                table: Any = scope.get(node.value.id)
+                key = value_of(node.slice, scope)
                 name = getattr(table.get(key), "__name__", "") if isinstance(table, dict) else ""
                 if scope.get(name) is not None and scope[name] is table[key]:
                     yield *source.span(node), name

@@ -176,7 +176,7 @@ class ModelCode:
         for member, start, end in zip(members, starts, [*starts[1:], len(source.lines)]):
             if not self._is_needed(member, cls):
                 yield source.offsets[start], source.offsets[end], ""
-            elif isinstance(member, ast.AnnAssign) and (default := self._default(member.target.id)):
+            elif isinstance(member, ast.AnnAssign) and (default := self._default(ast.unparse(member.target))):
                 yield *source.span(member.value), default
             elif isinstance(member, ast.Expr) and issubclass(cls, PreTrainedConfig):
                 # The rest is on the values of all models
@@ -186,7 +186,7 @@ class ModelCode:
     def _is_needed(self, member: Any, cls: type) -> bool:
         """Return whether the model needs a member of a class: a method, a field or a constant of a config."""
         if isinstance(member, ast.AnnAssign):
-            name, reads = member.target.id, getattr(self.config, "reads", None)
+            name, reads = ast.unparse(member.target), getattr(self.config, "reads", None)
             is_read = name not in self.fixed and (reads is None or reads(name))
             return is_read or name in self.words or not issubclass(cls, PreTrainedConfig)
         if isinstance(member, ast.FunctionDef):

@@ -76,9 +76,9 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         model = new_model(run, task, *tokenizers, labels=task.labels(data))
         task.fit_model(model, run)
         collator = task.collator(model, rows, tokenizers)
-        described: Any = rows, tokenizers, task.training_args, data.stats
-        packed = collator.computed if isinstance(collator, PackedBatches) else None
-        run.details["data"] = describe_data(*described, sample=stream is not None, packed=packed)
+        counted = collator.computed if isinstance(collator, PackedBatches) else None
+        options: dict[str, Any] = {"sample": stream is not None, "packed": counted}
+        run.details["data"] = describe_data(rows, tokenizers, task.training_args, data.stats, **options)
         train_rows: Any = rows["train"] if stream is None else stream
         if stream is not None:
             stream.first_rows = rows.pop("train")

@@ -21,12 +21,11 @@ BATCHES = 200  # number of batches from which the share of padding is estimated
 UNREACHABLE = "references that cannot be produced exactly"
 UNSEEN = "classes without rows"
 IDS_AT_ONCE = 1_000_000
-Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 
 def describe_data(
     rows: DatasetDict,
-    tokenizers: Pair | tuple[()],
+    tokenizers: tuple[PreTrainedTokenizerBase, ...],
     training_args: Any,
     data_stats: DataStats | None = None,
     *,
