@@ -26,7 +26,8 @@ def loss_without_logits(
     states: torch.Tensor,
     targets: torch.Tensor,
     label_smoothing: float,
-    num_items_in_batch: torch.Tensor | int | None,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    **_: Any,
 ) -> torch.Tensor | None:
     """Return the loss of a language model's states (..., D) with targets (...), `None` if its head is changed."""
     if not is_plain(model.lm_head, states) or not is_unchanged(model.lm_head):

@@ -32,6 +32,7 @@ from .definitions import (
     Edit,
     Import,
     Source,
+    bound_names,
     free_names,
     read_module,
     reading_order,
@@ -185,10 +186,10 @@ class ModelCode:
 
     def _is_needed(self, member: Any, cls: type) -> bool:
         """Return whether the model needs a member of a class: a method, a field or a constant of a config."""
-        if isinstance(member, ast.AnnAssign):
+        if isinstance(member, ast.AnnAssign) and issubclass(cls, PreTrainedConfig):
             name, reads = ast.unparse(member.target), getattr(self.config, "reads", None)
             is_read = name not in self.fixed and (reads is None or reads(name))
-            return is_read or name in self.words or not issubclass(cls, PreTrainedConfig)
+            return is_read or name in self.words
         if isinstance(member, ast.FunctionDef):
             name, found = member.name, {type(node) for node in ast.walk(member)}
             if name.startswith("validate_"):  # checks of what the config has not are folded
@@ -197,9 +198,10 @@ class ModelCode:
                 return False
             if name.startswith("__") or (issubclass(cls, PreTrainedModel) and not name.startswith("_")):
                 return True  # for users
-        elif isinstance(member, ast.Assign) and issubclass(cls, PreTrainedConfig):
-            name = ast.unparse(member.targets[0])
-            if not isinstance(member.value, ast.Constant):
+        elif isinstance(member, ast.Assign | ast.AnnAssign):
+            name, is_constant = bound_names(member)[0], isinstance(member.value, ast.Constant)
+            is_part = issubclass(cls, nn.Module) and not issubclass(cls, PreTrainedModel)
+            if not (is_constant if issubclass(cls, PreTrainedConfig) else is_part and member.value):
                 return True  # transformers may read it
         else:
             return True

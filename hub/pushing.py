@@ -13,11 +13,12 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from vanillaformer.console.reporting import report
 
+from . import file_names
 from .card_merging import card_to_push, read_card, write_card
 from .checks import check_folder, read_config, read_json, weight_files
 from .engines import EXPORTED_FILES
 from .errors import LOGIN, HubError, hub_errors
-from .file_names import CARD, DATA_PICTURES, EXPORT, INDEX, PUSHED, STALE, WEIGHTS, files_by_name, matching_files
+from .file_names import CARD, CONFIG, EXPORT, INDEX, PUSHED, STALE, WEIGHTS, files_by_name, matching_files
 from .remote_code import saved_code
 from .seq2seq_pipelines import __file__ as pipelines_file
 from .seq2seq_pipelines import custom_pipelines
@@ -63,7 +64,8 @@ def files_to_push(folder: Path) -> dict[str, Path]:
             more[PIPELINES] = Path(pipelines_file)
     card = folder / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    shown = [name for name in DATA_PICTURES if f"]({name})" in text]  # its owner, or the program, has decided so
+    # Its owner, or the program, has decided so
+    shown = [name for name in file_names.DATA_PICTURES if f"]({name})" in text]
     return dict(sorted((matching_files(folder, (*PUSHED, *shown)) | more).items()))
 
 

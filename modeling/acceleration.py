@@ -25,7 +25,7 @@ class Acceleration:
         """Return what a layer of cross-attention gives for states (B, T, D)."""
         return attention(hidden_states, **inputs)
 
-    def loss(self, model: Any, states: torch.Tensor, targets: torch.Tensor, *options: Any) -> torch.Tensor | None:
+    def loss(self, model: Any, states: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor | None:
         """Return a language model's loss for states (..., D) and targets (...), `None` to take it from the logits."""
         return None
 

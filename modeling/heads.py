@@ -93,10 +93,12 @@ class LMHeadMixin:
         if labeled_only and usual:
             hidden_states, targets = hidden_states[labeled], targets[labeled]
             pointers = tuple(pointer[labeled] for pointer in pointers)
-        if usual and not (return_logits or pointers):
-            options = label_smoothing, kwargs.get("num_items_in_batch")
-            if (loss := acceleration.loss(self, hidden_states, targets, *options)) is not None:
-                return loss, None
+        if (
+            usual
+            and not (return_logits or pointers)
+            and (loss := acceleration.loss(self, hidden_states, targets, label_smoothing, **kwargs)) is not None
+        ):
+            return loss, None
         logits = self.logits(hidden_states, *pointers)
         if usual and (labeled_only or label_smoothing):
             loss = smoothed_loss(logits.flatten(0, -2), targets.flatten(), label_smoothing, **kwargs)

@@ -84,10 +84,8 @@ QUERY_KEY_NORMS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-def build_query_key_norm(config: BlockConfig, heads: int) -> nn.Module | None:
-    """Return the norm on queries or keys of `heads` heads, `None` if the config has none."""
-    if config.qk_norm == "none":
-        return None
+def build_query_key_norm(config: BlockConfig, heads: int) -> nn.Module:
+    """Return the norm on queries or keys of `heads` heads."""
     if config.qk_norm == "each_head":
         return NormPerHead(config, heads)
     return build_norm(config, config.head_dim if config.qk_norm == "head" else heads * config.head_dim)
@@ -135,8 +133,8 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(source_width, key_width, bias=config.has_attention_bias("k_proj"))
         self.v_proj = nn.Linear(source_width, key_width, bias=config.has_attention_bias("v_proj"))
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.has_attention_bias("o_proj"))
-        self.q_norm = build_query_key_norm(config, heads)
-        self.k_norm = build_query_key_norm(config, key_heads)
+        self.q_norm = None if config.qk_norm == "none" else build_query_key_norm(config, heads)
+        self.k_norm = None if config.qk_norm == "none" else build_query_key_norm(config, key_heads)
 
     def query_key_value(
         self,

@@ -174,5 +174,6 @@ def build_residual(config: BlockConfig, cross_attention: bool = False, layer_idx
 
 def build_final_norm(config: BlockConfig) -> nn.Module:
     """Return the norm at the end of a stack, or the identity if the last block ends with one."""
-    needed = RESIDUALS[config.norm_placement].needs_final_norm if config.final_norm is None else config.final_norm
-    return build_norm(config) if needed else nn.Identity()
+    if config.final_norm or (config.final_norm is None and RESIDUALS[config.norm_placement].needs_final_norm):
+        return build_norm(config)
+    return nn.Identity()
