@@ -127,12 +127,11 @@ class BlockConfig(BlockRules, VanillaConfig):
         is_list = isinstance(pattern, list | tuple) and len(pattern) > 0
         if pattern is not None and not (is_list and all(isinstance(entry, str) for entry in pattern)):
             raise ValueError(f"{name} must be a list with at least one type of layer, got {pattern!r}")
-        if self.sliding_window is None:
-            if pattern is not None and any(entry != "full_attention" for entry in pattern):
-                raise ValueError(f"{name}={pattern!r} needs a sliding_window")
-            return
-        pattern = ["sliding_attention"] if pattern is None else list(pattern)
-        setattr(self, name, [pattern[layer % len(pattern)] for layer in range(layers)])
+        if self.sliding_window is not None:
+            pattern = ["sliding_attention"] if pattern is None else list(pattern)
+            setattr(self, name, [pattern[layer % len(pattern)] for layer in range(layers)])
+        elif pattern is not None and any(entry != "full_attention" for entry in pattern):
+            raise ValueError(f"{name}={pattern!r} needs a sliding_window")
 
     @property
     def has_position_table(self) -> bool:  # type: ignore[override]  # other models have none

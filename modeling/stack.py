@@ -320,9 +320,8 @@ class CrossDecoderStack(TokenStack):
         `encoder_position_ids` (B, S) tell the sources of a packed row apart.
         """
         if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(  # cross-attention has no sliding window
-                DynamicCache(config=self.config), DynamicCache()
-            )
+            # cross-attention has no sliding window
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache())
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids, past_length=past_length)
         if self.config.sliding_window is not None and encoder_hidden_states is not None:

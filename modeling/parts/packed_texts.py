@@ -103,7 +103,22 @@ def bidirectional_mask(
     """
     if texts is None:
         return masking_utils.create_bidirectional_mask(config, hidden_states, padding, source)
-    return _indexed_mask(config, hidden_states, padding, hidden_states if source is None else source, texts)
+    source = hidden_states if source is None else source
+    # These functions only index and compare. transformers' own `and_mask_function` may do anything, and is called by
+    # `vmap`: for rows of 128 tokens that takes longer than a small layer
+    return masking_utils.ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation](
+        batch_size=source.shape[0],
+        q_length=hidden_states.shape[1],
+        kv_length=source.shape[1],
+        mask_function=texts,
+        attention_mask=None if padding is None else padding.to(hidden_states.device, torch.bool),
+        allow_is_causal_skip=False,
+        allow_is_bidirectional_skip=False,
+        dtype=hidden_states.dtype,
+        config=config,
+        use_vmap=False,
+        device=hidden_states.device,
+    )
 
 
 def bidirectional_window_mask(
@@ -113,30 +128,7 @@ def bidirectional_window_mask(
     if texts is None:
         return masking_utils.create_bidirectional_sliding_window_mask(config, hidden_states, padding)
     both = masking_utils.and_masks(masking_utils.sliding_window_bidirectional_overlay(config.sliding_window), texts)
-    return _indexed_mask(config, hidden_states, padding, hidden_states, both)
-
-
-def _indexed_mask(
-    config: PreTrainedConfig, hidden_states: torch.Tensor, padding: Any, source: torch.Tensor, function: Callable
-) -> Any:
-    """Return what transformers makes of a mask function that only indexes and compares.
-
-    Its own `and_mask_function` may do anything, and is called by `vmap`: for rows of 128 tokens that takes longer than
-    a small layer.
-    """
-    return masking_utils.ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation](
-        batch_size=source.shape[0],
-        q_length=hidden_states.shape[1],
-        kv_length=source.shape[1],
-        mask_function=function,
-        attention_mask=None if padding is None else padding.to(hidden_states.device, torch.bool),
-        allow_is_causal_skip=False,
-        allow_is_bidirectional_skip=False,
-        dtype=hidden_states.dtype,
-        config=config,
-        use_vmap=False,
-        device=hidden_states.device,
-    )
+    return bidirectional_mask(config, hidden_states, padding, texts=both)
 
 
 def one_text_per_row(
