@@ -152,9 +152,8 @@ class Attention(nn.Module):
         # the cache of an encoder-decoder is a pair, any other is the self-attention cache itself
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         if cache is not None:
-            key, value = cache.update(
-                key, value, self.layer_idx, kwargs=inputs
-            )  # which a paged one reads its pages in
+            # a paged one reads its pages in the other inputs
+            key, value = cache.update(key, value, self.layer_idx, kwargs=inputs)
         return query, key, value
 
     def forward(
