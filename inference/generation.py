@@ -5,6 +5,7 @@ That is the engine that gives the same output as torch, exported to once for eac
 
 import copy
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from vanillaformer.tokenization.passages import PAIR
 from .arguments import GenerateArguments
 from .tasks import AUTO, LoadedModel, load, run
 from .text_files import hint, output_stream, read_texts
+from .whole_files import generate_file
 
 ENGINE = "ctranslate2"  # several times faster than torch, and exported to in a second
 CACHE = Path(HF_HOME) / "vanillaformer" / "exports"
@@ -37,14 +39,23 @@ def call_options(generate_args: GenerateArguments) -> dict[str, Any]:
 
 def generate_texts(generate_args: GenerateArguments) -> None:
     r"""Write the result for each text, several texts one line each (a line break within one as `\n`)."""
+
+    def open_model(texts: list[str]) -> tuple[LoadedModel, Callable[..., list[str]], dict[str, Any]]:
+        loaded, function, _ = load(generate_args)
+        options = call_options(generate_args)
+        if generate_args.engine == AUTO:
+            with torch.inference_mode():
+                loaded = fastest(loaded, function, texts, **options)
+        return loaded, function, options
+
+    output = Path(generate_args.output_file or os.devnull)
+    if generate_args.input_file and not generate_args.text and (output.is_file() or not output.exists()):
+        generate_file(generate_args, open_model)
+        return
     texts = read_texts(generate_args.text, generate_args.input_file)
     if generate_args.text_pair:
         texts = [PAIR.join(pair) for pair in zip(texts, generate_args.text_pair)]
-    loaded, function, _ = load(generate_args)
-    options = call_options(generate_args)
-    if generate_args.engine == AUTO:
-        with torch.inference_mode():
-            loaded = fastest(loaded, function, texts, **options)
+    loaded, function, options = open_model(texts)
     torch.manual_seed(generate_args.seed)
     results = run(loaded, function, texts, generate_args.batch_size, **options)
     with output_stream(generate_args.output_file) as stream:

@@ -278,11 +278,35 @@ def run(
     with torch.inference_mode(), progress(total, "lines", shown=len(texts) > batch_size) as advance:
         for start in range(0, len(texts), SORTED * batch_size):
             part = texts[start : start + SORTED * batch_size]
-            order = sorted((row for row, text in enumerate(part) if text.strip()), key=lambda row: len(part[row]))
-            results = [""] * len(part)
-            for first in range(0, len(order), batch_size):
-                rows = order[first : first + batch_size]
-                for row, result in zip(rows, function(loaded, [part[row] for row in rows], **options)):
-                    results[row] = result
-                advance(len(rows))
-            yield from results
+            yield from results_of_part(loaded, function, part, batch_size, advance, **options)
+
+
+def results_of_part(
+    loaded: LoadedModel,
+    function: Callable[..., list[str]],
+    texts: list[str],
+    batch_size: int,
+    advance: Callable[[int], object] = int,
+    *,
+    harmless: bool = False,
+    **options: Any,
+) -> list[str]:
+    """Return the results for texts, batched by their lengths; a `harmless` text that cannot be worked on has none."""
+    order = sorted((row for row, text in enumerate(texts) if text.strip()), key=lambda row: len(texts[row]))
+    results = [""] * len(texts)
+    for first in range(0, len(order), batch_size):
+        rows = order[first : first + batch_size]
+        try:
+            found = function(loaded, [texts[row] for row in rows], **options)
+        except ValueError as error:
+            if not harmless:
+                raise
+            if len(rows) > 1:  # which of them it was
+                found = results_of_part(loaded, function, [texts[r] for r in rows], 1, harmless=True, **options)
+            else:
+                loaded.report(f"no result for {texts[rows[0]][:60]!r}: {error}")
+                found = [""]
+        for row, result in zip(rows, found):
+            results[row] = result
+        advance(len(rows))
+    return results

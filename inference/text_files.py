@@ -23,12 +23,17 @@ def read_lines(stream: Iterable[bytes], source: str) -> Iterator[str]:
     names a line that is not UTF-8.
     """
     for number, line in enumerate(stream, start=1):
-        data = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-        try:
-            yield data.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            byte = error.object[error.start]
-            raise ValueError(f"{source}, line {number}: byte 0x{byte:02x} is not UTF-8") from error
+        yield read_line(line, number, source)
+
+
+def read_line(line: bytes, number: int, source: str) -> str:
+    """Return the text of a line, the `number`th."""
+    data = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+    try:
+        return data.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise ValueError(f"{source}, line {number}: byte 0x{byte:02x} is not UTF-8") from error
 
 
 def read_texts(texts: list[str], file: str | None) -> list[str]:
@@ -111,7 +116,7 @@ def check_output(path: str | None, source: str | None = None) -> None:
         raise ValueError(f"--output_file {path} is a directory")
     if not folder.is_dir():
         raise ValueError(f"--output_file {path}: {folder} is not a directory")
-    if not os.access(file if file.exists() else folder, os.W_OK):
+    if not all(os.access(place, os.W_OK) for place in (file, folder) if place.exists()):
         raise ValueError(f"--output_file {path} cannot be written: permission denied")
     if source is not None and file.exists() and file.samefile(source):
         raise ValueError(f"--output_file {path} is the --input_file")

@@ -2,6 +2,7 @@
 
 import io
 import re
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -18,7 +19,7 @@ from transformers import (
 from transformers.utils import logging
 
 from vanillaformer.console import reporting
-from vanillaformer.inference import generation, tasks
+from vanillaformer.inference import generation, tasks, whole_files
 from vanillaformer.scripts import generate
 
 LINES = ["May 6, 2031", "5:04 PM", "", "12,345.6"]
@@ -40,6 +41,61 @@ def test_translates_a_file_line_by_line(kind: str, trained, tmp_path: Path) -> N
         output = model.generate(**source([line], return_tensors="pt"), max_new_tokens=8, num_beams=2)
         expected.append(target.decode(output[0], skip_special_tokens=True).replace("\n", "\\n") if line else "")
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").split("\n") == [*expected, ""]
+
+
+def test_a_file_is_worked_on_in_parts_and_goes_on_after_each_stop(trained, tmp_path: Path, monkeypatch, capfd) -> None:
+    """With the tokens of one run, drawn ones too; a bad line harms no other, and what was there stays until then."""
+    monkeypatch.setattr(whole_files, "SORTED", 2)
+    continued, calls = tasks.FUNCTIONS["causal"], []
+    lines = [f"def f{number}(" for number in range(30)]
+    lines[3:5] = ["", "\udcff"]
+    text = "\n".join(lines).encode(errors="surrogateescape")
+    (tmp_path / "in.txt").write_bytes(text)
+    (tmp_path / "out.txt").write_text("an earlier result")
+    options = ["--do_sample", "--max_new_tokens", "4", "--batch_size", "3", "--seed", "5"]
+    command = ["--model", str(trained("causal")), "--input_file", str(tmp_path / "in.txt"), *options]
+
+    def working(loaded, texts, stop=None, **given):
+        calls.extend(texts)
+        if stop in texts:
+            raise RuntimeError("killed")
+        if any(text.startswith("def f8(") for text in texts):
+            raise ValueError("not this one")
+        return continued(loaded, texts, **given)
+
+    monkeypatch.setitem(tasks.FUNCTIONS, "causal", working)
+    generate.main([*command, "--output_file", str(tmp_path / "whole.txt")])
+    said = capfd.readouterr().err
+    assert "in.txt, line 5: byte 0xff is not UTF-8: no result\n" in said
+    assert "no result for 'def f8(': not this one\n" in said
+    whole = (tmp_path / "whole.txt").read_text().split("\n")
+    assert [whole[number] for number in (3, 4, 8, 30)] == [""] * 4
+    assert all(result.startswith(line) for line, result in zip(lines, whole) if result)
+    assert sum(map(bool, whole)) == 27
+    assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "out.txt", "whole.txt"}
+
+    command += ["--output_file", str(tmp_path / "out.txt")]
+    for stop, kept in (("def f14(", 12), ("def f26(", 24)):
+        monkeypatch.setitem(tasks.FUNCTIONS, "causal", partial(working, stop=stop))
+        with pytest.raises(RuntimeError, match="killed"):
+            generate.main(command)
+        assert (tmp_path / "out.txt").read_text() == "an earlier result"
+        with (tmp_path / "out.txt.part").open("a") as stream:
+            stream.write("a line of a part that was not wh")
+        monkeypatch.setitem(tasks.FUNCTIONS, "causal", working)
+        calls.clear()
+        capfd.readouterr()
+        if kept == 24:
+            generate.main(command)
+            assert f"{kept} of 30 lines are there already." in capfd.readouterr().err
+            assert set(calls) == {*lines[24:]}
+    assert (tmp_path / "out.txt").read_text().split("\n") == whole
+    monkeypatch.setitem(tasks.FUNCTIONS, "causal", partial(working, stop="def f14("))
+    with pytest.raises(RuntimeError, match="killed"):
+        generate.main(command)
+    monkeypatch.setitem(tasks.FUNCTIONS, "causal", working)
+    generate.main([*command, "--seed", "6"])  # another job: from the beginning
+    assert (tmp_path / "out.txt").read_text().split("\n")[1] != whole[1]
 
 
 def test_a_file_shows_its_progress_off_a_terminal(trained, tmp_path: Path, monkeypatch, capfd) -> None:
