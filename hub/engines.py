@@ -58,7 +58,7 @@ ENGINES = {
             name="onnx",
             runtime="onnxruntime",
             models="all three model types of texts with a head, and image classifiers",
-            files=("encoder.onnx", "prefill.onnx", "decode.onnx", "model.onnx", "weights.bin"),
+            files=("onnx/*.onnx", "onnx/*.onnx_data"),
             writer=Extra("onnx", ("onnxruntime", "onnx", "onnxscript")),
             runner=Extra("onnx", ("onnxruntime",)),
         ),

@@ -1,4 +1,7 @@
-"""Our exports on ONNX Runtime: the graphs do the computing, transformers' own `generate` the searching."""
+"""Our exports on ONNX Runtime: the graphs do the computing, transformers' own `generate` the searching.
+
+A folder `onnx` has the graphs in Hugging Face's layout, which transformers.js and other tools read too.
+"""
 
 from itertools import takewhile
 from pathlib import Path
@@ -7,15 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationConfig, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from vanillaformer.configuration.image_encoder import image_sides
 
-from ..engine import Engine, Rows, Search, check_rows, exported_model, padded
+from ..engine import Engine, Rows, Search, check_rows, exported_model, padded, read_record
 
-GRAPHS = ("encoder", "prefill", "decode", "model")
+FOLDER = "onnx"
+SUFFIXES = {"float32": "", "float16": "_fp16", "int8": "_quantized"}
+"""The end of a graph's name, by the data type of its weights."""
+ENCODER, DECODER, MODEL = "encoder_model", "decoder_model_merged", "model"
+NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 
 
 class OnnxEngine(Engine):
@@ -29,18 +36,29 @@ class OnnxEngine(Engine):
         if provider not in (available := onnxruntime.get_available_providers()):
             raise ValueError(f"device={device!r}: this ONNX Runtime has {', '.join(available)}")
         providers = list(dict.fromkeys([provider, "CPUExecutionProvider"]))
+        names = [ENCODER, DECODER] if self.kind == "encoder_decoder" else [MODEL]
+        suffix = SUFFIXES.get(read_record(folder)["quantization"])
+        files = {name: folder / FOLDER / f"{name}{suffix}.onnx" for name in names}
+        if missing := [path for path in files.values() if not path.is_file()]:
+            raise ValueError(f"{missing[0]} is missing: if an earlier version wrote {folder}, export the model again")
         self.sessions = {
-            name: onnxruntime.InferenceSession(str(folder / f"{name}.onnx"), options, providers=providers)
-            for name in GRAPHS
-            if (folder / f"{name}.onnx").is_file()
+            name: onnxruntime.InferenceSession(str(path), options, providers=providers) for name, path in files.items()
         }
-        self.generates = "decode" in self.sessions
+        self.steps = names[-1]  # the graph that computes the next tokens
+        inputs = [value.name for value in self.sessions[self.steps].get_inputs()]
+        self.cached = [name for name in inputs if name.startswith("past_key_values")]
+        self.generates = bool(self.cached)
 
     def run(self, graph: str, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the outputs of a graph by name."""
-        session = self.sessions[graph]
-        names = {value.name for value in session.get_inputs()}  # a graph has no inputs that it does not read
-        outputs = session.run(None, {name: value.numpy() for name, value in inputs.items() if name in names})
+        """Return the outputs of a graph by name; of a cache, what is not among the inputs is empty."""
+        session, feeds = self.sessions[graph], {}
+        for value in session.get_inputs():  # a graph has no inputs that it does not read
+            if value.name in inputs:
+                array = inputs[value.name].contiguous().numpy()
+            else:
+                array = np.zeros((len(inputs["input_ids"]), value.shape[1], 0, value.shape[3]))
+            feeds[value.name] = array.astype(NUMPY[value.type], copy=False)
+        outputs = session.run(None, feeds)
         return {value.name: torch.from_numpy(array) for value, array in zip(session.get_outputs(), outputs)}
 
     def generate_rows(self, prompts: Rows, search: Search) -> list[list[int]]:
@@ -77,7 +95,7 @@ class OnnxEngine(Engine):
         self.check_length(max(longest, new_tokens) if self.kind == "encoder_decoder" else longest + new_tokens)
 
     def score(self, prompts: Rows, continuations: Rows) -> list[list[float]]:
-        """Return log-probabilities by the prefill graph."""
+        """Return log-probabilities, all in one step."""
         if not self.generates:
             return super().score(prompts, continuations)
         check_rows(prompts)
@@ -85,15 +103,15 @@ class OnnxEngine(Engine):
         if self.kind == "encoder_decoder":
             start = self.start_token()
             source, source_mask = padded(prompts, 0)
-            states = self.run("encoder", input_ids=source, attention_mask=source_mask)["last_hidden_state"]
+            states = self.run(ENCODER, input_ids=source, attention_mask=source_mask)["last_hidden_state"]
             before = [1] * len(prompts)
             inputs = {"encoder_hidden_states": states, "encoder_attention_mask": source_mask}
             ids, _ = padded([[start, *row] for row in continuations], 0)
         else:
             before = [len(row) for row in prompts]
             ids, mask = padded([[*row, *more] for row, more in zip(prompts, continuations)], 0)
-            inputs = {"attention_mask": mask, "position_ids": torch.arange(ids.shape[1]).expand_as(ids).contiguous()}
-        logits = self.run("prefill", input_ids=ids, **inputs)["logits"].log_softmax(-1)
+            inputs = {"attention_mask": mask, "position_ids": torch.arange(ids.shape[1]).expand_as(ids)}
+        logits = self.run(self.steps, input_ids=ids, **inputs)["logits"].float().log_softmax(-1)
         return [
             [logits[row, first - 1 + index, token].item() for index, token in enumerate(more)]
             for row, (first, more) in enumerate(zip(before, continuations))
@@ -104,8 +122,8 @@ class OnnxEngine(Engine):
         filler = self.config.pad_token_id
         ids, mask = padded(rows, 0 if filler is None else filler)
         segments = torch.zeros_like(ids) if token_type_ids is None else padded(token_type_ids, 0)[0]
-        outputs = self.run("model", input_ids=ids, attention_mask=mask, token_type_ids=segments)
-        return next(outputs[name] for name in ("prediction_logits", "logits") if name in outputs).numpy()
+        outputs = self.run(MODEL, input_ids=ids, attention_mask=mask, token_type_ids=segments)
+        return next(outputs[name] for name in ("prediction_logits", "logits") if name in outputs).float().numpy()
 
     def classify_images(self, pixel_values: torch.Tensor) -> np.ndarray:
         if self.kind != "image_encoder":
@@ -113,7 +131,7 @@ class OnnxEngine(Engine):
         image = (self.config.num_channels, *image_sides(self.config.image_size))
         if pixel_values.shape[1:] != image:
             raise ValueError(f"pixel_values have the shape {tuple(pixel_values.shape)}: it must be batch and {image}")
-        return self.run("model", pixel_values=pixel_values.float())["logits"].numpy()
+        return self.run(MODEL, pixel_values=pixel_values)["logits"].float().numpy()
 
 
 class GraphModel(PreTrainedModel, GenerationMixin):
@@ -130,7 +148,7 @@ class GraphModel(PreTrainedModel, GenerationMixin):
         return self.encoder
 
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> bool:
-        """Prepare no cache: the prefill graph returns one."""
+        """Prepare no cache: the first step returns one."""
         return False
 
     def forward(
@@ -138,7 +156,7 @@ class GraphModel(PreTrainedModel, GenerationMixin):
         input_ids: Any = None,
         attention_mask: Any = None,
         position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        past_key_values: DynamicCache | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: Any = None,
         **kwargs: Any,
@@ -157,11 +175,15 @@ class GraphModel(PreTrainedModel, GenerationMixin):
             if position_ids is None:
                 position_ids = (attention_mask.cumsum(-1) - 1)[:, -input_ids.shape[1] :]
             inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
-        past = {} if past_key_values is None else named_tensors(past_key_values)
-        graph = "prefill" if past_key_values is None else "decode"
-        outputs = self.engine.run(graph, **{name: value.contiguous() for name, value in (inputs | past).items()})
-        cache: Any = cache_of(outputs)  # annotated for encoder-decoders; `generate` takes it from decoders too
-        return Seq2SeqLMOutput(logits=outputs.pop("logits"), past_key_values=cache)
+        if past_key_values is not None:
+            tensors = (tensor for layer in past_key_values.layers for tensor in (layer.keys, layer.values))
+            inputs |= dict(zip(self.engine.cached, tensors))
+        outputs = self.engine.run(self.engine.steps, **inputs)
+        cache: Any = DynamicCache()  # a layer for each pair of keys and values, those of cross-attention last
+        present = [outputs[name.replace("past_key_values", "present")] for name in self.engine.cached]
+        for number, pair in enumerate(zip(present[::2], present[1::2])):
+            cache.update(*pair, number)
+        return Seq2SeqLMOutput(logits=outputs["logits"].float(), past_key_values=cache)
 
 
 class GraphEncoder(nn.Module):
@@ -174,33 +196,5 @@ class GraphEncoder(nn.Module):
         self.engine = engine
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> BaseModelOutput:
-        states = self.engine.run("encoder", input_ids=input_ids, attention_mask=attention_mask)["last_hidden_state"]
+        states = self.engine.run(ENCODER, input_ids=input_ids, attention_mask=attention_mask)["last_hidden_state"]
         return BaseModelOutput(last_hidden_state=states)
-
-
-def named_tensors(cache: Cache) -> dict[str, torch.Tensor]:
-    """Return a cache's tensors by the graphs' names of them."""
-    parts: dict[str, Any] = {"": cache}
-    if isinstance(cache, EncoderDecoderCache):
-        parts = {".decoder": cache.self_attention_cache, ".encoder": cache.cross_attention_cache}
-    return {
-        f"past_key_values.{number}{stack}.{name}": tensor
-        for stack, part in parts.items()
-        for number, layer in enumerate(part.layers)
-        for name, tensor in (("key", layer.keys), ("value", layer.values))
-    }
-
-
-def cache_of(outputs: dict[str, torch.Tensor]) -> Cache:
-    """Return a cache of the tensors among a graph's outputs."""
-
-    def part(stack: str) -> DynamicCache:
-        cache, layer = DynamicCache(), 0
-        while f"present.{layer}{stack}.key" in outputs:
-            cache.update(outputs[f"present.{layer}{stack}.key"], outputs[f"present.{layer}{stack}.value"], layer)
-            layer += 1
-        return cache
-
-    if "present.0.encoder.key" in outputs:
-        return EncoderDecoderCache(part(".decoder"), part(".encoder"))
-    return part("")

@@ -1,13 +1,18 @@
-"""ONNX: models of texts and image classifiers as graphs, for ONNX Runtime and all that read the format."""
+"""ONNX: models of texts and image classifiers as graphs, in the layout that Hugging Face's libraries read."""
 
 import json
 from typing import Any
+
+import torch
 
 import vanillaformer.modeling as modeling
 from vanillaformer.configuration import VanillaImageEncoderConfig
 from vanillaformer.hub.engines import ENGINES
 from vanillaformer.hub.file_names import CONFIG
 
+from ...architectures import ARCHITECTURES
+from ...convert import head_of_ours, native_architectures
+from ...mapping.fitting import fit
 from ..exporter import (
     CLASSIFIERS,
     GENERATORS,
@@ -19,9 +24,11 @@ from ..exporter import (
     scales_by_length,
     violations,
 )
-from .engine import OnnxEngine
+from .engine import FOLDER, SUFFIXES, OnnxEngine
 from .graphs import save, trace
 
+JAVASCRIPT = {"float32": "fp32", "float16": "fp16", "int8": "q8"}
+"""What transformers.js calls the data types, by which it chooses files."""
 SHORTEST = 8  # position table that leaves room for the tokens of a trace
 
 RULES = (
@@ -44,37 +51,51 @@ OF_CLASSIFYING_DECODERS = Rule(
 
 
 class OnnxExporter(Exporter):
-    """Traces a model by `transformers.exporters`: `prefill` and `decode`, with `encoder`, or one graph `model`."""
+    """Traces a model by `transformers.exporters`; its config is that of the native model that computes the same."""
 
     info = ENGINES["onnx"]
     engine_class = OnnxEngine
     models = GENERATORS + CLASSIFIERS + IMAGE_CLASSIFIERS
     rules = RULES
-    quantizations = ("float32", "int8")
+    quantizations = tuple(SUFFIXES)
 
     def obstacles(self, model_class: type, config: Any) -> list[str]:
         more = (OF_CLASSIFYING_DECODERS,) if model_class is modeling.VanillaDecoderForSequenceClassification else ()
         return super().obstacles(model_class, config) + violations(more, config)
 
     def write(self, job: ExportJob) -> None:
-        save(trace(job.model, quantizer_of(job.quantization)), job.folder)
-        fields = job.model.config.to_dict() | {"architectures": [type(job.model).__name__]}
-        fields.pop("auto_map", None)  # code that is not in the folder
-        # for other tools; ours read the record
+        quantizer = quantizer_of_8_bits() if job.quantization == "int8" else None
+        graphs = trace(job.model, torch.float16 if job.quantization == "float16" else torch.float32, quantizer)
+        settings: dict[str, Any] = {"dtype": JAVASCRIPT[job.quantization]}
+        if large := save(graphs, job.folder / FOLDER, SUFFIXES[job.quantization]):
+            settings["use_external_data_format"] = dict.fromkeys(large, 1)
+        fields = config_fields(job.model) | {"transformers.js_config": settings}
         (job.folder / CONFIG).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 
 EXPORTER = OnnxExporter()
 
 
-def quantizer_of(quantization: str) -> Any:
-    """Return a quantizer of weights to 8 bits, and of activations at run time; `None` for `float32`.
+def config_fields(model: Any) -> dict[str, Any]:
+    """Return the `config.json` for other tools: that of the native model, or ours where none computes the same."""
+    config, name = model.config, type(model).__name__
+    if form := getattr(model, "native_form", None):  # it was native
+        config, name = form.config, ARCHITECTURES[form.architecture].heads[form.head].native_class
+    elif found := native_architectures(config, head := head_of_ours(model)):
+        architecture = ARCHITECTURES[found[0]]
+        config = architecture.to_native_config(fit(architecture, config, head).config, head)
+        name = architecture.heads[head].native_class
+    fields = config.to_dict() | {"architectures": [name]}
+    fields.pop("auto_map", None)  # code that is not in the folder
+    return fields
+
+
+def quantizer_of_8_bits() -> Any:
+    """Return a quantizer of weights to 8 bits, and of activations at run time.
 
     Both are unsigned, which the engine multiplies alike on every CPU: with signed weights, its kernels for CPUs
     without VNNI add two products in 16 bits, which overflow.
     """
-    if quantization == "float32":
-        return None
     from onnxruntime.quantization import QuantType
     from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
 

@@ -18,9 +18,12 @@ from modeling.toys import name_of, pixels, relative_error, toy, toy_config
 from transformers import AutoConfig
 
 import vanillaformer.modeling as modeling
+from conversion.natives import GPT, Case, native_model
 from vanillaformer.configuration.options import Pooling
+from vanillaformer.conversion import from_native
 from vanillaformer.conversion.exports import EXPORTERS, export, load_engine, read_record
-from vanillaformer.conversion.exports.onnx.exporter import OF_CLASSIFYING_DECODERS, RULES
+from vanillaformer.conversion.exports.onnx import graphs
+from vanillaformer.conversion.exports.onnx.exporter import OF_CLASSIFYING_DECODERS, RULES, config_fields
 
 onnx = pytest.importorskip("onnx", reason="pip install 'vanillaformer[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'vanillaformer[onnx]'")
@@ -151,49 +154,80 @@ def test_what_cannot_be_asked_is_refused(generating):
         load_engine(folder, "npu")
 
 
-def test_graphs_have_usual_names(generating):
-    model, folder, _ = generating
-    inputs, outputs = (
-        {value.name for value in getattr(onnx.load(folder / "decode.onnx", load_external_data=False).graph, side)}
-        for side in ("input", "output")
-    )
-    stacks = [".decoder", ".encoder"] if model.config.is_encoder_decoder else [""]
-    cached = {f"{layer}{stack}.{part}" for layer in range(2) for stack in stacks for part in ("key", "value")}
-    assert inputs >= {f"past_key_values.{name}" for name in cached} | {"input_ids"}
-    assert outputs == {f"present.{name}" for name in cached} | {"logits"}
-
-
-def test_axes_have_names_and_other_tools_find_the_config(generating):
-    """The same name for the same size, wherever it is."""
+def test_names_and_axes_are_those_that_other_tools_know(generating):
+    """transformers.js makes the first, empty cache of what `batch_size` and numbers say; any other axis has 0."""
     model, folder, _ = generating
     pair = model.config.is_encoder_decoder
-    read, cache, mask = ("encoder_sequence_length", ".decoder", "encoder_attention_mask") if pair else (
-        "past_sequence_length + sequence_length", "", "attention_mask",
-    )  # fmt: skip
-    graph = onnx.load(folder / "decode.onnx", load_external_data=False).graph
-    axes = {
-        value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
-        for value in (*graph.input, *graph.output)
-    }
-    assert axes["input_ids"] == ["batch_size", "sequence_length"]
-    assert axes[mask] == ["batch_size", read]
-    assert axes[f"past_key_values.1{cache}.key"][::2] == ["batch_size", "past_sequence_length"]
-    assert axes["logits"][:2] == ["batch_size", "sequence_length"]
-    assert set(axes[f"present.0{cache}.value"][2].split(" + ")) == {"past_sequence_length", "sequence_length"}
+    graph = onnx.load(folder / "onnx" / ("decoder_model_merged.onnx" if pair else "model.onnx")).graph
+    sides = (
+        {value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim] for value in side}
+        for side in (graph.input, graph.output)
+    )
+    row, cached = ["batch_size", "sequence_length"], {"past_sequence_length", "sequence_length"}
+    inputs, outputs = sides
+    width, heads = model.config.head_dim, model.config.num_key_value_heads
+    stacks = {".decoder": "past_sequence_length", ".encoder": "past_encoder_sequence_length"} if pair else {
+        "": "past_sequence_length"
+    }  # fmt: skip
+    expected = {
+        f"past_key_values.{layer}{stack}.{part}": ["batch_size", heads, length, width]
+        for layer in range(2) for part in ("key", "value") for stack, length in stacks.items()
+    }  # fmt: skip
+    names = {name.replace("past_key_values", "present") for name in expected}
     if pair:
-        assert axes["present.1.encoder.key"][2] == axes["encoder_hidden_states"][1] == read
+        source = ["batch_size", "encoder_sequence_length"]
+        expected |= {"encoder_hidden_states": [*source, 20], "encoder_attention_mask": source}
+    else:
+        expected |= {"attention_mask": ["batch_size", "past_sequence_length + sequence_length"], "position_ids": row}
+    assert inputs == expected | {"input_ids": row}
+    assert outputs.keys() == names | {"logits"}
+    assert outputs["logits"] == [*row, model.lm_head.out_features]
+    for name in names:
+        length = outputs[name][2]
+        assert length == "encoder_sequence_length" if ".encoder." in name else set(length.split(" + ")) == cached
+
+
+def test_the_config_is_that_of_the_native_model_or_ours(generating):
+    model, folder, _ = generating
     assert "auto_map" not in json.loads((folder / "config.json").read_text())
     config = AutoConfig.from_pretrained(folder)
     assert config.architectures == [type(model).__name__]
     assert config.hidden_size == model.config.hidden_size
+    native = native_model(Case("gpt2", GPT))
+    fields = config_fields(from_native(native))
+    assert (fields["model_type"], fields["architectures"]) == ("gpt2", ["GPT2LMHeadModel"])
+    assert fields["n_layer"] == native.config.n_layer
 
 
-def test_weights_are_stored_once(generating):
+def test_weights_are_stored_once_in_each_graph(generating):
     model, folder, _ = generating
-    stored = sum(path.stat().st_size for path in folder.glob("weights*"))
+    files = list((folder / "onnx").iterdir())
+    stored = sum(len(tensor.raw_data) for path in files for tensor in onnx.load(path).graph.initializer)
     size = 4 * sum(parameter.numel() for parameter in model.parameters())
-    assert stored < 1.2 * size
-    assert {path.name for path in folder.iterdir()} >= {"decode.onnx", "prefill.onnx", "generation_config.json"}
+    assert size <= stored < 1.2 * size
+    assert not any(str(Path.cwd()).encode() in path.read_bytes() for path in files)
+
+
+def test_large_weights_are_beside_their_graph_and_an_older_layout_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(graphs, "LARGEST", 10_000)
+    model = moderate(toy("decoder"))
+    export(model, tmp_path / "out", "onnx")
+    assert {path.name for path in (tmp_path / "out" / "onnx").iterdir()} == {"model.onnx", "model.onnx_data"}
+    settings = json.loads((tmp_path / "out" / "config.json").read_text())["transformers.js_config"]
+    assert settings == {"dtype": "fp32", "use_external_data_format": {"model.onnx": 1}}
+    assert load_engine(tmp_path / "out").generate(PROMPTS, max_new_tokens=NEW)[1] == ours(model, PROMPTS[1])
+    (tmp_path / "out" / "onnx").rename(tmp_path / "out" / "other")
+    with pytest.raises(ValueError, match=r"onnx/model.onnx is missing: if an earlier .* export the model again"):
+        load_engine(tmp_path / "out")
+
+
+def test_half_precision(tmp_path):
+    model = moderate(toy("decoder"))
+    report = export(model, tmp_path / "out", "onnx", quantization="float16")
+    assert 1e-6 < float(report.split("log-probabilities ")[1].split()[0]) < 1e-2
+    assert [path.name for path in (tmp_path / "out" / "onnx").iterdir()] == ["model_fp16.onnx"]
+    found = load_engine(tmp_path / "out").generate(PROMPTS, max_new_tokens=NEW, num_beams=2)
+    assert found == [ours(model, prompt, num_beams=2) for prompt in PROMPTS]
 
 
 # ------------------------------------------------------------------------------------------ classification
@@ -215,11 +249,11 @@ def test_weights_of_8_bits_take_less_room_and_answer_alike(tmp_path):
     model = toy("encoder", modeling.VanillaEncoderForTokenClassification, hidden_size=64, intermediate_size=96)
     report = export(model, tmp_path / "out", "onnx", quantization="int8")
     assert 1e-4 < float(report.split("relative error of ")[1]) < 0.3
-    graph = onnx.load(tmp_path / "out" / "model.onnx").graph
+    graph = onnx.load(tmp_path / "out" / "onnx" / "model_quantized.onnx").graph
     kinds = {tensor.data_type for tensor in graph.initializer if len(tensor.dims) == 2 and max(tensor.dims) > 37}
     assert onnx.TensorProto.UINT8 in kinds
     assert read_record(tmp_path / "out")["quantization"] == "int8"
-    with pytest.raises(ValueError, match="quantization='int4': onnx has 'float32', 'int8'"):
+    with pytest.raises(ValueError, match="quantization='int4': onnx has 'float32', 'float16', 'int8'"):
         export(model, tmp_path / "other", "onnx", quantization="int4")
 
 
