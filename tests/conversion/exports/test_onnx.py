@@ -6,6 +6,7 @@ Tracing a graph takes seconds: a few telling configs here, all values of all axe
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import get_args
@@ -334,7 +335,7 @@ PACKED = [(kind, json.dumps(row)) for kind in KINDS for row in packed(kind, has_
 @pytest.mark.parametrize(("kind", "row"), PACKED, ids=[name_of(json.loads(row)) for _, row in PACKED])
 def test_every_value_of_every_axis(kind, row, tmp_path: Path):
     report = export(toy(kind, **json.loads(row)), tmp_path / "out", "onnx")
-    assert "48 of 48 greedy tokens equal" in report or "logits of 4 rows equal" in report
+    assert re.match(r"(\d+) of \1 greedy tokens equal|logits of 4 rows equal", report)
 
 
 POOLED = [

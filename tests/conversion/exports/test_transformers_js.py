@@ -41,7 +41,7 @@ ARCHITECTURES_OF = {
     ],
     "MaskedLM": ["bert", "distilbert", "modernbert", "roberta", "xlm-roberta", "camembert", "electra"],
     "SequenceClassification": ["bert", "distilbert", "modernbert", "roberta"],
-    "TokenClassification": ["bert", "distilbert", "modernbert", "roberta"],
+    "TokenClassification": ["bert", "distilbert", "roberta"],
     "ImageClassification": ["vit", "swin", "deit", "vit_msn", "dinov2", "dinov2_with_registers", "beit"],
 }
 FEW = {"Seq2SeqLM": 4, "CausalLM": 7, "MaskedLM": 2, "ImageClassification": 1}
@@ -109,4 +109,7 @@ def test_the_same_tokens_or_logits(task, name, tmp_path):
         begin = len(expected[0]) - LENGTHS["max_new_tokens"]
         assert [until_end(row, begin) for row in found["tokens"]] == [until_end(row, begin) for row in expected]
     else:
-        assert relative_error(torch.tensor(found["logits"]), expected) < 1e-4
+        both = torch.tensor(found["logits"]), expected
+        if expected.ndim == 3:  # what stands on padding is no answer
+            both = tuple(logits[inputs["attention_mask"].bool()] for logits in both)
+        assert relative_error(*both) < 1e-4
