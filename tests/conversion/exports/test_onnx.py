@@ -342,7 +342,7 @@ POOLED = [
     (cls, pooling)
     for cls in EXPORTER.models
     for pooling in get_args(Pooling)[: None if cls is modeling.VanillaEncoderForSequenceClassification else 1]
-    if cls not in KIND_CLASS.values()
+    if cls not in KIND_CLASS.values() and "Image" not in cls.__name__
 ]
 
 
