@@ -51,18 +51,18 @@ def graph_parts(model: Any) -> dict[str, tuple[nn.Module, dict[str, Any]]]:
             text["token_type_ids"] = torch.zeros_like(ids)
         return {MODEL: (model, text)}
     cache: Any = DynamicCache()
-    step = {"input_ids": ids[:, :STEP], "past_key_values": cache}
+    step = {"input_ids": ids[:, :STEP]}
     if not model.config.is_encoder_decoder:
         model(ids, past_key_values=cache, use_cache=True)
         mask = torch.ones(BATCH, LENGTH + STEP, dtype=torch.long)
-        step |= {"attention_mask": mask, "position_ids": mask.cumsum(-1)[:, LENGTH:] - 1, "use_cache": True}
-        return {MODEL: (model, step)}
+        step |= {"attention_mask": mask, "position_ids": mask.cumsum(-1)[:, LENGTH:] - 1}
+        return {MODEL: (model, step | {"past_key_values": cache, "use_cache": True})}
     encoder, decoder = model.get_encoder(), SourceDecoder(model)
-    step["past_key_values"] = EncoderDecoderCache(cache, DynamicCache())
+    cache = EncoderDecoderCache(cache, DynamicCache())
     source = {"encoder_hidden_states": encoder(**text).last_hidden_state, "encoder_attention_mask": ids}
-    decoder(ids, **source, past_key_values=step["past_key_values"])
+    decoder(ids, **source, past_key_values=cache)
     longer = {name: torch.cat([tensor, tensor], dim=1) for name, tensor in source.items()}  # than what is cached
-    return {ENCODER: (encoder, text), DECODER: (decoder, step | longer)}
+    return {ENCODER: (encoder, text), DECODER: (decoder, step | longer | {"past_key_values": cache})}
 
 
 class SourceDecoder(nn.Module):
@@ -93,7 +93,7 @@ class SourceDecoder(nn.Module):
             past_key_values=past_key_values,
             use_cache=True,
         )
-        return {"logits": outputs.logits, "past_key_values": outputs.past_key_values}
+        return {"logits": outputs.logits, "past_key_values": past_key_values}
 
 
 def trace_graph(model: Any, inputs: dict[str, Any], quantizer: Any = None) -> Any:
