@@ -104,13 +104,7 @@ class Work:
                 raise ValueError(f"variant {name}: {outcomes[job.name].message} ({self.folder}/logs/{job.name}.log)")
         self._check_rows(list(jobs.values()))
         records = {name: read_record(job.folder) for name, job in jobs.items()}
-        if counted:
-            self._check_budget(records)
-        return added if self.plan.equal is None else self._widths(records[self.plan.baseline])
-
-    def _check_budget(self, records: Mapping[str, Any]) -> None:
-        """Raise ValueError if the budget has too few of a variant's steps to be kept."""
-        for name, record in records.items():
+        for name, record in records.items() if counted else ():
             consumed = record["details"]["consumed"]
             step = consumed[self.plan.budget] / consumed["steps"]
             if self.plan.amount < LEAST_STEPS * step:
@@ -118,6 +112,7 @@ class Work:
                     f"budget: {self.plan.budget}: {self.plan.amount:,.6g}; variant {name} takes {step:,.6g} in a "
                     f"step; with fewer than {LEAST_STEPS} steps, {LEAST_STEPS * step:,.6g}, runs cannot be made equal"
                 )
+        return added if self.plan.equal is None else self._widths(records[self.plan.baseline])
 
     def _widths(self, record: Mapping[str, Any]) -> dict[str, Options]:
         """Return the overrides that make each variant as large as the baseline, of which there is a record."""

@@ -164,7 +164,15 @@ def check_weights(folder: Path, config: PreTrainedConfig, stored: Stored) -> Non
     for name, dtype in stored.dtypes.items():  # rounded to integers or 8 bits, which loading would take
         if dtype not in FLOATS and real & {name, prefix + name, name.removeprefix(prefix)}:
             raise ValueError(f"has {name} of data type {dtype} in its weights, must be one of {', '.join(FLOATS)}")
-    check_finite(folder)
+    for path in weight_files(folder):  # all are read, one tensor at a time
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118
+                if file.get_slice(name).get_dtype() not in FLOATS:
+                    continue
+                tensor = file.get_tensor(name)
+                # Both bounds are NaN if any number is: one pass, and no memory as isfinite() of all takes
+                if tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
+                    raise ValueError(f"has {name} with NaN or infinity in {path.name}")
 
 
 def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
@@ -197,19 +205,6 @@ def _on_meta(model_class: type[PreTrainedModel], config: PreTrainedConfig, store
         raise ValueError(
             f"has a config.json that does not describe a {model_class.__name__}: {one_line(error)}"
         ) from error
-
-
-def check_finite(folder: Path) -> None:
-    """Raise ValueError for weights that hold NaN or infinity. All are read, one tensor at a time."""
-    for path in weight_files(folder):
-        with _opened(path) as file:
-            for name in file.keys():  # noqa: SIM118
-                if file.get_slice(name).get_dtype() not in FLOATS:
-                    continue
-                tensor = file.get_tensor(name)
-                # Both bounds are NaN if any number is: one pass, and no memory as isfinite() of all takes
-                if tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
-                    raise ValueError(f"has {name} with NaN or infinity in {path.name}")
 
 
 def few(names: Iterable[str]) -> str:

@@ -92,13 +92,8 @@ def open_example(args: argparse.Namespace) -> Example:
             example = text_example(loaded, args.text, args.target)
         readers = (loaded.tokenizer, loaded.target_tokenizer)
     example.replacement = args.replacement
-    if args.rows:
-        example.rows = open_rows(args, example.model, readers)
-    return example
-
-
-def open_rows(args: argparse.Namespace, model: Any, readers: tuple[Any, ...]) -> list[dict[str, torch.Tensor]]:
-    """Return the held-out rows, read and tokenized as those of the run."""
+    if not args.rows:
+        return example
     from vanillaformer.exploration.rows import held_out_rows  # reads data: two seconds to import
 
     settings = {}
@@ -107,8 +102,10 @@ def open_rows(args: argparse.Namespace, model: Any, readers: tuple[Any, ...]) ->
         if not sign:
             raise ValueError(f"--rows_set {entry}: it must be NAME=VALUE")
         settings[name] = yaml.safe_load(value)
-    folder, files = saved_folder(args.model, args.revision, "MODEL"), {"target_file": args.rows_target}
-    return held_out_rows(model, readers, args.rows, folder=folder, count=args.num_rows, options=settings, **files)
+    how: dict[str, Any] = {"target_file": args.rows_target, "count": args.num_rows, "options": settings}
+    folder = saved_folder(args.model, args.revision, "MODEL")
+    example.rows = held_out_rows(example.model, readers, args.rows, folder=folder, **how)
+    return example
 
 
 @program

@@ -114,10 +114,8 @@ def build_model(
         if tokenizers and getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = tokenizers[0].pad_token_id
         _check_sizes(config, *tokenizers)
-        if trained is not None:
-            return open_model(description.auto_class, path, str(trained), config=config, **common)
-        where = f"--model_name_or_path {arguments.model_name_or_path}"
-        if labels:
+        where = str(trained) if trained is not None else f"--model_name_or_path {arguments.model_name_or_path}"
+        if labels and trained is None:
             return open_classifier(description, path, where, config=config, **common)
         return open_model(description.auto_class, path, where, config=config, **common)
     found = dict(fields or {})

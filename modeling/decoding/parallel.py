@@ -71,19 +71,17 @@ class ParallelDecoding(Autoregressive):
                     "that there is no text that grows token by token"
                 )
 
-    def check_callables(self, input_ids: torch.Tensor, logits_processor: Any, stopping_criteria: Any) -> None:
-        """Raise ValueError for a beginning of the target, or for a caller's functions on one."""
+    def sample(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        # Neither a beginning of the target, nor a caller's functions on one
         expected = (MaxLengthCriteria, EosTokenCriteria)
-        found = [*logits_processor, *(entry for entry in stopping_criteria if not isinstance(entry, expected))]
+        criteria = (entry for entry in kwargs.pop("stopping_criteria") if not isinstance(entry, expected))
+        found = [*kwargs.pop("logits_processor"), *criteria]
         names = [type(entry).__name__ for entry in found] + ["decoder_input_ids"] * (input_ids.shape[1] > 1)
         if names:
             raise ValueError(
                 f"{', '.join(names)}: the model has decoding={self.config.decoding!r}, which predicts all tokens at "
                 "once, and can neither continue a text nor change or stop one that grows token by token"
             )
-
-    def sample(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
-        self.check_callables(input_ids, kwargs.pop("logits_processor"), kwargs.pop("stopping_criteria"))
         config, encoder_outputs = kwargs["generation_config"], kwargs["encoder_outputs"]
         texts, scores = self.search(model, config, encoder_outputs, kwargs.get("attention_mask"))
         start = texts.new_full((len(texts), 1), self.start_id)

@@ -208,7 +208,13 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
     if not finished and checkpoint is None:
         return  # it did not get far enough for anything to be lost
     chosen = {option: value for option, value, _ in earlier.get("details", {}).get("defaults", ())}
-    settings = with_defaults(earlier["settings"], chosen, run.settings)
+    settings = {  # as recorded, with the values that the data chose for the options that a command gives now
+        group: {
+            name: chosen.get(name, value) if BY_DATA == value != run.settings.get(group, {}).get(name) else value
+            for name, value in values.items()
+        }
+        for group, values in earlier["settings"].items()
+    }
     changes = changed_settings(settings, run.settings, run.defaults)
     training = {key: change for key, change in changes.items() if key.startswith("training.")}
     lengths = changes.keys() & {f"training.{name}" for name in LENGTH}
@@ -280,17 +286,6 @@ def default_settings(groups: Mapping[str, Any]) -> Settings:
 def as_written(settings: Any) -> Any:
     """Return settings as they are after writing them to a file."""
     return json.loads(json.dumps(settings, default=str))
-
-
-def with_defaults(recorded: Settings, chosen: Mapping[str, Any], now: Settings) -> Settings:
-    """Return recorded settings with the values that the data chose for the options that a command gives now."""
-    return {
-        group: {
-            name: chosen.get(name, value) if BY_DATA == value != now.get(group, {}).get(name) else value
-            for name, value in values.items()
-        }
-        for group, values in recorded.items()
-    }
 
 
 def changed_settings(old: Settings, new: Settings, default: Settings) -> Changes:
