@@ -15,7 +15,7 @@ from transformers import AutoConfig
 
 from vanillaformer.console.reporting import report
 from vanillaformer.data.caching import changed_splits
-from vanillaformer.data.tasks import TASKS, TaskName
+from vanillaformer.data.tasks import TASKS
 from vanillaformer.modeling.counts import build_on_meta, inputs_on_meta
 from vanillaformer.training.run_folder.files import locked
 
@@ -117,12 +117,17 @@ class Work:
     def _widths(self, record: Mapping[str, Any]) -> dict[str, Options]:
         """Return the overrides that make each variant as large as the baseline, of which there is a record."""
         added: dict[str, Options] = {self.plan.baseline: {}}
-        stats, task = record["details"]["data"]["train"], self.plan.task
 
         def measure(config: Any) -> float:
-            if self.plan.equal == "flops":
-                return flops_of_row(config, task, *row_lengths(stats, config))
-            return build_on_meta(config, TASKS[task].auto_class.from_config).num_parameters()
+            model = build_on_meta(config, TASKS[self.plan.task].auto_class.from_config)
+            if self.plan.equal != "flops":
+                return model.num_parameters()
+            source, target = row_lengths(record["details"]["data"]["train"], config)
+            lengths = (target, source) if config.is_encoder_decoder else (source, source)
+            inputs = inputs_on_meta(config, 1, *(max(1, round(length)) for length in lengths))
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                model(**inputs)  # the forward pass over a row of mean length
+            return counter.get_total_flops()
 
         target = measure(AutoConfig.from_pretrained(self.run_folder("measured", self.plan.baseline)))
         for name in self.plan.variants.keys() - added.keys():
@@ -183,16 +188,6 @@ class Work:
 
 
 # ----------------------------------------------------------------------------------------------------- equal sizes
-def flops_of_row(config: Any, task: TaskName, source: float, target: float) -> int:
-    """Return the floating-point operations of a forward pass over a row of mean length, of the model for a task."""
-    model = build_on_meta(config, TASKS[task].auto_class.from_config)
-    lengths = (target, source) if config.is_encoder_decoder else (source, source)
-    inputs = inputs_on_meta(config, 1, *(max(1, round(length)) for length in lengths))
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(**inputs)
-    return counter.get_total_flops()
-
-
 def row_lengths(stats: dict[str, Any], config: Any) -> tuple[float, float]:
     """Return the mean tokens of a training row's source and target; of images the patches, and none."""
     if "source mean length" in stats:
