@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from .conftest import OTHER, READ, WRITE
+from .conftest import OTHER, READ, WRITE, pipelines_of
 from .server import Fault
 
 COMMON = shlex.split("""
@@ -52,8 +52,10 @@ def test_what_is_trained_is_pushed(program, client, server, tmp_path):
     there = server.hub.files(name)
     images = program == "train_image_classifier"
     inputs = ["preprocessor_config.json", "confused_images.png"] if images else ["tokenizer.json"]
-    for file in ("model.safetensors", "config.json", "README.md", "all_results.json", "loss_curve.png", *inputs):
+    for file in ("model.safetensors", "README.md", "all_results.json", "loss_curve.png", *inputs):
         assert there[file] == (local / file).read_bytes(), file
+    added = pipelines_of(local)  # to a translator's
+    assert there["config.json"] == added.get("config.json", (local / "config.json").read_bytes())
     assert [file for file in there if re.fullmatch(r"(modeling|configuration)_\w+\.py", file)]
     assert ("target_tokenizer/tokenizer.json" in there) == (program == "train_translation")
     assert not [
