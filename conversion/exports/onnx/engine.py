@@ -15,6 +15,7 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from vanillaformer.configuration.image_encoder import image_sides
+from vanillaformer.modeling.cache_name import CACHE_NAME
 
 from ..engine import Engine, Rows, Search, check_rows, exported_model, padded, read_record
 
@@ -162,6 +163,7 @@ class GraphModel(PreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Return the logits (B, T, V) of the tokens after those in the cache, and the cache with them."""
+        past_key_values = kwargs.get(CACHE_NAME, past_key_values)
         if decoder_input_ids is not None:
             inputs = {
                 "input_ids": decoder_input_ids,
@@ -183,7 +185,7 @@ class GraphModel(PreTrainedModel, GenerationMixin):
         present = [outputs[name.replace("past_key_values", "present")] for name in self.engine.cached]
         for number, pair in enumerate(zip(present[::2], present[1::2])):
             cache.update(*pair, number)
-        return Seq2SeqLMOutput(logits=outputs["logits"].float(), past_key_values=cache)
+        return Seq2SeqLMOutput(logits=outputs["logits"].float(), **{CACHE_NAME: cache})
 
 
 class GraphEncoder(nn.Module):

@@ -22,6 +22,8 @@ from torch.export import Dim
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from vanillaformer.modeling.cache_name import CACHE_NAME
+
 from ...folders import random_images
 from .engine import DECODER, ENCODER, MODEL
 
@@ -155,7 +157,7 @@ def silence() -> Iterator[None]:
 def name_of(name: str, is_input: bool) -> str:
     """Return the usual name of an input or output that the exporter calls by its path."""
     path = name.removeprefix("input.").removeprefix("output.").split(".")
-    if path[0] != "past_key_values":
+    if path[0] not in ("past_key_values", CACHE_NAME):
         return path[-1]
     *cache, layer, part = [word for word in path[1:] if word != "layers"]
     stack = {"self_attention_cache": ["decoder"], "cross_attention_cache": ["encoder"]}.get("".join(cache), [])
