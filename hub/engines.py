@@ -40,6 +40,7 @@ class EngineInfo:
 
 
 CTRANSLATE2 = Extra("ctranslate2", ("ctranslate2",))
+ONNX, ONNX_RUNTIME = Extra("onnx", ("onnxruntime", "onnx", "onnxscript")), Extra("onnx", ("onnxruntime",))
 ENGINES = {
     engine.name: engine
     for engine in (
@@ -59,8 +60,16 @@ ENGINES = {
             runtime="onnxruntime",
             models="all three model types of texts with a head, and image classifiers",
             files=("onnx/*.onnx", "onnx/*.onnx_data"),
-            writer=Extra("onnx", ("onnxruntime", "onnx", "onnxscript")),
-            runner=Extra("onnx", ("onnxruntime",)),
+            writer=ONNX,
+            runner=ONNX_RUNTIME,
+        ),
+        EngineInfo(
+            name="web",
+            runtime="onnxruntime",
+            models="translators, language models, and classifiers of texts and images: a page for a browser",
+            files=("index.html", "transformers.js/*"),
+            writer=ONNX,
+            runner=ONNX_RUNTIME,
         ),
         EngineInfo(
             name="gguf",

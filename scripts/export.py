@@ -10,6 +10,7 @@ Examples:
   vanillaformer export runs/reviews deploy/reviews --engine onnx --validation_file held_out.csv
   vanillaformer export runs/image_classification deploy/images --engine onnx
   vanillaformer export gpt2 deploy/gpt2 --engine gguf --quantization q8_0
+  vanillaformer export runs/translation deploy/page --engine web
 """
 
 from argparse import Namespace
@@ -34,7 +35,9 @@ def parser() -> CommandParser:
     models = "; ".join(f"{name}: {exporter.info.models}" for name, exporter in EXPORTERS.items())
     engine.add_argument("--engine", required=True, choices=list(EXPORTERS), help=f"Engine. {models}")
     allowed = "; ".join(f"{name}: {', '.join(exporter.quantizations)}" for name, exporter in EXPORTERS.items())
-    engine.add_argument("--quantization", help=f"Data type of the weights (default: float32). {allowed}")
+    engine.add_argument("--quantization", help=f"Data type of the weights (default: the first). {allowed}")
+    words = "Folder in which npm installed @huggingface/transformers: the page of --engine web gets a copy"
+    engine.add_argument("--transformers_js", metavar="FOLDER", help=f"{words} (default: it has the address of one)")
     rows = made.add_argument_group("Held-out rows")
     rows.add_argument("--validation_file", nargs="+", help="Files with rows to score the model and its export on")
     rows.add_argument("--validation_target_file", nargs="+", help="Target lines of a .txt --validation_file")
@@ -66,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser().parse_args(argv)
     hide_progress_bars()
     rows = held_out_rows(args)
-    print(export_folder(args.source, args.target, args.engine, quantization=args.quantization, revision=args.revision))
+    options = {name: getattr(args, name) for name in ("quantization", "revision", "transformers_js")}
+    print(export_folder(args.source, args.target, args.engine, **options))
     if rows is not None:
         print(rows.compare(args.target))
 

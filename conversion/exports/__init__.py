@@ -45,6 +45,8 @@ def export(
     target_tokenizer: PreTrainedTokenizerBase | None = None,
     image_processor: BaseImageProcessor | None = None,
     quantization: str | None = None,
+    card: str = "",
+    transformers_js: str | os.PathLike[str] | None = None,
 ) -> str:
     """Write a model for another engine into a new folder, compare the two, and return the result.
 
@@ -55,15 +57,22 @@ def export(
         tokenizer: Its tokenizer, or that of the source; saved with it.
         target_tokenizer: That of the target, where it is another one.
         image_processor: The image processor of a classifier of images; saved with it.
-        quantization: How the weights are stored, one of the exporter's `quantizations`. Default: `float32`.
+        quantization: How the weights are stored, one of the exporter's `quantizations`. Default: the first of them.
+        card: The model card, for a page that says what the model is.
+        transformers_js: A folder in which npm has installed `@huggingface/transformers`, to be copied for a page.
 
     Raises:
         ValueError: An unknown engine, a model that it cannot run (naming the fields that stand in the way), a folder
             with something in it, or answers that differ from the model's; then nothing is written.
         ImportError: The engine is not installed.
     """
-    job = ExportJob(model, Path(folder), quantization or "float32", tokenizer, target_tokenizer, image_processor)
-    return exporter_of(engine).export(job)
+    exporter, folder = exporter_of(engine), Path(folder)
+    if transformers_js is not None and engine != "web":
+        raise ValueError(f"transformers_js={str(transformers_js)!r} is for engine='web', got engine={engine!r}")
+    inputs = (tokenizer, target_tokenizer, image_processor)
+    library = None if transformers_js is None else Path(transformers_js)
+    quantization = quantization or exporter.quantizations[0]
+    return exporter.export(ExportJob(model, folder, quantization, *inputs, folder.resolve().name, card, library))
 
 
 def exporter_of(engine: str) -> Exporter:

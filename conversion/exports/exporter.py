@@ -94,13 +94,17 @@ class ExportJob:
     tokenizer: PreTrainedTokenizerBase | None = None
     target_tokenizer: PreTrainedTokenizerBase | None = None
     image_processor: BaseImageProcessor | None = None
+    title: str = ""  # of a page
+    card: str = ""
+    transformers_js: Path | None = None  # where npm has installed it, for a page with its own copy
 
 
 class Exporter:
     """Writes our models for one engine and loads them there; the base of all.
 
     `info` is the entry in the table of engines, `models` are the classes that the engine runs, `rules` what their
-    configs may not have, `exact` those of `quantizations` that keep the weights as they are.
+    configs may not have, `exact` those of `quantizations`, of which the first is the default, that keep the weights as
+    they are.
     """
 
     info: EngineInfo

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 import vanillaformer.modeling as modeling
-from vanillaformer.hub.file_names import IMAGE_PROCESSOR
+from vanillaformer.hub.file_names import CARD, IMAGE_PROCESSOR
 from vanillaformer.hub.loading import open_config, open_image_processor, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers
 
@@ -16,7 +16,13 @@ from . import export
 
 
 def export_folder(
-    source: str, target: str | Path, engine: str, *, quantization: str | None = None, revision: str | None = None
+    source: str,
+    target: str | Path,
+    engine: str,
+    *,
+    quantization: str | None = None,
+    revision: str | None = None,
+    transformers_js: str | Path | None = None,
 ) -> str:
     """Export the model saved in `source`, with its tokenizers or image processor, and return what was done in words.
 
@@ -29,13 +35,16 @@ def export_folder(
         model = open_model(model_class, folder, source_name, dtype=torch.float32).eval()
     else:
         model = from_native(folder).float().eval()
-    carried_files(folder)
+    card = carried_files(folder).get(CARD)
     inputs: dict[str, Any] = {}
     reads_images = model.main_input_name == "pixel_values"
     if reads_images and (folder / IMAGE_PROCESSOR).is_file():
         inputs = {"image_processor": open_image_processor(folder, source_name)}
     elif not reads_images and (folder / "tokenizer_config.json").is_file():
         inputs = dict(zip(("tokenizer", "target_tokenizer"), open_tokenizers(folder, model.config, source_name)))
-    checked = export(model, target, engine, **inputs, quantization=quantization)
+    text = card.read_text(encoding="utf-8", errors="replace") if card else ""
+    checked = export(
+        model, target, engine, **inputs, quantization=quantization, card=text, transformers_js=transformers_js
+    )
     without = "" if inputs else f", without {'an image processor' if reads_images else 'a tokenizer'}"
     return f"{target}: {type(model).__name__} for {engine}{without}; checked: {checked}"

@@ -29,6 +29,7 @@ from .graphs import save, trace
 
 JAVASCRIPT = {"float32": "fp32", "float16": "fp16", "int8": "q8"}
 """What transformers.js calls the data types, by which it chooses files."""
+JS_CONFIG = "transformers.js_config"  # the field with its settings
 SHORTEST = 8  # position table that leaves room for the tokens of a trace
 
 RULES = (
@@ -69,7 +70,7 @@ class OnnxExporter(Exporter):
         settings: dict[str, Any] = {"dtype": JAVASCRIPT[job.quantization]}
         if large := save(graphs, job.folder / FOLDER, SUFFIXES[job.quantization]):
             settings["use_external_data_format"] = dict.fromkeys(large, 1)
-        fields = config_fields(job.model) | {"transformers.js_config": settings}
+        fields = config_fields(job.model) | {JS_CONFIG: settings}
         (job.folder / CONFIG).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 

@@ -1,0 +1,172 @@
+"""A page without a server: ONNX graphs, and an `index.html` in which transformers.js runs them."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+import vanillaformer.modeling as modeling
+from vanillaformer.configuration.options import POSITION_CHOICES
+from vanillaformer.hub.checks import read_json
+from vanillaformer.hub.engines import ENGINES
+from vanillaformer.hub.file_names import CARD, CONFIG
+from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
+
+from ...tokens import SPECIAL
+from ..exporter import GENERATORS, IMAGE_CLASSIFIERS, ExportJob
+from ..onnx.engine import FOLDER
+from ..onnx.exporter import JS_CONFIG, OnnxExporter
+
+VERSION = "4.3.1"
+ADDRESS = f"https://cdn.jsdelivr.net/npm/@huggingface/transformers@{VERSION}"
+LIBRARY, RUNTIME = "transformers.js", "ort-wasm-simd-threaded"
+# What is copied from a folder `node_modules`
+COPIES = (
+    "@huggingface/transformers/dist/transformers.min.js",
+    "@huggingface/transformers/LICENSE",
+    f"onnxruntime-web/dist/{RUNTIME}.mjs",
+    f"onnxruntime-web/dist/{RUNTIME}.wasm",
+)
+PAGES = Environment(
+    loader=PackageLoader("vanillaformer.conversion.exports.web", ""),
+    autoescape=lambda name: str(name).startswith("page"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+)
+
+
+class Task(NamedTuple):
+    """What a page does, and the class of transformers.js for it, whose config is only read for the cache's names."""
+
+    name: str
+    summary: str
+    labels: tuple[str, str]  # of input and output
+    model: str
+    config: dict[str, Any]
+    new_tokens: int = 0
+    limit: str = ""
+
+
+TRANSLATE = Task(
+    "translate", "Type a text and read its translation.", ("Source", "Translation"), "MarianMTModel",
+    {"model_type": "marian", "is_encoder_decoder": True}, 256,
+    "A translation can be wrong and still read well: check what matters.",
+)  # fmt: skip
+CONTINUE = Task(
+    "continue", "Type the beginning of a text and the model continues it.", ("Beginning", "Text"), "GPT2LMHeadModel",
+    {"model_type": "gpt2"}, 40,
+    "It continues texts in the manner of its training data; what it writes need not be true.",
+)  # fmt: skip
+CLASSIFY = Task(
+    "classify", "Type a text and see which class it is of.", ("Text", "Classes"), "BertForSequenceClassification",
+    {"model_type": "bert"}, limit="It always names a class, also for texts of none of them.",
+)  # fmt: skip
+IMAGE = Task(
+    "image", "Choose an image and see which class it is of.", ("Image", "Classes"), "ViTForImageClassification",
+    {"model_type": "vit"}, limit="It always names a class, also for images of none of them.",
+)  # fmt: skip
+TASKS: dict[type, Task] = {
+    **dict(zip(GENERATORS, (TRANSLATE, CONTINUE))),
+    modeling.VanillaEncoderForSequenceClassification: CLASSIFY,
+    modeling.VanillaDecoderForSequenceClassification: CLASSIFY,
+    **dict.fromkeys(IMAGE_CLASSIFIERS, IMAGE),
+}
+LIMITS = re.compile(r"^## Limits\n(.*?)(?=^#|\Z)", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[([^]]*)\]\([^)]*\)|[`*]")
+
+
+class WebExporter(OnnxExporter):
+    """Writes the graphs, a page that runs them for one task, and what makes the folder a static Space of the Hub."""
+
+    info = ENGINES["web"]
+    models = tuple(TASKS)
+    quantizations = ("int8", "float32")
+
+    def obstacles(self, model_class: type, config: Any) -> list[str]:
+        found = super().obstacles(model_class, config)
+        if TASKS.get(model_class) is IMAGE and config.num_channels != 3:
+            found.append(f"num_channels={config.num_channels!r}, but an image in a browser has 3")
+        return found
+
+    def refuse(self, job: ExportJob) -> None:
+        super().refuse(job)
+        if TASKS[type(job.model)] is IMAGE:
+            if job.image_processor is None:
+                raise ValueError("a page needs the image processor of its model, which has none")
+        elif not getattr(job.tokenizer, "is_fast", False):
+            has = "none" if job.tokenizer is None else f"a {type(job.tokenizer).__name__} without one"
+            raise ValueError(f"a page needs a tokenizer with a tokenizer.json: the model has {has}")
+        if missing := [path for path in self.copies(job) if not path.is_file()]:
+            raise ValueError(f"{missing[0]} is missing: run npm install @huggingface/transformers in that folder")
+
+    def copies(self, job: ExportJob) -> list[Path]:
+        """Return the files of transformers.js that are copied, none if the page has its address."""
+        packages = job.transformers_js and job.transformers_js / "node_modules"
+        return [packages / name for name in COPIES] if packages else []
+
+    def write(self, job: ExportJob) -> None:
+        super().write(job)
+        task, copies = TASKS[type(job.model)], self.copies(job)
+        for path in copies:
+            (job.folder / LIBRARY).mkdir(exist_ok=True)
+            shutil.copyfile(path, job.folder / LIBRARY / path.name)
+        size = sum(path.stat().st_size for path in (job.folder / FOLDER).iterdir())
+        page = page_settings(job, task, size, copies)
+        texts = texts_of(job, task) | {"labels": task.labels, "size": f"{size / 1e6:.1f} MB", "page": page}
+        for name, template in (("index.html", "page.html.jinja"), (CARD, "README.md.jinja")):
+            (job.folder / name).write_text(PAGES.get_template(template).render(**texts), encoding="utf-8")
+
+
+EXPORTER = WebExporter()
+
+
+def page_settings(job: ExportJob, task: Task, size: int, copies: list[Path]) -> dict[str, Any]:
+    """Return what the script in the page reads."""
+    config = job.model.config
+    tokens = {name: getattr(config, name, None) for name in SPECIAL}
+    depth = {"decoder_layers": config.num_hidden_layers, "n_layer": config.num_hidden_layers}
+    files = {JS_CONFIG: read_json(job.folder / CONFIG)[JS_CONFIG]}
+    labels = None if task.new_tokens else [config.id2label[number] for number in range(config.num_labels)]
+    table = POSITION_CHOICES[config.position_embedding_type].has_table
+    return {
+        "task": task.name,
+        "model": task.model,
+        "config": task.config | depth | {name: token for name, token in tokens.items() if token is not None} | files,
+        "labels": labels,
+        "several": config.problem_type == "multi_label_classification",
+        "scores": config.problem_type == "regression" or (labels is not None and len(labels) == 1),
+        "target": TARGET_SUBFOLDER if (job.folder / TARGET_SUBFOLDER).is_dir() else None,
+        "new_tokens": task.new_tokens,
+        "longest": config.max_position_embeddings if table and task is not IMAGE else None,
+        "bytes": size,
+        "library": f"./{LIBRARY}/{copies[0].name}" if copies else ADDRESS,
+        "runtime": f"./{LIBRARY}/{RUNTIME}" if copies else None,
+    }
+
+
+def texts_of(job: ExportJob, task: Task) -> dict[str, Any]:
+    """Return what a page says of its model, by the card and the task."""
+    heading = re.search(r"^# (.+)$", job.card, re.MULTILINE)
+    limits = re.findall(r"^- (.+)$", "".join(LIMITS.findall(job.card)), re.MULTILINE)
+    first = re.findall(r"^This model .*$", job.card, re.MULTILINE)[:1]
+    kind = job.model.config.model_type.removeprefix("vanilla_").replace("_", "-")
+    rounded = ", rounded to 8 bits each, which changes its answers a little" * (job.quantization == "int8")
+    search = "; each new token is the most probable one" * bool(task.new_tokens)
+    return {
+        "title": heading.group(1) if heading else job.title,
+        "summary": task.summary,
+        "facts": [
+            *map(plain, first),
+            f"A Transformer ({kind}) with {job.model.num_parameters():,} parameters{rounded}.",
+            f"It was made with vanillaformer and is run by transformers.js{search}.",
+        ],
+        "limits": [task.limit, *map(plain, limits)],
+    }
+
+
+def plain(text: str) -> str:
+    """Return a line of Markdown without its marks."""
+    return LINK.sub(lambda found: found.group(1) or "", text)
