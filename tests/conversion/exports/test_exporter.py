@@ -174,7 +174,7 @@ def test_engines_are_imported_when_they_are_used(name, tmp_path, monkeypatch):
     for package in extra.modules:
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"{extra.name} needs .*: pip install 'vanillaformer\[{extra.name}\]'"):
-        EXPORTERS[name].export(ExportJob(model, tmp_path / "export"))
+        EXPORTERS[name].export(ExportJob(model, tmp_path / "export", tokenizer=tokenizer_of(37)))
     assert not list(tmp_path.iterdir())
 
 

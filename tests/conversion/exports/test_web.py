@@ -28,41 +28,34 @@ from vanillaformer.hub.pushing import files_to_push
 pytest.importorskip("onnxscript", reason="pip install 'vanillaformer[onnx]'")
 NPM = os.environ.get("TRANSFORMERS_JS", "")
 MODELS = {
-    "encoder_decoder": modeling.VanillaEncoderDecoderForConditionalGeneration,
-    "decoder": modeling.VanillaDecoderForCausalLM,
+    "translate": modeling.VanillaEncoderDecoderForConditionalGeneration,
+    "continue": modeling.VanillaDecoderForCausalLM,
 }
 CARD = """---\nlicense: mit\n---\n# From A & B\n\nThis model translates from `en` to [de](https://example.org).
 
 ## Limits\n\n- It was tested on <nothing>.\n\n## Use\n\n- Here.\n"""
 
 
-@pytest.fixture(scope="module")
-def page_of(tmp_path_factory):
-    """Return a function (kind) -> folder of its page, made on first use."""
-    npm = Path(NPM) if NPM else tmp_path_factory.mktemp("npm")
-    for name in () if NPM else COPIES:
-        path = npm / "node_modules" / name
+@pytest.fixture(scope="module", params=MODELS)
+def page(request, tmp_path_factory):
+    """A task, its model and the folder of its page, which has a copy of the library."""
+    folder, model = tmp_path_factory.mktemp("web"), tiny(MODELS[request.param])
+    for path in () if NPM else (folder / "node_modules" / name for name in COPIES):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-
-    @functools.cache
-    def page(kind: str) -> Path:
-        source = save(tiny(MODELS[kind]), tmp_path_factory.mktemp(kind))
-        (source / "README.md").write_text(CARD)
-        export_folder(str(source), source / "page", "web", quantization="float32", transformers_js=npm)
-        return source / "page"
-
-    return page
+        path.write_text(path.name)
+    (save(model, folder / "run") / "README.md").write_text(CARD)
+    export_folder(str(folder / "run"), folder / "out", "web", quantization="float32", transformers_js=NPM or folder)
+    return request.param, model, folder / "out"
 
 
 def settings(folder: Path) -> dict:
     return json.loads(re.search(r"const page = (.*);", (folder / "index.html").read_text()).group(1))
 
 
-def test_a_folder_is_a_page_and_a_space_and_an_export(page_of):
-    folder = page_of("decoder")
+def test_a_folder_is_a_page_and_a_space_and_an_export(page):
+    task, _, folder = page
     made = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert made >= {"tokenizer.json", "onnx/model.onnx"} | {f"transformers.js/{Path(name).name}" for name in COPIES}
+    assert made >= {"tokenizer.json"} | {f"transformers.js/{Path(name).name}" for name in COPIES}
     assert files_to_push(folder).keys() == made
     html, readme = ((folder / name).read_text() for name in ("index.html", "README.md"))
     assert not re.search(r"https?://|src=\"[^\"]|href=\"(?!data:)", html), "an address outside of the folder"
@@ -72,9 +65,8 @@ def test_a_folder_is_a_page_and_a_space_and_an_export(page_of):
     header = yaml.safe_load(readme.split("---\n")[1])
     assert (header["sdk"], header["title"]) == ("static", "From A & B")
     assert "\n- It was tested on <nothing>.\n" in readme
-    page = settings(folder)
-    assert (page["task"], page["longest"], page["labels"]) == ("continue", None, None)
-    assert page["bytes"] == (folder / "onnx" / "model.onnx").stat().st_size
+    assert settings(folder)["task"] == task
+    assert settings(folder)["bytes"] == sum(path.stat().st_size for path in (folder / "onnx").iterdir())
     assert load_engine(folder).generate([[5, 6]], max_new_tokens=4)[0]
 
 
@@ -82,9 +74,9 @@ def test_a_classifier_has_its_labels_and_the_address_has_a_version(tmp_path):
     fields = {"id2label": {0: "a", 1: "b"}, "problem_type": "multi_label_classification"}
     model = toy("encoder", modeling.VanillaEncoderForSequenceClassification, **fields)
     export(model, tmp_path / "page", "web", tokenizer=tokenizer_of("encoder"))
-    page = settings(tmp_path / "page")
-    assert (page["task"], page["labels"], page["several"], page["scores"]) == ("classify", ["a", "b"], True, False)
-    assert re.fullmatch(r"https://cdn\.jsdelivr\.net/npm/@huggingface/transformers@\d+\.\d+\.\d+", page["library"])
+    found = settings(tmp_path / "page")
+    assert (found["task"], found["labels"], found["several"], found["scores"]) == ("classify", ["a", "b"], True, False)
+    assert re.fullmatch(r"https://cdn\.jsdelivr\.net/npm/@huggingface/transformers@\d+\.\d+\.\d+", found["library"])
     assert [path.name for path in (tmp_path / "page" / "onnx").iterdir()] == ["model_quantized.onnx"]
 
 
@@ -92,31 +84,30 @@ def test_a_classifier_has_its_labels_and_the_address_has_a_version(tmp_path):
     ("kind", "fields", "options", "message"),
     [
         ("decoder", {}, {}, r"a page needs a tokenizer with a tokenizer\.json: the model has none"),
-        ("decoder", {}, {"tokenizer": "decoder", "transformers_js": "."}, r"\.js is missing: run npm install @huggi"),
         ("encoder", {}, {}, r"VanillaEncoderForMaskedLM cannot be exported to web: the model must be a"),
         ("image_encoder", {"num_channels": 3}, {}, "a page needs the image processor of its model"),
+        (
+            "image_encoder",
+            {"num_channels": 3},
+            {"image_processor": 1, "transformers_js": "."},
+            r"\.js is missing: run",
+        ),
         ("image_encoder", {"num_channels": 1}, {}, "num_channels=1, but an image in a browser has 3"),
         ("decoder", {}, {"engine": "onnx", "transformers_js": "."}, "is for engine='web', got engine='onnx'"),
     ],
 )
 def test_what_a_page_needs(kind, fields, options, message, tmp_path):
-    if "tokenizer" in options:
-        options = options | {"tokenizer": tokenizer_of(options["tokenizer"])}
     with pytest.raises(ValueError, match=message):
         export(toy(kind, **fields), tmp_path / "page", **{"engine": "web"} | options)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(not NPM, reason="needs @huggingface/transformers in the folder TRANSFORMERS_JS")
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
-@pytest.mark.parametrize(("kind", "new"), [("encoder_decoder", 64), ("decoder", 40)])
-def test_typing_gives_the_greedy_tokens_of_generate(kind, new, page_of, tmp_path):
-    folder, model = page_of(kind), tiny(MODELS[kind])
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+@pytest.mark.skipif(not NPM or bool(MISSING), reason=MISSING or "needs @huggingface/transformers in TRANSFORMERS_JS")
+def test_typing_gives_the_greedy_tokens_of_generate(page, tmp_path):
+    task, model, folder = page
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(SimpleHTTPRequestHandler, directory=folder))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_port}/"
-    shown = {}
+    address, shown = f"http://127.0.0.1:{server.server_port}/", {}
     try:
         with chromium(tmp_path) as browser:
             browser.resize(390, 800)
@@ -131,9 +122,10 @@ def test_typing_gives_the_greedy_tokens_of_generate(kind, new, page_of, tmp_path
     finally:
         server.shutdown()
         server.server_close()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     for text, found in shown.items():
-        inputs = tokenizer(text, return_tensors="pt")
-        (row,) = model.generate(**inputs, max_new_tokens=new, do_sample=False, num_beams=1)
+        options = {"max_new_tokens": {"translate": 64, "continue": 40}[task], "do_sample": False, "num_beams": 1}
+        (row,) = model.generate(**tokenizer(text, return_tensors="pt"), **options)
         assert found == tokenizer.decode(row, skip_special_tokens=True)
     assert len({*shown.values()}) == 2
     assert len(asked) > 5
