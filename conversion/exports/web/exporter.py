@@ -151,18 +151,16 @@ def texts_of(job: ExportJob, task: Task) -> dict[str, Any]:
     """Return what a page says of its model, by the card and the task."""
     heading = re.search(r"^# (.+)$", job.card, re.MULTILINE)
     limits = re.findall(r"^- (.+)$", "".join(LIMITS.findall(job.card)), re.MULTILINE)
-    first = re.findall(r"^This model .*$", job.card, re.MULTILINE)[:1]
     kind = job.model.config.model_type.removeprefix("vanilla_").replace("_", "-")
-    rounded = ", rounded to 8 bits each, which changes its answers a little" * (job.quantization == "int8")
+    size = f"A Transformer ({kind}) with {job.model.num_parameters():,} parameters."
+    facts = re.findall(r"^This model .*$", job.card, re.MULTILINE)[:1] or [size]
+    facts += ["Its weights are rounded to 8 bits, which changes its answers a little."] * (job.quantization == "int8")
     search = "; each new token is the most probable one" * bool(task.new_tokens)
+    facts.append(f"It was made with vanillaformer and is run by transformers.js{search}.")
     return {
         "title": heading.group(1) if heading else job.title,
         "summary": task.summary,
-        "facts": [
-            *map(plain, first),
-            f"A Transformer ({kind}) with {job.model.num_parameters():,} parameters{rounded}.",
-            f"It was made with vanillaformer and is run by transformers.js{search}.",
-        ],
+        "facts": [plain(fact) for fact in facts],
         "limits": [task.limit, *map(plain, limits)],
     }
 
