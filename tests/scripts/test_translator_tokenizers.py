@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, Seq2SeqTrainer
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.data.caching import tokenizer_key
 from vanillaformer.hub.languages import set_language
-from vanillaformer.scripts import generate, train_translation
+from vanillaformer.scripts import export, generate, train_translation
 from vanillaformer.tokenization import pairs
 
 PAIRS = [(f"Saturday, August {n}, {1900 + 7 * n}", f"Samstag, {n}. August {1900 + 7 * n}") for n in range(1, 31)]
@@ -206,6 +206,22 @@ def test_languages_of_a_translator_that_was_never_trained_here(native: Path, cap
         generate.main([*command, "--source_lang", "de", "--target_lang", "xx"])
     with pytest.raises(SystemExit, match="--source_lang de --target_lang None: one needs the other"):
         generate.main([*command, "--source_lang", "de"])
+
+
+@pytest.mark.parametrize("native", ["mbart"], indirect=True)
+def test_an_export_that_starts_from_one_language_refuses_another(native: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(native)
+    tokenizer: Any = AutoTokenizer.from_pretrained(native)
+    model.generation_config.decoder_start_token_id = model.config.decoder_start_token_id = (
+        tokenizer.convert_tokens_to_ids("de_DE")
+    )
+    model.save_pretrained(native)
+    export.main([str(native), str(tmp_path / "export"), "--engine", "ctranslate2"])
+    command = ["--model", str(tmp_path / "export"), "--text", "Saturday", "--max_new_tokens", "5"]
+    generate.main([*command, "--source_lang", "en_XX", "--target_lang", "de_DE"])
+    with pytest.raises(SystemExit, match="this CTranslate2 model always starts from"):
+        generate.main([*command, "--source_lang", "de_DE", "--target_lang", "en_XX"])
 
 
 @pytest.mark.parametrize("native", ["mbart", "nllb"], indirect=True)

@@ -29,6 +29,7 @@ class CTranslate2Engine(Engine):
         self.close()
         self.source, self.target = read_vocabularies(folder)
         self.generates = not (folder / HEAD).is_file()
+        self.start = self.start_token()  # which the engine has in its own files
         # What is prepared for ALiBi is prepared in one thread
         self.divides = self.generates and device == "cpu" and self.config.position_embedding_type != "alibi"
         self.runner(self.divides)
@@ -79,6 +80,8 @@ class CTranslate2Engine(Engine):
         if self.kind == "decoder":
             self.prepare(prompts)
             return self.continue_prompts(prompts, search.max_new_tokens, divided, options)
+        if (start := self.start_token()) != self.start:  # of another language (mBART)
+            raise ValueError(f"decoder_start_token_id={start}: this CTranslate2 model always starts from {self.start}")
         begun = [] if search.forced_bos_token_id is None else [self.target[search.forced_bos_token_id]]
         results = self.run(
             "translate_batch",
