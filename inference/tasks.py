@@ -288,10 +288,13 @@ def results_of_part(
     batch_size: int,
     advance: Callable[[int], object] = int,
     *,
-    harmless: bool = False,
+    errors: list[ValueError] | None = None,
     **options: Any,
 ) -> list[str]:
-    """Return the results for texts, batched by their lengths; a `harmless` text that cannot be worked on has none."""
+    """Return the results for texts, batched by their lengths.
+
+    With `errors`, a text that cannot be worked on has an empty result, and its error is appended to them.
+    """
     order = sorted((row for row, text in enumerate(texts) if text.strip()), key=lambda row: len(texts[row]))
     results = [""] * len(texts)
     for first in range(0, len(order), batch_size):
@@ -299,12 +302,13 @@ def results_of_part(
         try:
             found = function(loaded, [texts[row] for row in rows], **options)
         except ValueError as error:
-            if not harmless:
+            if errors is None:
                 raise
             if len(rows) > 1:  # which of them it was
-                found = results_of_part(loaded, function, [texts[r] for r in rows], 1, harmless=True, **options)
+                found = results_of_part(loaded, function, [texts[r] for r in rows], 1, errors=errors, **options)
             else:
                 loaded.report(f"no result for {texts[rows[0]][:60]!r}: {error}")
+                errors.append(error)
                 found = [""]
         for row, result in zip(rows, found):
             results[row] = result

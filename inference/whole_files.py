@@ -13,13 +13,16 @@ from typing import Any
 import torch
 
 from vanillaformer.hub.atomic_files import locked
+from vanillaformer.hub.engines import EXPORTED_FILES
+from vanillaformer.hub.file_names import EXPORT, NEEDED
 
 from .arguments import GenerateArguments
 from .tasks import SORTED, LoadedModel, results_of_part
 from .text_files import hint, progress, read_line
 
 NO_INFLUENCE = {"output_file", "device"}
-MODEL_FILES = ("*.safetensors", "*.bin", "*.onnx", "*.json", "*.model", "*.spm")
+# Not all of a folder: that of a run also has what evaluation writes, and perhaps the output
+MODEL_FILES = (*NEEDED, EXPORT, *EXPORTED_FILES)
 
 
 def lines_of(path: str, report: Callable[[str], None]) -> Iterator[str]:
@@ -52,7 +55,8 @@ def generate_file(
 
     The output grows beside its name, as `NAME.part`, and gets the name when it is whole. Stopped at any moment, the
     same command goes on after the last part that was written, with the results of a run that was never stopped. A line
-    that cannot be worked on has an empty result, and is named on the standard error stream.
+    that cannot be worked on has an empty result, and is named on the standard error stream; where that is so of all
+    lines of the first part, its error is raised.
 
     Args:
         arguments: The arguments of `generate`.
@@ -68,6 +72,10 @@ def generate_file(
         list(islice((line for line in lines_of(source, lambda _: None) if line.strip()), SORTED))
     )
     part, size = target.with_name(f"{target.name}.part"), SORTED * arguments.batch_size
+    record = part.with_suffix(".part.json")
+    is_foreign = part.exists() and part.stat().st_size > 0 and not record.exists()
+    if is_foreign or Path(source).resolve() in (part, record):
+        raise ValueError(f"--output_file {target} grows as {part}, which is another file: rename that")
     with part.open("ab") as stream, ExitStack() as until_the_end, torch.inference_mode():
         try:
             lock = locked(part)
@@ -75,7 +83,6 @@ def generate_file(
             raise ValueError(f"--output_file {target}: {error}") from error
         if lock is not None:
             until_the_end.callback(os.close, lock)
-        record = part.with_suffix(".part.json")
         done = resumed(part, record, {"input": content, **job(arguments, loaded)}, size)
         lines = lines_of(source, hint)
         left = filled - sum(bool(line.strip()) for line in islice(lines, done))
@@ -86,20 +93,26 @@ def generate_file(
                 if not (texts := list(islice(lines, size))):
                     break
                 torch.manual_seed(arguments.seed + number)
-                batch_size = arguments.batch_size
-                found = results_of_part(loaded, function, texts, batch_size, advance, harmless=True, **options)
+                if hasattr(loaded.model, "engine"):  # which draws by a seed of its own
+                    loaded.model.seed = arguments.seed + number
+                batch_size, errors = arguments.batch_size, list[ValueError]()
+                found = results_of_part(loaded, function, texts, batch_size, advance, errors=errors, **options)
+                if errors and number == 0 and len(errors) == sum(bool(text.strip()) for text in texts):
+                    record.unlink()
+                    raise errors[0]  # of an option rather than of a line
                 written = found if total == 1 else [result.replace("\n", "\\n") for result in found]
                 stream.write("".join(f"{result}\n" for result in written).encode())
                 stream.flush()
                 os.fsync(stream.fileno())
+        stream.close()  # Windows renames no open file
         os.replace(part, target)
         record.unlink()
 
 
 def job(arguments: GenerateArguments, loaded: LoadedModel) -> dict[str, Any]:
     """Return what the results follow from beside the input: the options, and the files of the model."""
-    folder = Path(str(getattr(loaded.model, "name_or_path", None) or arguments.model_name_or_path))
-    files = sorted(path for pattern in MODEL_FILES for path in (*folder.glob(pattern), *folder.glob(f"*/{pattern}")))
+    folder = Path(loaded.tokenizer.name_or_path)  # also where the model is one of the Hub
+    files = sorted(path for pattern in MODEL_FILES for path in folder.glob(pattern))
     stamps = [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     given = {name: value for name, value in asdict(arguments).items() if name not in NO_INFLUENCE}
     return {"options": given, "engine": type(loaded.model).__name__, "model": stamps}
@@ -111,6 +124,8 @@ def resumed(part: Path, record: Path, wanted: dict[str, Any], size: int) -> int:
         same = json.loads(record.read_text(encoding="utf-8")) == wanted
     except (OSError, ValueError):
         same = False
+    if not same:  # first of all: lines of another job must never lie beside the record of this one
+        os.truncate(part, 0)
     record.write_text(json.dumps(wanted), encoding="utf-8")
     kept = done = end = 0
     with part.open("rb") as stream:

@@ -2,9 +2,13 @@
 
 import io
 import re
+import shutil
 from functools import partial
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,6 +24,7 @@ from transformers.utils import logging
 
 from vanillaformer.console import reporting
 from vanillaformer.inference import generation, tasks, whole_files
+from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.scripts import generate
 
 LINES = ["May 6, 2031", "5:04 PM", "", "12,345.6"]
@@ -96,6 +101,60 @@ def test_a_file_is_worked_on_in_parts_and_goes_on_after_each_stop(trained, tmp_p
     monkeypatch.setitem(tasks.FUNCTIONS, "causal", working)
     generate.main([*command, "--seed", "6"])  # another job: from the beginning
     assert (tmp_path / "out.txt").read_text().split("\n")[1] != whole[1]
+
+
+def test_what_no_line_can_be_done_with_is_an_error(trained, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("import os\n\nimport re\n")
+    command = ["--model", str(trained("masked")), "--input_file", str(tmp_path / "in.txt")]
+    with pytest.raises(SystemExit, match="a masked language model fills in"):
+        generate.main([*command, "--output_file", str(tmp_path / "out.txt")])
+    assert not (tmp_path / "out.txt").exists()
+
+
+@pytest.mark.parametrize("source", ["in.txt", "out.txt.part", "out.txt.part.json"])
+def test_a_file_of_the_users_is_not_taken_for_the_beginning_of_the_output(source: str, trained, tmp_path) -> None:
+    for name in ("in.txt", *({source} if "json" in source else {"out.txt.part"})):
+        (tmp_path / name).write_text("import os\nimport re\n")
+    command = ["--model", str(trained("causal")), "--max_new_tokens", "2", "--input_file", str(tmp_path / source)]
+    with pytest.raises(SystemExit, match=r"out.txt grows as .*out.txt.part"):
+        generate.main([*command, "--output_file", str(tmp_path / "out.txt")])
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"import os\nimport re\n"}
+
+
+def test_a_job_is_the_same_whatever_else_is_written_beside_its_model(trained, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained("causal"), tmp_path / "model")
+    arguments = GenerateArguments(model_name_or_path=str(folder), device="cpu")
+    before = whole_files.job(arguments, tasks.load(arguments)[0])
+    for name in ("all_results.json", "out.txt.part.json"):  # of an evaluation, and of the job
+        (folder / name).write_text("{}")
+    loaded, *_ = tasks.load(arguments)
+    assert whole_files.job(arguments, loaded) == before
+    (folder / "model.safetensors").touch()
+    assert whole_files.job(arguments, loaded) != before
+
+
+def test_lines_of_another_job_are_gone_before_the_record_of_this_one_is_there(tmp_path: Path, monkeypatch) -> None:
+    part, record = tmp_path / "part", tmp_path / "record"
+    part.write_text("old\n" * 4)
+    record.write_text('{"seed": 1}')
+    monkeypatch.setattr(Path, "write_text", Mock(side_effect=RuntimeError("killed")))
+    with pytest.raises(RuntimeError, match="killed"):
+        whole_files.resumed(part, record, {"seed": 2}, size=2)
+    assert part.read_text() == ""
+
+
+def test_an_engine_has_the_seed_of_each_part(tmp_path: Path, monkeypatch) -> None:
+    """Or a command that was stopped would draw other tokens than one that was not."""
+    (tmp_path / "in.txt").write_text("a\nb\nc\n")
+    model = SimpleNamespace(engine=None, seed=0)
+    loaded: Any = SimpleNamespace(model=model, tokenizer=SimpleNamespace(name_or_path=str(tmp_path)))
+    arguments = GenerateArguments(
+        model_name_or_path="-", input_file=str(tmp_path / "in.txt"), output_file=str(tmp_path / "out.txt"), seed=5
+    )
+    monkeypatch.setattr(whole_files, "SORTED", 1)
+    arguments.batch_size = 1
+    whole_files.generate_file(arguments, lambda _: (loaded, lambda *_: [str(model.seed)], {}))
+    assert (tmp_path / "out.txt").read_text() == "5\n6\n7\n"
 
 
 def test_a_file_shows_its_progress_off_a_terminal(trained, tmp_path: Path, monkeypatch, capfd) -> None:
