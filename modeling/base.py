@@ -91,13 +91,15 @@ class VanillaPreTrainedModel(PreTrainedModel):
 
         Position tables keep the rows that both lengths have; a learned one has new rows as at the start of a training.
         """
+        if not hasattr(self.config, "max_position_embeddings"):
+            raise ValueError(f"a {type(self).__name__} has no positions, it reads texts of any length")
         config = copy.deepcopy(self.config)
         config.max_position_embeddings = new_num_position_embeddings
         with torch.device("meta"):
             resized = type(self)(config)  # whose tables tell how long each is: that of a CTC decoder is longer
         self.config.max_position_embeddings = new_num_position_embeddings
         for name, module in resized.named_modules():
-            if hasattr(module, "set_length"):  # a position table
+            if hasattr(module, "set_length"):  # a position table, or rotary frequencies
                 table: Any = self.get_submodule(name)
                 table.set_length(module.max_length, self._init_weights)
 

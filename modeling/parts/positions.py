@@ -141,6 +141,7 @@ class LearnedPositions(PositionTable):
         rows = self.rows()
         self.embed_positions = nn.Embedding(length + self.offset, rows.shape[1], device=rows.device, dtype=rows.dtype)
         draw(self.embed_positions)
+        self.embed_positions.requires_grad_(rows.requires_grad)
         self.rows()[: len(rows)] = rows[: length + self.offset]
 
     def embed(self, x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
@@ -239,13 +240,19 @@ class RotaryEmbedding(ExactTables):
         super().__init__()
         # transformers' scaling code and weight initialization read these attributes by name
         self.config = config
-        self.max_seq_len_cached = self.original_max_seq_len = config.max_position_embeddings
+        self.max_length = self.max_seq_len_cached = self.original_max_seq_len = config.max_position_embeddings
         self.rope_type = config.rope_parameters["rope_type"]
         self.repeat = repeat_interleaved if config.rope_interleaved else repeat_halves
         compute = ROPE_INIT_FUNCTIONS.get(self.rope_type, self.compute_default_rope_parameters)
         inv_freq, self.attention_scaling = compute(config)
         self.inv_freq = nn.Buffer(inv_freq, persistent=False)
         self.original_inv_freq = nn.Buffer(inv_freq.clone(), persistent=False)
+
+    def set_length(self, length: int, draw: Callable[[nn.Module], None]) -> None:
+        """Compute the frequencies again, some scalings of which follow from the length."""
+        device = self.inv_freq.device
+        RotaryEmbedding.__init__(self, cast(BlockConfig, ConfigView(self.config, max_position_embeddings=length)))
+        self.to(device)
 
     @staticmethod
     def compute_default_rope_parameters(config: BlockConfig, **kwargs: Any) -> tuple[torch.Tensor, float]:

@@ -265,3 +265,24 @@ def test_new_rows_of_a_learned_table_are_drawn_as_at_the_start():
     assert torch.equal(table.rows()[: len(kept)], kept)
     assert table.rows()[len(kept) :].std().item() == pytest.approx(0.5, rel=0.02)
     assert table.rows().requires_grad
+
+
+@pytest.mark.parametrize("length", [20, 12])
+@pytest.mark.parametrize("scaling", [{"rope_type": "dynamic", "factor": 2.0}, {"rope_type": "longrope"}])
+def test_scaled_frequencies_of_another_length_are_those_of_the_saved_model(scaling, length, tmp_path):
+    """The scaling of both follows from the length where the config says so."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 8}
+    rope = {"rope_theta": 10000.0, **scaling, **(factors if scaling["rope_type"] == "longrope" else {})}
+    sizes = {"position_embedding_type": "rotary", "rope_parameters": rope, "head_dim": 8}
+    model, inputs = toy("decoder", max_position_embeddings=16, **sizes), inputs_of("decoder", length=16)
+    model.resize_position_embeddings(length)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(model(**inputs)[0], type(model).from_pretrained(tmp_path).eval()(**inputs)[0])
+
+
+def test_a_frozen_table_stays_frozen_and_a_model_without_positions_has_no_other_number_of_them():
+    model = toy("decoder", position_embedding_type="learned").requires_grad_(False)
+    model.resize_position_embeddings(40)
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    with pytest.raises(ValueError, match="has no positions"):
+        toy("recurrent_encoder_decoder").resize_position_embeddings(40)
