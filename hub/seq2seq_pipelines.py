@@ -5,6 +5,7 @@ alone: a pushed model has a copy of it, named in its config, by which
 `pipeline("translation", ID, trust_remote_code=True)` works where the package is not installed.
 """
 
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, Pipeline, pipelines
@@ -42,6 +43,8 @@ class Text2TextGenerationPipeline(Pipeline):
             )
         self.target_tokenizer = target_tokenizer or tokenizer
         super().__init__(model=model, tokenizer=tokenizer, **kwargs)
+        of_task = (getattr(model.config, "task_specific_params", None) or {}).get(self.task, {})  # T5's
+        self.prefix = self.prefix or of_task.get("prefix")
 
     def _sanitize_parameters(
         self,
@@ -82,10 +85,13 @@ class Text2TextGenerationPipeline(Pipeline):
         """Return the tokens of a text (1, S)."""
         if not isinstance(text, str):
             raise ValueError(f"a text must be a string, got {type(text).__name__}: {text!r:.60}")
+        before = getattr(self.tokenizer, "src_lang", None)
         if src_lang is not None:
             self.set_language("src_lang", src_lang)
         prefix = self.prefix if prefix is None else prefix
         inputs = self.tokenizer((prefix or "") + text, truncation=truncation, return_tensors="pt")
+        if src_lang is not None and before is not None:
+            self.tokenizer.src_lang = before  # a later call may name none
         return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
     def _forward(self, inputs: Any, **generate_kwargs: Any) -> Any:  # type: ignore[override]  # by another name
@@ -97,6 +103,11 @@ class Text2TextGenerationPipeline(Pipeline):
         """Return the texts of the sequences (1, N, T)."""
         texts = self.target_tokenizer.batch_decode(outputs["output_ids"][0], skip_special_tokens=True)
         return [{self.result_key: text} for text in texts]
+
+    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
+        super().save_pretrained(save_directory, **kwargs)
+        if self.target_tokenizer is not self.tokenizer:
+            self.target_tokenizer.save_pretrained(Path(save_directory) / TARGET_SUBFOLDER)
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Return what is generated from a text or several."""

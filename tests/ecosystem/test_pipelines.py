@@ -205,6 +205,9 @@ def test_languages(name, option, tmp_path):
     pipe("a b", src_lang=source)
     assert made.convert_tokens_to_ids(source) in calls[0]["input_ids"][0]
     assert calls[0][option] == made.convert_tokens_to_ids(target)
+    before = made.src_lang
+    pipe("a b", src_lang=target)
+    assert made.src_lang == before, "the next call would be of this one's language"
     with pytest.raises(ValueError, match="tgt_lang='klingon' must be one of the tokenizer's codes: "):
         pipe("a b", tgt_lang="klingon")
 
@@ -220,6 +223,18 @@ def test_two_vocabularies(tmp_path):
     save_pair(source, target, tmp_path)
     (found,) = pipeline("translation", str(tmp_path), device="cpu")(TEXTS[0], max_new_tokens=8)
     assert [found["translation_text"]] == generated(model, source, TEXTS[0], target, max_new_tokens=8)
+    pipeline("translation", str(tmp_path), device="cpu").save_pretrained(tmp_path / "saved")
+    assert pipeline("translation", str(tmp_path / "saved"), device="cpu")(TEXTS[0], max_new_tokens=8) == [found]
+
+
+def test_the_prefix_of_a_task_is_that_of_the_config(saved):
+    """T5's, without which it does something else."""
+    folder = saved(VanillaEncoderDecoderForConditionalGeneration)
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model.config.task_specific_params = {"summarization": {"prefix": f"{TEXTS[2]} "}}
+    for task, prefix in (("summarization", f"{TEXTS[2]} "), ("translation", "")):
+        pipe = pipeline(task, model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=8)
+        assert pipe(TEXTS[0]) == pipe(prefix + TEXTS[0], prefix="")
 
 
 def test_translation_goes_through_generate_py(saved, capsys):
