@@ -1,5 +1,7 @@
 """transformers' pipelines give what the model, called directly, gives; they are made from a folder, as users do."""
 
+import copy
+
 import pytest
 import torch
 import transformers
@@ -216,7 +218,7 @@ GERMAN = ["ein alter Hund", "das rote Haus"] * 9
 
 
 def test_two_vocabularies(tmp_path):
-    source, target = tokenizer_of("encoder_decoder"), train(GERMAN, algorithm="bpe", vocab_size=60)
+    source, target = copy.deepcopy(tokenizer_of("encoder_decoder")), train(GERMAN, algorithm="bpe", vocab_size=60)
     model = tiny(VanillaEncoderDecoderForConditionalGeneration, decoder_vocab_size=len(target),
                  share_encoder_decoder_embeddings=False)  # fmt: skip
     model.save_pretrained(tmp_path)
