@@ -126,7 +126,8 @@ def check_completion(body: dict[str, Any], limits: Limits) -> None:
 def check_chat(body: dict[str, Any], limits: Limits) -> None:
     """Raise RequestError for a request of /v1/chat/completions that cannot be served."""
     unpack_generation_config(body)
-    lengths = dict.fromkeys((*LENGTHS, "max_new_tokens"), integer(1, limits.max_tokens))
+    lengths = dict.fromkeys(LENGTHS, integer(1, limits.max_tokens))
+    lengths["max_new_tokens"] = integer(1, 2**63 - 1)  # 256 by default, of which as many are written as may be
     check_fields(body, lengths | CHAT_FIELDS, "messages")
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:

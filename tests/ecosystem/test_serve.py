@@ -334,6 +334,8 @@ def test_limits_fit_what_is_asked_for(app):
     assert usage["completion_tokens"] == 3
     answer = app.post("/v1/chat/completions", json={"messages": [TURN], "max_completion_tokens": 3, "max_tokens": 9})
     assert answer.json()["usage"]["completion_tokens"] <= 3
+    default = {"generation_config": json.dumps({"do_sample": True, "max_new_tokens": 256})}  # of `transformers chat`
+    assert app.post("/v1/chat/completions", json={"messages": [TURN], **default}).status_code == 200
 
 
 def test_values_that_ask_for_nothing_are_taken(app):
