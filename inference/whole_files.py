@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -42,6 +43,8 @@ def summary(path: str) -> tuple[int, int, str]:
     digest = hashlib.blake2b(digest_size=16)
     with open(path, "rb") as stream:
         for line in stream:
+            if not lines and line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):  # whose other lines could pass for UTF-8
+                raise ValueError(f"--input_file {path} is UTF-16: it must be UTF-8")
             digest.update(line)
             lines, filled = lines + 1, filled + bool(line.strip())
     return lines, filled, digest.hexdigest()
@@ -66,11 +69,10 @@ def generate_file(
     if not Path(source).is_file():
         raise ValueError(f"--input_file {source} does not exist or is not a file")
     total, filled, content = summary(source)
-    if not filled:
-        raise ValueError(f"--input_file {source} has no text in it")
-    loaded, function, options = open_model(
-        list(islice((line for line in lines_of(source, lambda _: None) if line.strip()), SORTED))
-    )
+    first = list(islice((line for line in lines_of(source, lambda _: None) if line.strip()), SORTED))
+    if not first:
+        raise ValueError(f"--input_file {source} has no text in it, in UTF-8")
+    loaded, function, options = open_model(first)
     part, size = target.with_name(f"{target.name}.part"), SORTED * arguments.batch_size
     record = part.with_suffix(".part.json")
     is_foreign = part.exists() and part.stat().st_size > 0 and not record.exists()

@@ -111,6 +111,14 @@ def test_what_no_line_can_be_done_with_is_an_error(trained, tmp_path: Path) -> N
     assert not (tmp_path / "out.txt").exists()
 
 
+@pytest.mark.parametrize(("encoding", "said"), [("utf-16", "is UTF-16: it must be"), ("latin-1", "has no text in it")])
+def test_a_file_in_another_encoding_is_an_error(encoding: str, said: str, trained, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("Übermut tut\nselten gut, ä\n", encoding=encoding)
+    files = ["--input_file", str(tmp_path / "in.txt"), "--output_file", str(tmp_path / "out.txt")]
+    with pytest.raises(SystemExit, match=said):
+        generate.main(["--model", str(trained("causal")), "--max_new_tokens", "2", *files])
+
+
 @pytest.mark.parametrize("source", ["in.txt", "out.txt.part", "out.txt.part.json"])
 def test_a_file_of_the_users_is_not_taken_for_the_beginning_of_the_output(source: str, trained, tmp_path) -> None:
     for name in ("in.txt", *({source} if "json" in source else {"out.txt.part"})):
@@ -146,13 +154,11 @@ def test_lines_of_another_job_are_gone_before_the_record_of_this_one_is_there(tm
 def test_an_engine_has_the_seed_of_each_part(tmp_path: Path, monkeypatch) -> None:
     """Or a command that was stopped would draw other tokens than one that was not."""
     (tmp_path / "in.txt").write_text("a\nb\nc\n")
-    model = SimpleNamespace(engine=None, seed=0)
+    model = SimpleNamespace(engine=None)
     loaded: Any = SimpleNamespace(model=model, tokenizer=SimpleNamespace(name_or_path=str(tmp_path)))
-    arguments = GenerateArguments(
-        model_name_or_path="-", input_file=str(tmp_path / "in.txt"), output_file=str(tmp_path / "out.txt"), seed=5
-    )
+    paths = {"input_file": str(tmp_path / "in.txt"), "output_file": str(tmp_path / "out.txt")}
+    arguments = GenerateArguments(model_name_or_path="-", seed=5, batch_size=1, **paths)
     monkeypatch.setattr(whole_files, "SORTED", 1)
-    arguments.batch_size = 1
     whole_files.generate_file(arguments, lambda _: (loaded, lambda *_: [str(model.seed)], {}))
     assert (tmp_path / "out.txt").read_text() == "5\n6\n7\n"
 
