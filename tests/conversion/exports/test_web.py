@@ -31,9 +31,8 @@ MODELS = {
     "translate": modeling.VanillaEncoderDecoderForConditionalGeneration,
     "continue": modeling.VanillaDecoderForCausalLM,
 }
-CARD = """---\nlicense: mit\n---\n# From A & B\n\nThis model translates from `en` to [de](https://example.org).
-
-## Limits\n\n- It was tested on <nothing>.\n\n## Use\n\n- Here.\n"""
+CARD = "---\nlicense: mit\n---\n# From A & B\n\nThis model translates from `en` to [de](https://example.org).\n\n"
+CARD += "## Limits\n\n- It was tested on <nothing>.\n\n## Use\n\n- Here.\n"
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -105,23 +104,20 @@ def test_what_a_page_needs(kind, fields, options, message, tmp_path):
 @pytest.mark.skipif(not NPM or bool(MISSING), reason=MISSING or "needs @huggingface/transformers in TRANSFORMERS_JS")
 def test_typing_gives_the_greedy_tokens_of_generate(page, tmp_path):
     task, model, folder = page
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(SimpleHTTPRequestHandler, directory=folder))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address, shown = f"http://127.0.0.1:{server.server_port}/", {}
-    try:
-        with chromium(tmp_path) as browser:
-            browser.resize(390, 800)
-            browser.open(address)
-            browser.wait(lambda: browser.one("#status").text == "Ready.")
-            assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
-            for text in TEXTS[:2]:
-                browser.one("#input").replace(text)
-                browser.wait(lambda: browser.all("#output[data-done]"))
-                shown[text] = browser.one("#output").text
-            asked = browser.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
-    finally:
+    handler, shown = functools.partial(SimpleHTTPRequestHandler, directory=folder), {}
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, chromium(tmp_path) as browser:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/"
+        browser.resize(390, 800)
+        browser.open(address)
+        browser.wait(lambda: browser.one("#status").text == "Ready.")
+        assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
+        for text in TEXTS[:2]:
+            browser.one("#input").replace(text)
+            browser.wait(lambda: browser.all("#output[data-done]"))
+            shown[text] = browser.one("#output").text
+        asked = browser.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
         server.shutdown()
-        server.server_close()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for text, found in shown.items():
         options = {"max_new_tokens": {"translate": 64, "continue": 40}[task], "do_sample": False, "num_beams": 1}
