@@ -9,8 +9,7 @@ from pathlib import Path
 
 from vanillaformer import PRESETS, preset
 from vanillaformer.configuration.options import OPTIONS, POSITION_CHOICES, Choice
-from vanillaformer.conversion.exports import EXPORTERS
-from vanillaformer.conversion.targets import targets
+from vanillaformer.conversion.exports import EXPORTERS, targets
 from vanillaformer.modeling.parts.residual import RESIDUALS
 from vanillaformer.training.report.card.descriptions import references
 

@@ -12,9 +12,12 @@ from typing import Any
 
 from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 
+from vanillaformer.configuration import VanillaConfig
 from vanillaformer.hub.engines import ENGINES
 from vanillaformer.hub.file_names import EXPORT
 
+from ..convert import native_architectures
+from ..mapping.architecture import OUR_CLASSES, main_head
 from .engine import Engine, EngineModel, ImageEngineModel, read_record
 from .exporter import Exporter, ExportJob
 
@@ -33,7 +36,15 @@ __all__ = [
     "is_export",
     "load_engine",
     "read_record",
+    "targets",
 ]
+
+
+def targets(config: VanillaConfig) -> dict[str, list[str]]:
+    """Return the `native` architectures of a config's language model or image classifier, and engines' obstacles."""
+    model_class = OUR_CLASSES[type(config)][main_head(type(config))]
+    engines = {name: exporter.obstacles(model_class, config) for name, exporter in EXPORTERS.items()}
+    return {"native": native_architectures(config)} | engines
 
 
 def export(

@@ -23,11 +23,11 @@ from vanillaformer.conversion.exports import (
     is_export,
     load_engine,
     read_record,
+    targets,
 )
 from vanillaformer.conversion.exports.checks import NEAR, agreement, check, gaps_to_best, greedy, random_rows, score
 from vanillaformer.conversion.exports.engine import config_of, model_class_of
 from vanillaformer.conversion.exports.exporter import Rule
-from vanillaformer.conversion.targets import targets
 from vanillaformer.hub.engines import ENGINES, EngineInfo, Extra
 from vanillaformer.hub.file_names import EXPORT
 

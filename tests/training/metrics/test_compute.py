@@ -8,8 +8,8 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import EvalPrediction
 
-from vanillaformer.training.metrics import Metric
 from vanillaformer.training.metrics import compute as m
+from vanillaformer.training.metrics.modules import Metric
 from vanillaformer.training.metrics.scores import (
     accuracy,
     bleu,
