@@ -4,9 +4,12 @@ A limit of a generation config, such as a pipeline's 256 new tokens, is lowered 
 given by keyword is refused.
 """
 
+from functools import wraps
 from typing import Any, cast
 
 from transformers.generation import GenerationMixin
+
+from .cache_name import CACHE_NAME
 
 
 class VanillaGenerationMixin(GenerationMixin):
@@ -17,6 +20,13 @@ class VanillaGenerationMixin(GenerationMixin):
         given = [name for name in ("max_new_tokens", "max_length") if kwargs.get(name) is not None]
         cast(Any, prepared).limit_by_keyword = bool(given)
         return prepared, rest
+
+    @wraps(GenerationMixin.prepare_inputs_for_generation)  # whose parameters `generate` looks at
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        if CACHE_NAME in inputs:  # PEFT looks for it by the name of our models, and puts its prefix there
+            inputs["past_key_values"] = inputs.pop(CACHE_NAME)
+        return inputs
 
     def _prepare_generated_length(self, *args: Any, **kwargs: Any) -> Any:
         generation_config, config = super()._prepare_generated_length(*args, **kwargs), cast(Any, self).config

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import peft
 import pytest
 import torch
 from modeling.toys import assert_close, relative_error
@@ -134,3 +135,16 @@ def test_each_row_of_a_batch_has_its_adapter_in_generation(model_class, beams):
         one = {name: value[row : row + 1] for name, value in batch.items()}
         alone = model.generate(**one, **options, adapter_names=names[row : row + 1])[0]
         assert torch.equal(found[row, : len(alone)], alone)
+
+
+@pytest.mark.parametrize("tuning", ["PrefixTuningConfig", "PromptTuningConfig"])
+def test_a_trained_prefix_is_read_in_generation(tuning):
+    """transformers 5.24 gives models the cache by another name than that under which peft puts its prefix."""
+    torch.manual_seed(0)
+    config = getattr(peft, tuning)(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    model = get_peft_model(tiny(VanillaDecoderForCausalLM), config).eval()
+    written = model.generate(input_ids=torch.randint(4, 20, (1, 6)), max_new_tokens=8, do_sample=False)
+    with torch.no_grad():
+        best = model(input_ids=written[:, :-1], attention_mask=torch.ones_like(written[:, 1:])).logits.argmax(-1)
+    new = written.shape[1] - 6
+    assert torch.equal(best[:, -new:], written[:, -new:])

@@ -233,10 +233,9 @@ def test_the_prefix_of_a_task_is_that_of_the_config(saved):
     """T5's, without which it does something else."""
     folder = saved(VanillaEncoderDecoderForConditionalGeneration)
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    model.config.task_specific_params = {"summarization": {"prefix": f"{TEXTS[2]} "}}
-    for task, prefix in (("summarization", f"{TEXTS[2]} "), ("translation", "")):
-        pipe = pipeline(task, model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=8)
-        assert pipe(TEXTS[0]) == pipe(prefix + TEXTS[0], prefix="")
+    model.config.task_specific_params = {"summarization": {"prefix": "summarize: "}}
+    found = [pipeline(task, model=model, tokenizer=tokenizer, device="cpu").prefix for task in NAMES]
+    assert found == [None, "summarize: ", None]
 
 
 def test_translation_goes_through_generate_py(saved, capsys):

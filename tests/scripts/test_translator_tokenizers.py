@@ -211,11 +211,8 @@ def test_languages_of_a_translator_that_was_never_trained_here(native: Path, cap
 @pytest.mark.parametrize("native", ["mbart"], indirect=True)
 def test_an_export_that_starts_from_one_language_refuses_another(native: Path, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
-    model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(native)
-    tokenizer: Any = AutoTokenizer.from_pretrained(native)
-    model.generation_config.decoder_start_token_id = model.config.decoder_start_token_id = (
-        tokenizer.convert_tokens_to_ids("de_DE")
-    )
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(native)
+    set_language(model, AutoTokenizer.from_pretrained(native, src_lang="en_XX", tgt_lang="de_DE"))
     model.save_pretrained(native)
     export.main([str(native), str(tmp_path / "export"), "--engine", "ctranslate2"])
     command = ["--model", str(tmp_path / "export"), "--text", "Saturday", "--max_new_tokens", "5"]
