@@ -22,7 +22,7 @@ class VanillaGenerationMixin(GenerationMixin):
         return prepared, rest
 
     @wraps(GenerationMixin.prepare_inputs_for_generation)  # whose parameters `generate` looks at
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # by `wraps`
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         if CACHE_NAME in inputs:  # PEFT looks for it by the name of our models, and puts its prefix there
             inputs["past_key_values"] = inputs.pop(CACHE_NAME)

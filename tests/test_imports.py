@@ -75,6 +75,7 @@ COMPOSED = {
     "parts.recurrent_initialization": {"parts.recurrence"},
     "parts.embeddings": {"parts.dropout", "parts.ngrams", "parts.norms", "parts.position_schemes", "parts.positions"},
     "base": {"acceleration", "cache_name", "parts.initialization"},
+    "generation": {"cache_name"},
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [
