@@ -230,7 +230,6 @@ def test_two_vocabularies(tmp_path):
 
 
 def test_the_prefix_of_a_task_is_that_of_the_config(saved):
-    """T5's, without which it does something else."""
     folder = saved(VanillaEncoderDecoderForConditionalGeneration)
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     model.config.task_specific_params = {"summarization": {"prefix": "summarize: "}}

@@ -270,7 +270,6 @@ def test_new_rows_of_a_learned_table_are_drawn_as_at_the_start():
 @pytest.mark.parametrize("length", [20, 12])
 @pytest.mark.parametrize("scaling", ["dynamic", "longrope"])
 def test_scaled_frequencies_of_another_length_are_those_of_the_saved_model(scaling, length, tmp_path):
-    """The scaling of both follows from the length where the config says so."""
     factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 8}
     rope = {"rope_theta": 10000.0, "rope_type": scaling} | ({"factor": 2.0} if scaling == "dynamic" else factors)
     sizes = {"position_embedding_type": "rotary", "rope_parameters": rope, "head_dim": 8}
