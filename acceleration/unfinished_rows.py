@@ -35,7 +35,8 @@ class UnfinishedRows:
 
     def __call__(self, **inputs: Any) -> Any:
         """Return the model's output for one more token of each row (B, 1): logits (B, 1, V), 0 for rows that left."""
-        cache = inputs.pop("past_key_values")
+        cache_name = CACHE_NAME if CACHE_NAME in inputs else "past_key_values"  # of native models, or of ours
+        cache = inputs.pop(cache_name)
         tokens = inputs["decoder_input_ids" if self.model.config.is_encoder_decoder else "input_ids"]
         rows = torch.arange(len(tokens)) if self.rows is None else self.rows
         self.ended = self.ended | torch.isin(tokens[:, -1], self.ends)  # padding follows
@@ -48,9 +49,9 @@ class UnfinishedRows:
             if "encoder_outputs" in inputs:
                 self.source = {"encoder_outputs": _rows_of(inputs["encoder_outputs"], rows, len(tokens))}
         if self.rows is None:
-            return self.model(**inputs, past_key_values=cache)
+            return self.model(**inputs, **{cache_name: cache})
         left = {name: _rows_of(value, rows, len(tokens)) for name, value in (inputs | self.source).items()}
-        output = self.model(**left, past_key_values=cache)
+        output = self.model(**left, **{cache_name: cache})
         logits = output.logits
         output.logits = logits.new_zeros(len(tokens), *logits.shape[1:]).index_copy(0, rows, logits)
         return output
