@@ -131,7 +131,7 @@ def ours(name: str, folder: Path, out: Path) -> float:
 
     case, times = CASES[name], clock()
     files = f"--train_file {folder}/train.jsonl --validation_file {folder}/validation.jsonl"
-    options = "--num_train_epochs 1 --eval_strategy no --learning_rate 1e-4 --use_cpu --output_dir"
+    options = "--num_train_epochs 1 --eval_strategy no --save_strategy no --learning_rate 1e-4 --use_cpu --output_dir"
     steps = f"--per_device_train_batch_size {case.batch} --model_name_or_path {folder}"
     program = import_module(f"vanillaformer.scripts.{case.program}")
     program.train([*case.columns.split(), *files.split(), *steps.split(), *options.split(), str(out)])
