@@ -59,11 +59,7 @@ def generate_file(
     The output grows beside its name, as `NAME.part`, and gets the name when it is whole. Stopped at any moment, the
     same command goes on after the last part that was written, with the results of a run that was never stopped. A line
     that cannot be worked on has an empty result, and is named on the standard error stream; where that is so of all
-    lines of the first part, its error is raised.
-
-    Args:
-        arguments: The arguments of `generate`.
-        open_model: Returns model, function and options, given the first texts.
+    lines of the first part, its error is raised. `open_model` gets the first texts.
     """
     source, target = str(arguments.input_file), Path(str(arguments.output_file)).resolve()
     if not Path(source).is_file():
