@@ -1,4 +1,4 @@
-"""Pipelines of encoder-decoders, which transformers 5 has no more: translation, summarization, text2text-generation.
+"""Pipelines of encoder-decoders, which transformers 5 dropped: translation, summarization, text2text-generation.
 
 Importing the package registers them for every model that `AutoModelForSeq2SeqLM` loads. This file needs transformers
 alone: a pushed model has a copy of it, named in its config, by which
@@ -62,7 +62,7 @@ class Text2TextGenerationPipeline(Pipeline):
     def first_tokens(self, tgt_lang: str) -> dict[str, int]:
         """Return the options of `generate()` by which a multilingual model writes a language.
 
-        They follow from how its tokenizer marks a target: first the language, or last (mBART, which starts from it).
+        They depend on where its tokenizer puts a target's language: first, or last (mBART, which starts from it).
         """
         self.set_language("tgt_lang", tgt_lang)
         *_, first, last = self.tokenizer(text_target="")["input_ids"]

@@ -87,7 +87,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
         return super().init_continuous_batching(*args, **kwargs)  # type: ignore[misc]  # of the models that generate
 
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """Make the model read texts of up to so many tokens; training scripts ask for it where theirs are longer.
+        """Let the model read texts of up to this many tokens; training scripts call this when theirs are longer.
 
         Position tables keep the rows that both lengths have; a learned one has new rows as at the start of a training.
         """

@@ -145,7 +145,7 @@ def summarize_run(
 
 def already_finished(run: Run, task: TrainingTask, *, data: TaskData, example: str) -> Run:
     """Update a finished run without evaluating again: its search, its card, a baseline that it lacks, a push."""
-    report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
+    report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts over).")
     if task.training_args.process_index == 0:
         known = run.details.get("baselines", {})
         missing = [baseline for baseline in task.trained_baselines if baseline.name not in known]

@@ -92,6 +92,6 @@ def test_the_same_tokens_or_logits(task, name, tmp_path):
         assert found["tokens"] == expected
     else:
         both = torch.tensor(found["logits"]), expected
-        if expected.ndim == 3:  # what stands on padding is no answer
+        if expected.ndim == 3:  # outputs at padding do not count
             both = tuple(logits[inputs["attention_mask"].bool()] for logits in both)
         assert relative_error(*both) < 1e-4
