@@ -132,7 +132,7 @@ def test_resumed_from_a_checkpoint_equals_uninterrupted(case: str, tmp_path: Pat
         assert all((one[name] == other[name]).all() for name in one)
 
 
-@pytest.mark.parametrize("optim", ["adamw_torch", "muon"])
+@pytest.mark.parametrize("optim", ["adamw_torch_fused", "muon"])
 def test_a_resumed_run_has_the_rates_of_its_command(optim: str, tmp_path: Path) -> None:
     """Not those of its checkpoint, which restores the optimizer with its options."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"

@@ -34,7 +34,7 @@ class OptimizerArguments:
 
     HELP_GROUP = "Optimizer"
 
-    optim: str = option("adamw_torch", "Optimizer: muon, radam or one of transformers")
+    optim: str = option("adamw_torch_fused", "Optimizer: muon, radam or one of transformers")
     muon_momentum: float = option(0.95, "Muon: momentum of the matrices")
     muon_lr_factor: float = option(1.0, "Muon: learning rate relative to --learning_rate")
 

@@ -45,7 +45,7 @@ def test_every_field_is_compared_or_named() -> None:
         ({"eval_steps": 0.2}, "eval_steps: 0.1 there, 0.2 now, save_steps: 0.1 there, 0.2 now"),
         (
             {"optim": "sgd", "optim_args": "a=1"},
-            "optim: 'adamw_torch' there, 'sgd' now, optim_args: None there, 'a=1' now",
+            "optim: 'adamw_torch_fused' there, 'sgd' now, optim_args: None there, 'a=1' now",
         ),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha: None there, 5.0 now"),
         ({"generation_num_beams": 2}, "generation_num_beams: 1 there, 2 now"),

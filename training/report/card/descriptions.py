@@ -152,7 +152,7 @@ def short(number: float) -> str:
 def techniques(training: Settings, data: Settings) -> list[Technique]:
     """Return the techniques that arguments of training and data by name turn on, with their words filled in."""
     settings = {"mlm_probability": 0, "mask_ratio": 0, **data, **training}
-    optim = str(settings.get("optim", "adamw_torch"))
+    optim = str(settings.get("optim", "adamw_torch_fused"))
     known = (entry for name, entry in OPTIMIZERS.items() if optim.startswith(name))
     schedule = settings.get("lr_scheduler_type", "linear")
     schedule = str(getattr(schedule, "value", schedule))

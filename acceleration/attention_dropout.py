@@ -1,0 +1,72 @@
+"""Attention with dropout on a CPU, where SDPA has no kernel for it: fewer random bits, no scores of later tokens.
+
+Shape letters: B batch, T query length, S key length, H query heads, G key/value heads, K head width.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from vanillaformer.modeling.parts.attention import repeat_heads
+from vanillaformer.modeling.parts.dropout import Dropout
+
+CHUNK = 128
+"""Queries whose scores are computed together: these stay in the processor's cache."""
+
+
+def with_dropout(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an attention function that gives what SDPA gives, with other draws of the same dropout."""
+    if not isinstance(function, partial) or function.func is not sdpa_attention_forward:
+        return function
+    options = {name: value for name, value in function.keywords.items() if value is not None}
+    rate, scaling, is_causal = options.pop("dropout", 0), options.pop("scaling", None), function.args[0].is_causal
+    if not rate or scaling is None or options.keys() & {"is_causal", "position_bias", "cache", "softcap"}:
+        return function
+
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> Any:
+        if not takes(query, key, mask, is_causal):
+            return function(query, key, value, mask)
+        return attention(query * scaling, key, value, mask, Dropout(rate), causal=is_causal and mask is None), None
+
+    return attend
+
+
+def takes(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, is_causal: bool) -> bool:
+    """Tell whether these are plain tensors on a CPU, and a causal triangle, where there is one, a square."""
+    square = not is_causal or mask is not None or query.shape[2] == key.shape[2]
+    plain = type(query) is torch.Tensor and query.is_cpu and query.dtype == torch.float32 and square
+    watched = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.is_autocast_enabled("cpu")
+    return plain and not watched and not torch._C._are_functorch_transforms_active()
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: nn.Module,
+    *,
+    causal: bool,
+) -> torch.Tensor:
+    """Return `dropout(softmax(QKᵀ + mask)) V`, (B, T, H, K), for scaled queries (B, H, T, K) and G heads of S keys.
+
+    A boolean mask says where to attend to, another is added.
+    """
+    key, value = (repeat_heads(x, query.shape[1] // x.shape[1]) for x in (key, value))
+    outputs = []
+    for start in range(0, query.shape[2], CHUNK):
+        queries = query[:, :, start : start + CHUNK]
+        end = start + queries.shape[2] if causal else key.shape[2]
+        scores = queries @ key[:, :, :end].transpose(2, 3)
+        if causal:
+            scores = scores + torch.full((end - start, end), -torch.inf).triu(start + 1)
+        elif mask is not None:
+            part = mask if mask.shape[2] == 1 else mask[:, :, start : start + CHUNK]
+            smallest = torch.finfo(scores.dtype).min  # finite: a token of padding may attend to nothing
+            scores = scores.masked_fill(~part, smallest) if part.dtype == torch.bool else scores + part
+        outputs.append(dropout(scores.softmax(-1)) @ value[:, :, :end])
+    return torch.cat(outputs, dim=2).transpose(1, 2)
