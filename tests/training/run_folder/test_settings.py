@@ -47,6 +47,7 @@ def test_every_field_is_compared_or_named() -> None:
             {"optim": "sgd", "optim_args": "a=1"},
             "optim: 'adamw_torch_fused' there, 'sgd' now, optim_args: None there, 'a=1' now",
         ),
+        ({"optim": "adamw_torch"}, ""),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha: None there, 5.0 now"),
         ({"generation_num_beams": 2}, "generation_num_beams: 1 there, 2 now"),
         ({"per_device_train_batch_size": 32}, "rows_per_step: 64 there, 32 now"),
