@@ -10,7 +10,6 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 from datasets import Dataset, DatasetDict
 
 from vanillaformer.console.reporting import report
@@ -20,7 +19,7 @@ from .caching import arrow_column, distinct_cells, select_rows
 from .rows import ORDER, DataStats
 from .tasks import TASKS, TaskName
 
-NEAR = 0.2  # how far the share of characters that is held out may be from the fraction, as a part of it
+MANY = 100  # documents of which whole ones are held out; of fewer the ends are
 
 
 def divide(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> tuple[DatasetDict, DataStats]:
@@ -55,8 +54,8 @@ def hold_out(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> 
     every class a text in the training split. `hold_out="end"` takes the last rows (of the order that `in_order`
     has put them in, where those with equal values stay together), the test's last of all.
 
-    The fractions are of the rows, or distinct texts; of running text they are of the characters. Documents, and a
-    single text, are cut where no whole ones have about that many: the last characters of each are held out.
+    The fractions are of the rows, or distinct texts. Of a single text, or of fewer than `MANY` documents, they are of
+    the characters: the last ones of each are held out.
     """
     fractions = {} if "validation" in dataset else {"validation": data_args.validation_fraction}
     if data_args.test_fraction:
@@ -66,16 +65,13 @@ def hold_out(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> 
     rows, exact, at_end = dataset["train"], not TASKS[task].whole_texts, data_args.hold_out == "end"
     if fractions:
         running = exact and "text" in rows.column_names and data_args.turns_column is None
-        sizes = _characters(rows) if running else None
-        cut = running and (len(rows) == 1 or data_args.sample_by == "document") and ORDER not in rows.column_names
-        parts: dict[str, Dataset] = {}
-        if not cut or len(rows) > len(fractions):
-            if at_end:
-                parts = _from_the_end(rows, fractions, sizes, data_args.order_column)
-            else:
-                parts = _at_random(rows, COLUMNS[task][0], fractions, sizes, data_args.split_seed, exact=exact)
-        if running:
-            parts = _by_characters(rows, parts, fractions, cut=cut, at_end=at_end)
+        few = len(rows) == 1 or (data_args.sample_by == "document" and len(rows) < MANY)
+        if running and few and ORDER not in rows.column_names:
+            parts = _cut(rows, fractions, at_end=at_end)
+        elif at_end:
+            parts = _from_the_end(rows, fractions, data_args.order_column)
+        else:
+            parts = _at_random(rows, COLUMNS[task][0], fractions, data_args.split_seed, exact=exact)
         dataset = DatasetDict({**dataset, **parts})
     ordered = {split: [name for name in part.column_names if name == ORDER] for split, part in dataset.items()}
     return DatasetDict({split: part.remove_columns(ordered[split]) for split, part in dataset.items()})
@@ -86,7 +82,7 @@ def _distinct(count: int, column: str) -> str:
 
 
 def _at_random(
-    rows: Dataset, column: str, fractions: dict[str, float], sizes: np.ndarray | None, seed: int, *, exact: bool
+    rows: Dataset, column: str, fractions: dict[str, float], seed: int, *, exact: bool
 ) -> dict[str, Dataset]:
     number_of = text_numbers(rows, column, exact=exact)
     size = int(number_of.max(initial=-1)) + 1
@@ -103,9 +99,6 @@ def _at_random(
         count = min(max(1, round(size * fractions[split])), len(left) - 1)
         if labels is None:
             held_out = left[rng.sample(range(len(left)), count)]
-            if sizes is not None:
-                lengths = np.bincount(number_of, weights=sizes)
-                held_out = _of_about(fractions[split] * lengths.sum(), held_out, left, lengths, rng)
         else:
             held_out = _drawn_by_class(left, number_of, labels, count, rng)
         if not len(held_out):
@@ -117,18 +110,6 @@ def _at_random(
         left = np.setdiff1d(left, held_out)
     part_of = parts[number_of]
     return {split: select_rows(rows, np.flatnonzero(part_of == names.index(split))) for split in names}
-
-
-def _of_about(wanted: float, drawn: np.ndarray, left: np.ndarray, lengths: np.ndarray, rng: Random) -> np.ndarray:
-    """Return the texts drawn if they have about as many characters as wanted, or else others that have, if any."""
-    if abs(lengths[drawn].sum() - wanted) <= NEAR * wanted:
-        return drawn
-    found, total = [], 0.0
-    for text in rng.sample(left.tolist(), len(left) - 1):
-        if total < wanted and total + lengths[text] <= (1 + NEAR) * wanted:
-            found.append(text)
-            total += lengths[text]
-    return np.array(found or [left[lengths[left].argmin()]])
 
 
 def _drawn_by_class(
@@ -157,12 +138,9 @@ def _drawn_by_class(
     return np.array(drawn, dtype=np.int64)
 
 
-def _from_the_end(
-    rows: Dataset, fractions: dict[str, float], sizes: np.ndarray | None, column: str | None
-) -> dict[str, Dataset]:
+def _from_the_end(rows: Dataset, fractions: dict[str, float], column: str | None) -> dict[str, Dataset]:
     """Cut the rows where the fractions are over, or of ordered rows at the nearest change of their value."""
-    ends = np.arange(1, len(rows) + 1) if sizes is None else np.cumsum(sizes)
-    targets = [int(ends[-1] * start) for start, _ in _bounds(fractions)]
+    targets = [int(len(rows) * start) for start, _ in _bounds(fractions)]
     changes, values = np.arange(1, len(rows)), cast("list[str]", [])
     if ORDER in rows.column_names:
         values, number_of = distinct_cells(rows, ORDER)
@@ -170,14 +148,13 @@ def _from_the_end(
     if len(changes) < len(fractions):
         found = f"--order_column {column!r}: {_distinct(len(values), 'value')}" if values else f"{len(rows)} rows"
         raise ValueError(f"{found}: too few for {', '.join(['train', *fractions])}")
-    for split, start, end in zip(("train", *fractions), targets, [*targets[1:], ends[-1]]):
+    for split, start, end in zip(("train", *fractions), targets, [*targets[1:], len(rows)]):
         if end <= start:
-            size = f"{ends[-1]} {'rows' if sizes is None else 'characters'}"
-            raise ValueError(f"--hold_out end leaves nothing for {split} of {size}: change the fractions")
+            raise ValueError(f"--hold_out end leaves nothing for {split} of {len(rows)} rows: change the fractions")
     cuts = [len(rows)]
     for number in reversed(range(len(fractions))):  # each of the splits before needs a value
         near = changes[number : np.searchsorted(changes, cuts[0])]
-        cuts.insert(0, int(near[np.abs(ends[near - 1] - targets[number + 1]).argmin()]))
+        cuts.insert(0, int(near[np.abs(near - targets[number + 1]).argmin()]))
     spans = dict(zip(("train", *fractions), zip([0, *cuts], cuts)))
     if values:
         words = (
@@ -195,32 +172,6 @@ def _bounds(fractions: Mapping[str, float]) -> list[tuple[float, float]]:
     return list(zip(starts, [*starts[1:], 1]))
 
 
-def _characters(rows: Dataset) -> np.ndarray:
-    return pc.utf8_length(arrow_column(rows, "text")).to_numpy().astype(np.int64)
-
-
-def _shares(parts: Mapping[str, Dataset]) -> dict[str, float]:
-    counts = {split: int(_characters(rows).sum()) for split, rows in parts.items()}
-    return {split: count / sum(counts.values()) for split, count in counts.items()}
-
-
-def _by_characters(
-    rows: Dataset, parts: dict[str, Dataset], fractions: dict[str, float], *, cut: bool, at_end: bool
-) -> dict[str, Dataset]:
-    """Cut documents of which no whole ones have about the fractions of the characters, and say what is held out."""
-    shares, names = _shares(parts), ", ".join(fractions)
-    near = bool(parts) and all(abs(shares[split] - part) <= NEAR * part for split, part in fractions.items())
-    if cut and not near:
-        parts = _cut(rows, fractions, at_end=at_end)
-        what = f"{len(rows):,} texts: the last characters{'' if at_end else ' of each'}"
-        what = "a single text: its last characters" if len(rows) == 1 else what
-        report(f"The data is {what} are held out ({names}).")
-    if len(rows) > 1 and (cut or not near):
-        words = ", ".join(f"{share:.1%} for {split}" for split, share in _shares(parts).items())
-        report(f"Characters: {words}.")
-    return parts
-
-
 def _cut(rows: Dataset, fractions: dict[str, float], *, at_end: bool) -> dict[str, Dataset]:
     """Hold out the end of each text, or of all texts in a row."""
     texts, parts = rows["text"][:], {}
@@ -236,6 +187,10 @@ def _cut(rows: Dataset, fractions: dict[str, float], *, at_end: bool) -> dict[st
         if not pieces:
             raise ValueError(f"{total} characters leave nothing for {split}: change the fractions")
         parts[split] = Dataset.from_dict({"text": pieces}, features=rows.features)
+    what = "a single text: its last characters"
+    if len(texts) > 1:
+        what = f"{len(texts):,} texts: the last characters{'' if at_end else ' of each'}"
+    report(f"The data is {what} are held out ({', '.join(fractions)}).")
     return parts
 
 
@@ -270,7 +225,10 @@ def without_leaks(
         if split in keys and other in keys:
             found = np.asarray(pc.is_in(pa.array(keys[other]), value_set=pa.array(keys[split])))
             shared = int(np.isin(keys[split], keys[other][found]).sum())
-            report_leaks(split, other, column, shared, len(keys[split]), drop=drop)
+            if shared:
+                hint = "" if drop else " (--drop_leaked_rows leaves them out of it)"
+                what = f"{shared:,} of {len(keys[split]):,} rows also occurs in the {_data(other)}"
+                report(f"{split} data: the {column} of {what}{hint}.")
             stats[split] |= {} if drop else {f"also in {other}": shared}
             leaked[other] |= found
     for split in ("train", "validation") if drop else ():
@@ -286,39 +244,8 @@ def without_leaks(
     return dataset, stats
 
 
-def report_leaks(split: str, other: str, column: str, shared: int, total: int, *, drop: bool) -> None:
-    """Print how many rows of a split occur in another one, if any."""
-    if shared:
-        hint = "" if drop else " (--drop_leaked_rows leaves them out of it)"
-        report(f"{split} data: the {column} of {shared:,} of {total:,} rows also occurs in the {_data(other)}{hint}.")
-
-
 def _data(split: str) -> str:
     return f"{'training' if split == 'train' else split} data"
-
-
-class LeakCounter:
-    """Finds held-out rows among training rows that pass by; a worker that reads a stream shares what it finds."""
-
-    def __init__(self, keys: Mapping[str, np.ndarray], column: str, *, drop: bool = False):
-        self.keys, self.column, self.drop = dict(keys), column, drop
-        self.known = np.unique(np.concatenate([np.zeros(0, np.uint64), *keys.values()]))
-        self.seen = torch.zeros(len(self.known), dtype=torch.bool).share_memory_()
-        self.reported: dict[str, int] = {}
-
-    def update(self, keys: np.ndarray) -> None:
-        """Take note of training rows."""
-        self.seen.numpy()[np.isin(self.known, keys)] = True
-
-    def stats(self) -> DataStats:
-        """Return how many rows of each held-out split are among those that passed by, and report new ones."""
-        found = self.known[self.seen.numpy()]
-        counts = {split: int(np.isin(keys, found).sum()) for split, keys in self.keys.items()}
-        for split, count in counts.items():
-            if count != self.reported.get(split):
-                report_leaks(split, "train", self.column, count, len(self.keys[split]), drop=self.drop)
-        self.reported = counts
-        return {split: {} if self.drop else {"also in train": count} for split, count in counts.items()}
 
 
 def text_numbers(rows: Dataset, column: str, *, exact: bool) -> np.ndarray:

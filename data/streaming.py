@@ -26,7 +26,7 @@ from .files import batched
 from .formats import FILE, LINES, PROBLEM, ROW, check_columns, column_names, image_cell, needed_cells
 from .preprocessing.tokenizing import Blocks
 from .rows import BAD, READ, SplitRows, readable_rows, usable_rows, with_labels
-from .splits import LeakCounter, text_keys, without_leaks
+from .splits import text_keys, without_leaks
 from .tasks import TASKS, TaskName
 
 HELD_OUT = 1_000
@@ -69,8 +69,6 @@ class TextStream:
     names: list[str] | None = None  # names of the classes, once known
     # Keys of texts whose rows are left out, sorted
     left_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
-    # Finds those of the held-out rows among the rows that are read
-    leaks: LeakCounter = field(default_factory=lambda: LeakCounter({}, ""))
 
     def __post_init__(self) -> None:
         """Look at the first row; raise ValueError if there is none, or if it lacks a column."""
@@ -90,11 +88,8 @@ class TextStream:
             if "label" in COLUMNS[self.task]:
                 batch = with_labels(batch, self.names)
             bad, number = bad + batch.stats.get(BAD, 0), chunk[-1][0]
-            if len(self.left_out) or self.leaks.keys:
-                keys = self.keys(batch.rows)
-                self.leaks.update(keys)
-                if (left_out := np.isin(keys, self.left_out)).any():
-                    batch = batch.with_rows(select_rows(batch.rows, np.flatnonzero(~left_out)))
+            if len(self.left_out) and (left_out := np.isin(self.keys(batch.rows), self.left_out)).any():
+                batch = batch.with_rows(select_rows(batch.rows, np.flatnonzero(~left_out)))
             if len(batch.rows):
                 yield batch
         if bad:
@@ -171,8 +166,7 @@ def open_streams(
     caps = {"validation": data_args.max_validation_samples, "test": data_args.max_test_samples}
     parts = {split: streams[split].first_rows(count) for split, count in caps.items() if split in streams}
     train, hint, column, drop = streams["train"], "", COLUMNS[task][0], data_args.drop_leaked_rows
-    taken = None if "validation" in parts else "validation"
-    if taken:
+    if "validation" not in parts:
         size = caps["validation"] or (HELD_OUT // 10 if data_args.sample_by == "passage" else HELD_OUT)
         parts["validation"] = replace(train.first_rows(size), split="validation")
         held_out = parts["validation"].rows
@@ -180,19 +174,18 @@ def open_streams(
         train.left_out = np.unique(train.keys(held_out))
         report(f"{train.source.name}: the first {len(held_out):,} rows are held out for validation.")
         hint = f" in addition to the {len(held_out):,} held out: give a smaller --max_validation_samples"
-    held = DatasetDict({split: part.rows for split, part in parts.items()})
-    held, stats = without_leaks(held, column, exact=not TASKS[task].whole_texts, drop=drop)
-    parts = {split: replace(part, rows=held[split], stats=part.stats | stats[split]) for split, part in parts.items()}
-    keys = {split: train.keys(rows) for split, rows in held.items() if split != taken}
-    train.leaks = LeakCounter(keys, column, drop=drop)
     if drop:
-        train.left_out = np.unique(np.concatenate([train.left_out, *keys.values()]))
+        train.left_out = np.unique(
+            np.concatenate([train.left_out, *(train.keys(part.rows) for part in parts.values())])
+        )
     if data_args.max_train_samples is not None:
         train.source.rows = train.source.rows.take(data_args.max_train_samples)
     parts["train"] = train.first_rows(data_args.tokenizer_samples, hint)
-    for split, found in train.leaks.stats().items():
-        parts[split].stats |= found
-    return parts, train
+    rows = DatasetDict({split: part.rows for split, part in parts.items()})
+    rows, stats = without_leaks(rows, column, exact=not TASKS[task].whole_texts, drop=drop)
+    return {
+        split: replace(part, rows=rows[split], stats=part.stats | stats[split]) for split, part in parts.items()
+    }, train
 
 
 class StreamedRows(IterableDataset):

@@ -129,8 +129,6 @@ def summarize_run(
         return
     texts = data.splits["train"]
     if data.stream is not None:
-        for split, stats in data.stream.leaks.stats().items() if not run.finished else ():
-            run.details["data"][split] |= stats
         report(f"Baselines are computed from the first {len(texts):,} rows of the stream.")
     fitted = BaselineData(texts, train_rows, tokenizers, trainer.data_collator, trainer.compute_metrics)
     baselines = (*task.baselines, *(task.trained_baselines if trainer.args.baseline else ()))

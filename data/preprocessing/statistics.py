@@ -1,7 +1,7 @@
 """Statistics of the data: printed before training, and kept in the record of a run."""
 
 from collections.abc import Callable, Mapping
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report
 
-from ..caching import arrow_column, value_chunks
+from ..caching import value_chunks
 from ..rows import LISTED, DataStats, classes_in_words, short_name
-from ..splits import hashes
 from .batching import row_lengths, row_order, token_batches
-from .tokenizing import TokenizedSplits
 
 BATCHES = 200  # number of batches from which the share of padding is estimated
 UNREACHABLE = "references that cannot be produced exactly"
@@ -67,8 +65,6 @@ def describe_data(
         words += describe_classes(part, stats[split])
         words += shortfalls(stats[split])
         report(f"{split.capitalize()} data: {'; '.join(words)}.")
-    if tokenizers and "labels" in rows["train"].column_names:  # rows are whole texts, not blocks
-        _compare_with_training(rows, stats)
     for (column, tokenizer), name in zip(sides.items(), ("source ", "target ")):
         if column == "input_ids" or tokenizers[0] is not tokenizers[1]:
             name = name if tokenizers[0] is not tokenizers[1] else ""
@@ -81,25 +77,6 @@ def describe_data(
     if sample:
         stats["train"]["sampled rows"] = stats["train"].pop("rows")
     return stats
-
-
-def _compare_with_training(rows: TokenizedSplits, stats: DataStats) -> None:
-    """Report held-out rows that are to the model as training rows are, with other texts: unknown words, cut ends."""
-    known = token_keys(rows["train"])
-    for split in (split for split in rows if split != "train"):
-        count = int(np.isin(token_keys(rows[split]), known).sum())
-        if count > stats[split].get("also in train", 0):
-            stats[split]["tokens of a training row"] = count
-            report(f"{split} data: {count:,} of {len(rows[split]):,} rows have the same tokens as a training row.")
-
-
-def token_keys(rows: Dataset) -> np.ndarray:
-    """Return a hash of the input tokens of each row."""
-    keys = []
-    for cells in arrow_column(rows, "input_ids").chunks:
-        ids, offsets = cells.values.to_numpy(), cells.offsets.to_numpy()
-        keys.append(hashes(ids[start:end].tobytes() for start, end in pairwise(offsets)))
-    return np.concatenate(keys)
 
 
 def describe_classes(rows: Dataset, stats: dict[str, Any]) -> list[str]:

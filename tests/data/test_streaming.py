@@ -169,7 +169,7 @@ def test_leaked_rows_are_left_out_on_demand(tmp_path):
     assert [row["text"] for row in stream_rows(stream)] == TEXTS[:5] + TEXTS[7:]
 
 
-def test_leaks_are_reported_as_the_stream_is_read(tmp_path, capsys):
+def test_leaks_among_the_first_rows_are_reported(tmp_path, capsys):
     rows = [{"text": text, "label": n % 2} for n, text in enumerate(TEXTS)]
     test = [{"text": f"{TEXTS[n].upper()}.", "label": 0} for n in (2, 30, 31)]
     test, train = write(tmp_path / "test.jsonl", [*test, test[1]]), write(tmp_path / "a.jsonl", rows)
@@ -181,16 +181,13 @@ def test_leaks_are_reported_as_the_stream_is_read(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "test data: the text of 1 of 4 rows also occurs in the training data (--drop_leaked_rows leaves them" in out
     assert "test data: the text of 2 of 4 rows also occurs in the validation data" in out
-    stream_rows(data.stream)
-    assert data.stream.leaks.stats() == {"validation": {"also in train": 3}, "test": {"also in train": 4}}
-    assert "validation data: the text of 3 of 3 rows also occurs in the training data" in capsys.readouterr().out
     options |= {"drop_leaked_rows": True, "streaming_buffer": 0}
     data = load_data(ClassifierDataArguments(streaming=True, **options), "classification")
     assert [row["text"] for row in stream_rows(data.stream)] == [
         t for n, t in enumerate(TEXTS) if n not in (2, 3, 4, 30, 31)
     ]
     assert len(data.splits["validation"]) == 2  # one is in the test
-    assert data.stats["test"] == data.stream.leaks.stats()["test"] == {}  # which has nothing that is trained on
+    assert data.stats["test"] == {}  # which has nothing that is trained on
 
 
 def test_caps(tmp_path):

@@ -5,20 +5,19 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from datasets import Dataset
 from scipy.stats import binomtest
-from sklearn.metrics import precision_recall_fscore_support
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.console.reporting import optional, report
 
 from ..run_folder.run import Run
-from .plots import NUMBERED, confusion_picture
+from .plots import confusion_picture
 
 PICTURED = 150
-"""Classes whose whole matrix is drawn and kept in the record; of more, a part is drawn and no matrix is kept."""
+"""Most classes whose confusion matrix is drawn and kept in the record."""
 ERRORS, WORST = 5, 3  # errors and classes that are shown in the terminal
 WIDTH = 100  # characters of a text there
 PREFIXES = {"validation": "eval", "test": "test"}
@@ -35,26 +34,18 @@ def class_records(
 ) -> Iterator[dict[str, Any]]:
     """Yield input, reference, prediction and its probability for each row of a split.
 
-    A classifier's errors are in `run.details` (`classes`; up to `PICTURED` classes `confusion_matrix`) and
-    `confusion_matrix.png` too. `inputs` are what to call an input, and all of them.
+    A classifier's errors are in `run.details` too (`classes`), and for up to `PICTURED` classes in `confusion_matrix`
+    there and `confusion_matrix.png`. `inputs` are what to call an input, and all of them.
     """
     labels, logits = labels_and_predictions(output)
     names = [id2label[number] for number in range(logits.shape[-1])]
     chosen = logits.argmax(axis=-1)
     run.details["classes"] = class_scores(labels, chosen, names)
-    drawn = pictured_classes(labels, chosen, len(names))
-    matrix = confusion_counts(labels, chosen, drawn)
-    if len(drawn) == len(names):
+    if len(names) <= PICTURED:
+        matrix = confusion_matrix(labels, chosen, labels=range(len(names)))
         run.details["confusion_matrix"] = matrix.tolist()
-    with optional("confusion_matrix.png", run.failed):
-        confusion_picture(
-            matrix,
-            [names[number] for number in drawn],
-            run.folder / "confusion_matrix.png",
-            numbers=drawn.tolist(),
-            totals=np.bincount(labels, minlength=len(names))[drawn],
-            title=": ".join(filter(None, [f"{split} data", part_in_words(len(names))])),
-        )
+        with optional("confusion_matrix.png", run.failed):
+            confusion_picture(matrix, names, run.folder / "confusion_matrix.png", title=f"{split} data")
     best = torch.as_tensor(logits).float().softmax(dim=-1).max(dim=-1).values.tolist()
     key, texts = inputs
     for text, label, predicted, value in zip(texts, labels, chosen, best):
@@ -69,33 +60,6 @@ def class_scores(labels: Any, chosen: Any, names: list[str]) -> dict[str, dict[s
         name: {key: (int if key == "rows" else float)(values[number]) for key, values in zip(keys, scores)}
         for number, name in enumerate(names)
     }
-
-
-def pictured_classes(labels: np.ndarray, chosen: np.ndarray, count: int) -> np.ndarray:
-    """Return the classes that a picture shows: all, or of more than `PICTURED` those that are most often confused."""
-    if count <= PICTURED:
-        return np.arange(count)
-    wrong = labels != chosen
-    errors = sum(np.bincount(side[wrong], minlength=count) for side in (labels, chosen))
-    return np.sort(np.argsort(-errors, kind="stable")[:NUMBERED])
-
-
-def confusion_counts(labels: np.ndarray, chosen: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return how many rows of each of some classes (C) were taken for each of them: (C, C).
-
-    Scikit-learn's function makes a matrix of all classes first, and with thousands of classes it fills the memory.
-    """
-    positions = {number: index for index, number in enumerate(classes.tolist())}
-    matrix = np.zeros((len(classes), len(classes)), dtype=np.int64)
-    for label, predicted in zip(labels.tolist(), chosen.tolist()):
-        if label in positions and predicted in positions:
-            matrix[positions[label], positions[predicted]] += 1
-    return matrix
-
-
-def part_in_words(count: int) -> str:
-    """Say which of `count` classes the picture shows; nothing if it shows all."""
-    return "" if count <= PICTURED else f"the {NUMBERED} of {count:,} classes with the most errors"
 
 
 def accuracy_intervals(metrics: Mapping[str, float], rows: Mapping[str, int]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from vanillaformer.console.drawing import save_figure
 
 from ..metrics.scores import ENTRIES
 
-NUMBERED = 40  # classes of a picture with numbers in it, and of one that shows a part of the classes
+NUMBERED = 40  # most classes of a picture with numbers in it
 CONFUSED, COLUMNS = 24, 6  # images of the picture of errors, and those in a row
 RECONSTRUCTED = 8
 TITLE = 24  # most characters of the names of two classes
@@ -39,28 +39,18 @@ def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
     return save_figure(figure, path)
 
 
-def confusion_picture(
-    matrix: np.ndarray,
-    names: Sequence[str],
-    path: Path,
-    *,
-    numbers: Sequence[int] | None = None,
-    totals: np.ndarray | None = None,
-    title: str = "",
-) -> Path:
+def confusion_picture(matrix: np.ndarray, names: Sequence[str], path: Path, *, title: str = "") -> Path:
     """Draw how often each class (row) was taken for each (column): colors are shares of the row, numbers are rows.
 
     The matrix has the counts (C, C). More than `NUMBERED` classes have no numbers; the picture does not grow beyond
-    them. A class whose name the font lacks is shown by its number: one of `numbers`, if these are not all classes,
-    whose rows are then `totals` (C).
+    them. A class whose name the font lacks is shown by its number.
     """
-    totals = matrix.sum(axis=1) if totals is None else totals
-    shares = matrix / np.maximum(totals, 1)[:, None]
+    shares = matrix / np.maximum(matrix.sum(axis=1), 1)[:, None]
     size = 2.5 + 0.45 * min(len(names), NUMBERED)
     figure = Figure(figsize=(size + 1, size), layout="constrained")
     axes = figure.add_subplot(xlabel="predicted", ylabel="reference", title=title)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    ticks = [_drawn(str(name), f"class {number}", 40) for number, name in zip(numbers or range(len(names)), names)]
+    ticks = [_drawn(str(name), f"class {number}", 40) for number, name in enumerate(names)]
     font = 8 if len(names) <= NUMBERED else 5
     axes.set_xticks(range(len(names)), ticks, rotation=90, fontsize=font)
     axes.set_yticks(range(len(names)), ticks, fontsize=font)

@@ -153,18 +153,3 @@ def test_long_texts_are_an_error(translator_tokenizer):
         translation_rows(texts, translator_tokenizer, **lengths, long_texts="error")
     lengths["max_target_length"] = 14
     assert len(translation_rows(texts, translator_tokenizer, **lengths, long_texts="error")["train"]) == 2
-
-
-def test_rows_with_the_tokens_of_a_training_row(translator_tokenizer, decoder_tokenizer, capsys):
-    texts = DatasetDict(
-        train=Dataset.from_dict({"source": ["aabb", "abbbb", "b"], "target": ["x", "y", "y"]}),
-        test=Dataset.from_dict({"source": ["aabbq", "abbbba", "bb", "b"], "target": ["x", "x", "x", "x"]}),
-    )
-    lengths = {"max_source_length": 5, "max_target_length": 4}
-    rows = translation_rows(texts, translator_tokenizer, decoder_tokenizer, **lengths)
-    rows["train"] = rows["train"].select([2, 0, 1])  # read in another order than they lie in their file
-    stats = describe_data(rows, (translator_tokenizer, decoder_tokenizer), settings(), {"test": {"also in train": 1}})
-    assert stats["test"]["tokens of a training row"] == 3  # two are cut
-    assert "test data: 3 of 4 rows have the same tokens as a training row.\n" in capsys.readouterr().out
-    stats = describe_data(rows, (translator_tokenizer, decoder_tokenizer), settings(), {"test": {"also in train": 3}})
-    assert "tokens of a training row" not in stats["test"]

@@ -9,9 +9,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import EvalPrediction
 
 from vanillaformer.training.metrics import compute as m
-from vanillaformer.training.metrics.modules import Metric
 from vanillaformer.training.metrics.scores import (
-    accuracy,
     bleu,
     chrf,
     compute_scores,
@@ -55,24 +53,6 @@ def test_bleu_tokenization_and_letter_case_are_in_the_signatures():
     assert "case:mixed" in signatures["bleu"]
     assert signatures["ter"].startswith("nrefs:1|case:lc|")
     assert f"version:{sacrebleu.__version__}" in signatures["chrf"]
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "function", "rows"),
-    [
-        ("bleu", {"tokenize": "intl"}, bleu, list(zip(TEXTS, WANTED))),
-        ("accuracy", {}, accuracy, [(1, 1), (0, 2)]),
-        ("perplexity", {}, corpus_perplexity, [(2.0, 1), (4.0, 2)]),
-    ],
-)
-def test_a_score_is_a_metric_of_evaluate_filled_in_batches(name, options, function, rows, monkeypatch):
-    monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
-    metric = Metric(name, **options)
-    for predicted, wanted in rows:
-        metric.add_batch(predictions=[predicted], references=[wanted])
-    assert metric.compute()[name] == pytest.approx(function(*map(list, zip(*rows)), **options))
-    with pytest.raises(ValueError, match="no metric computes 'gen_len': choose from exact_match, bleu, chrf"):
-        Metric("gen_len")
 
 
 def test_translation_metrics_decode_and_ignore_padding(translator_tokenizer):

@@ -10,16 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from sklearn.metrics import confusion_matrix
 from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.scripts import train_classifier
 from vanillaformer.training.report.classes import (
     accuracy_intervals,
     class_records,
-    confusion_counts,
-    part_in_words,
-    pictured_classes,
     report_classes,
 )
 from vanillaformer.training.report.plots import confusion_picture
@@ -100,26 +96,6 @@ def test_classes_that_the_first_rows_of_a_stream_lack(tmp_path: Path, capsys) ->
     assert sum("21 of" in line for line in lines) == 2
 
 
-def test_counts_are_scikit_learns_and_of_many_classes_the_worst_are_drawn() -> None:
-    rng = np.random.default_rng(0)
-    labels, chosen = rng.integers(0, 9, 200), rng.integers(0, 9, 200)
-    assert pictured_classes(labels, chosen, 9).tolist() == [*range(9)]
-    for classes in (np.arange(9), np.array([1, 4, 7])):
-        assert (
-            confusion_counts(labels, chosen, classes).tolist()
-            == confusion_matrix(labels, chosen, labels=classes).tolist()
-        )
-    labels = np.repeat(np.arange(1_000), 3)
-    chosen = labels.copy()
-    chosen[3 * 700 : 3 * 700 + 2] = 20
-    chosen[3 * 41] = 5
-    drawn = pictured_classes(labels, chosen, 1_000)
-    assert len(drawn) == 40
-    assert {5, 20, 41, 700} <= set(drawn.tolist())
-    assert part_in_words(1_000) == "the 40 of 1,000 classes with the most errors"
-    assert part_in_words(150) == ""
-
-
 @pytest.mark.parametrize(("classes", "numbers"), [(40, 1600), (41, 0), (150, 0)])
 def test_size_of_the_picture(classes: int, numbers: int, tmp_path: Path, monkeypatch) -> None:
     figures: list[Figure] = []
@@ -134,9 +110,9 @@ def test_names_that_the_font_lacks(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k))[1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        confusion_picture(np.eye(3), ["体育", "x" * 99, "財經"], tmp_path / "c.png", numbers=[4, 7, 9])
+        confusion_picture(np.eye(3), ["体育", "x" * 99, "財經"], tmp_path / "c.png")
     ticks = [tick.get_text() for tick in figures[0].axes[0].get_yticklabels()]
-    assert (ticks[0], ticks[2]) == ("class 4", "class 9")
+    assert (ticks[0], ticks[2]) == ("class 0", "class 2")
     assert len(ticks[1]) <= 40
 
 
@@ -151,4 +127,4 @@ def test_record_of_many_classes_stays_small(count: int, kept: bool, tmp_path: Pa
     assert [record["text"] for record in records] == texts
     assert ("confusion_matrix" in run.details) is kept
     assert len(json.dumps(run.details)) < 100 * count + 1_000
-    assert (tmp_path / "confusion_matrix.png").exists()
+    assert (tmp_path / "confusion_matrix.png").exists() is kept

@@ -22,7 +22,7 @@ from ...metrics.scores import SCORES, label
 from ...run_folder.files import CARD
 from ...run_folder.run import Run
 from ...trainer.budget import in_short
-from ..classes import accepted_in_words, accuracy_intervals, class_rows, part_in_words
+from ..classes import accepted_in_words, accuracy_intervals, class_rows
 from ..plots import NUMBERED
 from .descriptions import architecture, bibtex, cited_papers, flops_per_token, short, techniques
 from .facts import CardFacts, input_option, language_name, loading_code
@@ -127,7 +127,6 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
     scored = ("validation", "test") if task.whole_texts else ()
     hidden = ("id2label", "label2id", "auto_map")  # as long as there are classes, or of no interest
     stored = {name: value for name, value in config.to_diff_dict().items() if name not in hidden}
-    pictured = facts.classifies and "confusion_matrix.png" in facts.pictures
     return variables | {
         "facts": facts,
         "record": details,
@@ -147,7 +146,6 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
         "calibration": calibration,
         "accepted": accepted_in_words(calibration) if calibration else "",
         "intervals": accuracy_intervals(facts.metrics, facts.rows) if facts.classifies else {},
-        "classes_shown": part_in_words(len(config.id2label)) if pictured else "",
         "class_rows": class_rows(details.get("classes", {}))[:NUMBERED],
         "cut_texts": {split: words for split in scored if (words := shortfalls(facts.data.get(split, {})))},
         "config": json.dumps(stored, indent=2, ensure_ascii=False, default=str),
