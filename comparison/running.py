@@ -93,7 +93,13 @@ class Runner:
         After an interruption the runs are ended, each with a checkpoint.
         """
         self._make_room(jobs, disposable=disposable)
-        outcomes = {job.name: outcome for job in jobs if (outcome := self._ended(job))}
+        outcomes: dict[str, Outcome] = {}
+        for job in jobs:  # those that would end in the same way again
+            noted = self._read("outcomes", job)
+            if noted.get("state") == "diverged" or (
+                noted.get("state", "failed") != "failed" and _record(job).get("finished")
+            ):
+                outcomes[job.name] = Outcome(**noted)
         left = [job for job in jobs if job.name not in outcomes]
         start = time.monotonic()
         if outcomes:
@@ -121,13 +127,6 @@ class Runner:
         self.stopped = True
         for process in list(self.processes):
             process.send_signal(signal.SIGTERM)
-
-    def _ended(self, job: Job) -> Outcome | None:
-        """Return how a job ended, if it has and would end in the same way again."""
-        earlier = Outcome(**noted) if (noted := self._read("outcomes", job)) else None
-        if earlier is None or earlier.state == "failed":
-            return None
-        return earlier if earlier.state == "diverged" or _record(job).get("finished") else None
 
     def _make_room(self, jobs: Sequence[Job], *, disposable: bool) -> None:
         """Write the settings of jobs, and move other runs out of their folders if that is asked for."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from huggingface_hub.errors import HTTPError, StrictDataclassError
 from huggingface_hub.utils import disable_progress_bars
@@ -35,11 +35,18 @@ def program(main: Main) -> Callable[..., None]:
         try:
             try:
                 main(argv)
-                leave_group()
+                # Leave the group of processes that train together: its threads may abort an exit with it
+                distributed = sys.modules.get("torch.distributed")
+                if distributed is not None and distributed.is_available() and distributed.is_initialized():
+                    distributed.destroy_process_group()
             finally:
                 sys.stdout.flush()  # at shutdown a broken pipe could no longer be caught
         except BrokenPipeError:
-            discard_output(sys.stdout, sys.stderr)
+            for stream in (sys.stdout, sys.stderr):  # so that closing them at shutdown raises nothing
+                try:
+                    stream.flush()
+                except BrokenPipeError:
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
             raise SystemExit(BROKEN_PIPE) from None
         except KeyboardInterrupt as error:
             print(f"{name()}: {one_line(error, 'interrupted')}", file=sys.stderr, flush=True)
@@ -50,13 +57,6 @@ def program(main: Main) -> Callable[..., None]:
             raise SystemExit(f"{name()}: {one_line(error)}") from None
 
     return run
-
-
-def leave_group() -> None:
-    """Leave the group of processes that train together, if there is one: its threads may abort an exit with it."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        distributed.destroy_process_group()
 
 
 def name() -> str:
@@ -103,14 +103,3 @@ def one_line(error: BaseException, default: str = "") -> str:
     if isinstance(error, OSError) and error.strerror:
         message = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
     return redact_tokens(" ".join(message.split())) or default or type(error).__name__
-
-
-def discard_output(*streams: TextIO) -> None:
-    """Discard what is left to write to broken pipes, so that closing them at shutdown raises nothing."""
-    for stream in streams:
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)

@@ -222,22 +222,6 @@ def parted(rows: Any, held_out: int) -> dict[str, Any]:
     return {"train": rows[2 * held_out :], "validation": rows[:held_out], "test": rows[held_out : 2 * held_out]}
 
 
-def unseen_examples(dataset: DatasetDict, count: int = 10) -> list[dict[str, str]]:
-    """Return `count` rows of the test split for a demonstration: of every kind in turn, the longest text first.
-
-    Texts that are the same in both languages are passed over. There are fewer rows when the split has not enough.
-    """
-    ranked: dict[str, list[dict[str, str]]] = {kind: [] for kind in KINDS}
-    for row in sorted(dataset["test"], key=lambda row: -len(row["source"])):
-        if row["source"] != row["target"]:
-            ranked[row["kind"]].append(row)
-    present = [rows for rows in ranked.values() if rows]
-    turns = -(-count // max(1, len(present)))
-    # A kind's second row is taken from the middle of its lengths, and so on: formats differ in length.
-    chosen = (rows[turn * len(rows) // turns] for turn in range(turns) for rows in present)
-    return list({row["source"]: row for row in chosen}.values())[:count]
-
-
 def _locale(side: str, name: str) -> Locale:
     try:
         return Locale.parse(name.replace("-", "_"))

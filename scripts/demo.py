@@ -15,7 +15,7 @@ from transformers.utils import logging
 import vanillaformer  # noqa: F401 - makes the Auto classes know the model
 from vanillaformer.console.program import program
 from vanillaformer.console.reporting import report
-from vanillaformer.data.cldr import cldr_translation, unseen_examples
+from vanillaformer.data.cldr import cldr_translation
 from vanillaformer.exploration.attention import draw_attention
 from vanillaformer.training.run_folder.run import Run
 from vanillaformer.training.trainer.callbacks import scores_text
@@ -57,7 +57,7 @@ def show(run: Run) -> None:
     corpus = cldr_translation(
         data["source_locale"], data["target_locale"], size=data["embedded_size"], seed=data["split_seed"]
     )
-    rows = unseen_examples(corpus, EXAMPLES)
+    rows = corpus["test"].select(range(EXAMPLES)).to_list()
     report(f"\nLoaded again with AutoModelForSeq2SeqLM.from_pretrained; {len(rows)} sources not in the training data:")
     correct = show_translations(model, tokenizer, rows)
     report(f"  {correct} of {len(rows)} right")

@@ -5,7 +5,6 @@ import os
 import platform
 import sys
 import time
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,42 +22,25 @@ INTERVAL = 0.2  # seconds; the system counts CPU time in hundredths
 
 
 def configure_cpu() -> None:
-    """Prepare this process for the work of a training program or of `generate`."""
-    free_core_threads().adjust(wait=True)
+    """Prepare this process for the work of a training program or of `generate`: its threads, and its memory."""
+    set_free_threads()
     keep_freed_memory()
 
 
-class FreeCoreThreads:
-    """Uses as many CPU threads as there are cores that other processes leave free.
+def set_free_threads() -> None:
+    """Use as many CPU threads as there are cores that other processes leave free.
 
     Threads that share a core wait for each other at every operation: two threads beside one busy process on two cores
     are several times slower than one. `OMP_NUM_THREADS` fixes the number; it is never larger than it was at first, nor
     than the number of cores this process may use (in a container torch may count the host's).
     """
-
-    def __init__(self) -> None:
-        self.fixed = "OMP_NUM_THREADS" in os.environ
-        self.most = torch.get_num_threads() if self.fixed else min(torch.get_num_threads(), cpu_count())
-        self.last = cpu_seconds()
-
-    def adjust(self, wait: bool = False) -> None:
-        """Set the number of threads by the load since the last call, if that was not a moment ago, or by a new one."""
-        if self.fixed:
-            return
-        if wait:
-            time.sleep(INTERVAL)
-        now = cpu_seconds()
-        elapsed, idle, own = (new - old for new, old in zip(now, self.last))
-        if elapsed < INTERVAL:
-            return
-        self.last = now
-        torch.set_num_threads(max(1, min(self.most, round((idle + own) / elapsed))))
-
-
-@cache
-def free_core_threads() -> FreeCoreThreads:
-    """Return the one instance of this process, which knows the number of threads it started with."""
-    return FreeCoreThreads()
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    before = cpu_seconds()
+    time.sleep(INTERVAL)
+    elapsed, idle, used = (new - old for new, old in zip(cpu_seconds(), before))
+    most = min(torch.get_num_threads(), cpu_count())
+    torch.set_num_threads(max(1, min(most, round((idle + used) / elapsed))))
 
 
 def cpu_seconds() -> tuple[float, float, float]:

@@ -11,7 +11,7 @@ import pytest
 from babel import Locale
 
 from vanillaformer.data import cldr
-from vanillaformer.data.cldr import KINDS, cldr_translation, unseen_examples
+from vanillaformer.data.cldr import KINDS, cldr_translation
 from vanillaformer.data.embedded import LANGUAGES, language_names, standard_library
 
 EN, DE = Locale.parse("en"), Locale.parse("de")
@@ -189,17 +189,6 @@ def test_other_locale_pairs(source, target):
     assert {row["kind"] for row in rows} == set(KINDS)
     identifiers = re.compile(r"(length|duration|mass|area|volume|speed|power|energy|digital)-")
     assert not any(identifiers.search(row["source"] + row["target"]) for row in rows)
-
-
-# ----------------------------------------------------------------------------------------------------- demonstration
-def test_unseen_examples_are_of_the_test_split_and_of_all_kinds(corpus):
-    examples = unseen_examples(corpus)
-    assert len(examples) == 10
-    assert {row["kind"] for row in examples[: len(KINDS)]} == set(KINDS)
-    assert {row["source"] for row in examples} <= set(corpus["test"]["source"])
-    assert not {row["source"] for row in examples} & set(corpus["train"]["source"])
-    assert all(row["source"] != row["target"] for row in examples)
-    assert unseen_examples(corpus, 3) == examples[:3]
 
 
 # ------------------------------------------------------------------------------------------------------------ errors

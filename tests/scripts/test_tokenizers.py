@@ -1,7 +1,6 @@
 """The programs with tokenizers from elsewhere, and texts that hold the names of control tokens."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -77,7 +76,6 @@ def test_another_tokenizer_than_the_models_is_told(without_padding, tmp_path, ca
     assert warning.startswith(
         "Warning: --tokenizer_name_or_path other is not the tokenizer of --model_name_or_path mine"
     )
-    assert re.search(r"\d+ of its \d+ tokens have another id there or none", warning)
     warn_of_other_tokenizers(load_pair(tmp_path), "same", tmp_path, "mine")
     assert capsys.readouterr().out == ""
 

@@ -1,4 +1,3 @@
-import functools
 import os
 import resource
 import subprocess
@@ -9,7 +8,6 @@ import pytest
 import torch
 
 from vanillaformer.training import hardware
-from vanillaformer.training.trainer import callbacks
 
 # Prints the page faults of six tensors of 64 MiB, one after the other, before freed memory is kept and afterwards.
 FAULTS = """
@@ -59,24 +57,16 @@ def set_threads(monkeypatch) -> list[int]:
 )
 def test_threads_are_as_many_as_cores_are_free(monkeypatch, set_threads, cores, busy, allowed, threads) -> None:
     monkeypatch.setattr(hardware, "cpu_seconds", Load(cores, busy))
+    monkeypatch.setattr(hardware, "INTERVAL", 0)
     monkeypatch.setattr(hardware, "cpu_count", lambda: allowed)
-    hardware.FreeCoreThreads().adjust()
+    hardware.set_free_threads()
     assert set_threads == [threads]
 
 
-def test_threads_follow_the_load_while_training(monkeypatch, set_threads) -> None:
-    load = Load(4, 0)
-    monkeypatch.setattr(hardware, "cpu_seconds", load)
-    monkeypatch.setattr(hardware, "cpu_count", lambda: 4)
-    monkeypatch.setattr(callbacks, "free_core_threads", functools.cache(hardware.FreeCoreThreads))
-    callback = callbacks.FollowFreeCores()
-    for load.busy in (0, 2, 3, 0):
-        callback.on_log(None, None, None)
-    assert set_threads == [4, 2, 1, 4]
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # a number that is given stays
-    load.busy = 3
-    hardware.FreeCoreThreads().adjust(wait=True)
-    assert set_threads == [4, 2, 1, 4]
+def test_a_number_of_threads_that_is_given_stays(monkeypatch, set_threads) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    hardware.set_free_threads()
+    assert set_threads == []
 
 
 def test_own_time_is_measured() -> None:

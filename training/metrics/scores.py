@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import eq
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -19,37 +20,34 @@ from vanillaformer.data.tasks import TASKS, Prediction, TaskName
 
 Inputs = Literal["texts", "ids", "losses", "tags", "values"]
 BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none")
-References = Sequence[str] | Sequence[Sequence[str]]
-"""One reference for each prediction, or the same number of them for each."""
 
 
 def bleu(
-    predictions: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False
+    predictions: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", lowercase: bool = False
 ) -> float:
     """Corpus BLEU in percent, by sacrebleu (Post, 2018), with its tokenization 13a, intl, zh, char or none.
 
     With tokenize="none" and lowercase, on tokenized texts, it is the tokenized lower-cased BLEU that many papers give.
     """
-    return bleu_scorer(tokenize, lowercase).corpus_score(predictions, by_position(references)).score
+    return bleu_scorer(tokenize, lowercase).corpus_score(predictions, [references]).score
 
 
-def chrf(predictions: Sequence[str], references: References) -> float:
+def chrf(predictions: Sequence[str], references: Sequence[str]) -> float:
     """Corpus chrF2 in percent, by sacrebleu (Popović, 2015)."""
-    return CHRF().corpus_score(predictions, by_position(references)).score
+    return CHRF().corpus_score(predictions, [references]).score
 
 
-def ter(predictions: Sequence[str], references: References) -> float:
+def ter(predictions: Sequence[str], references: Sequence[str]) -> float:
     """Corpus TER in percent, by sacrebleu (Snover et al., 2006): edits per reference word, the fewer the better.
 
     Words are separated by white space and compared without case, as sacrebleu does.
     """
-    return TER().corpus_score(predictions, by_position(references)).score
+    return TER().corpus_score(predictions, [references]).score
 
 
-def exact_match(predictions: Sequence[str], references: References) -> float:
-    """How many predictions are, letter for letter, (one of) their references, in percent."""
-    wanted = ([each] if isinstance(each, str) else each for each in references)
-    return 100 * sum(text in each for text, each in zip(predictions, wanted)) / len(predictions)
+def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
+    """How many predictions are their references, letter for letter, in percent."""
+    return 100 * sum(map(eq, predictions, references)) / len(predictions)
 
 
 def bleu_scorer(tokenize: str, lowercase: bool) -> BLEU:
@@ -67,14 +65,6 @@ def sacrebleu_signatures(tokenize: str = "13a", lowercase: bool = False) -> dict
         scorer.corpus_score(["a"], [["a"]])  # the signature names the number of references, known after a score
         signatures[name] = str(scorer.get_signature())
     return signatures
-
-
-def by_position(references: References) -> list[list[str]]:
-    """Return references as sacrebleu takes them: all first ones, all second ones, ..."""
-    lists = [[each] if isinstance(each, str) else list(each) for each in references]
-    if len({len(each) for each in lists}) > 1:
-        raise ValueError("references: every prediction must have the same number of them")
-    return [list(position) for position in zip(*lists)]
 
 
 def _by_scikit_learn(function: Callable[..., Any], **options: Any) -> Callable[[Any, Any], float]:

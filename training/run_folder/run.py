@@ -7,11 +7,9 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-from transformers import Seq2SeqTrainingArguments
 
 from vanillaformer.console.limits import BUDGETS
 from vanillaformer.console.reporting import report
@@ -50,8 +48,6 @@ NOT_COMPARED = frozenset(
     fsdp fsdp_config deepspeed debug skip_memory_metrics
     """.split()  # noqa: SIM905 - a list would be a line for each
 )
-# Records made before all settings were compared lack these, whatever they were
-TRANSFORMERS = frozenset(entry.name for entry in fields(Seq2SeqTrainingArguments))
 # Fields that are `None` by default now, with their earlier defaults, which old records have or stand for
 EARLIER_DEFAULTS = {"sample_by": "line", "packing": False}
 REMEDY = "choose another folder, or --overwrite_output_dir to replace that run"
@@ -113,7 +109,6 @@ class Run:
     failed: list[str] = field(default_factory=list)
     search_changed: bool = False  # whether the finished run's model is saved with another search than is asked for
     needs_test: bool = False  # whether the finished run has no scores of its test data, or those of another search
-    defaults: Settings = field(default_factory=dict)  # of settings that records lack of versions before them
     stopping: Stopping = field(default_factory=Stopping)  # the signals that end it
 
     def write(self) -> None:
@@ -215,16 +210,10 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
         }
         for group, values in earlier["settings"].items()
     }
-    changes = changed_settings(settings, run.settings, run.defaults)
+    changes = changed_settings(settings, run.settings)
     training = {key: change for key, change in changes.items() if key.startswith("training.")}
     lengths = changes.keys() & {f"training.{name}" for name in LENGTH}
     run.is_extension = finished and is_longer(changes)
-    ensemble = settings.get("training", {}).get("ensemble")
-    if ensemble not in (None, 0, BY_DATA) and (not finished or run.is_extension):
-        raise ValueError(
-            f"--output_dir {run.folder} holds a run with --ensemble {ensemble}, an option that there is no longer: "
-            f"{REMEDY}"
-        )
     if (finished and changes and not run.is_extension) or len(training) < len(changes):
         state = "a finished" if finished else "an unfinished"
         hint = "; a run can be made longer, not shorter, and counts epochs, steps, time, tokens or FLOPs"
@@ -268,29 +257,12 @@ def compared_settings(program: str, training: Any, groups: Mapping[str, Any]) ->
         for group, values in chosen.items()
     }
     settings["training"]["rows_per_step"] = None if training.tokens_per_batch is not None else rows
-    return as_written({"program": {"name": program}, **settings})
+    return json.loads(json.dumps({"program": {"name": program}, **settings}, default=str))
 
 
-def default_settings(groups: Mapping[str, Any]) -> Settings:
-    """Return the defaults of the fields that are compared, which records made before there was a field lack."""
-    found: Settings = {}
-    for group, kind in groups.items():
-        found[group] = {}
-        for entry in fields(kind):
-            if entry.name not in NOT_COMPARED | TRANSFORMERS:
-                default = entry.default if entry.default_factory is MISSING else entry.default_factory()
-                found[group][entry.name] = EARLIER_DEFAULTS.get(entry.name, default)
-    return as_written(found)
-
-
-def as_written(settings: Any) -> Any:
-    """Return settings as they are after writing them to a file."""
-    return json.loads(json.dumps(settings, default=str))
-
-
-def changed_settings(old: Settings, new: Settings, default: Settings) -> Changes:
-    """Return the differences, as `group.name` → (old, new)."""
-    was, now = _flat(default) | _flat(old), _flat(new)
+def changed_settings(old: Settings, new: Settings) -> Changes:
+    """Return the differences, as `group.name` → (old, new), of the settings that both have."""
+    was, now = _flat(old), _flat(new)
     names = sorted(name for name in was.keys() & now.keys() if name.split(".", 1)[1] not in NOT_COMPARED)
     changes = {name: (was[name], now[name]) for name in names if not _same(name, was[name], now[name])}
     if all(settings.get("training.max_steps", 0) > 0 for settings in (was, now)):  # in which epochs have no part

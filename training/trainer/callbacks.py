@@ -16,7 +16,6 @@ from vanillaformer.acceleration import chosen
 from vanillaformer.console.limits import NOT_NEGATIVE, check_limits, option
 from vanillaformer.console.reporting import report
 
-from ..hardware import free_core_threads
 from ..metrics.scores import SCORES, Evaluation, Score, best_of, evaluations, gain, is_better
 from ..run_folder.files import resume_point
 from ..run_folder.run import Run, Stopping, discard
@@ -106,15 +105,6 @@ class FollowRun(TrainerCallback):
         self.trainer.set_epoch(int(state.epoch or 0))
 
 
-class FollowFreeCores(TrainerCallback):
-    """Adjusts the number of CPU threads to the cores that are free."""
-
-    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # evaluations are logged too
-        free_core_threads().adjust()
-
-    on_train_begin = on_log
-
-
 class EvaluateAtEnd(TrainerCallback):
     """Evaluates after the last step too: otherwise it could not be the best one."""
 
@@ -147,7 +137,7 @@ def replace_callbacks(trainer: Any) -> None:
     bars = not trainer.args.disable_tqdm
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    for added in ([Bars()] if bars else []) + [Lines(trainer.budget), EvaluateAtEnd(), FollowFreeCores()]:
+    for added in ([Bars()] if bars else []) + [Lines(trainer.budget), EvaluateAtEnd()]:
         trainer.add_callback(added)
 
 
