@@ -65,7 +65,6 @@ def facts(comparison: Comparison) -> dict[str, Any]:
         "rows": [row(found, tests.get(name), plan) for name, found in comparison.variants.items()],
         "sentences": sentences(comparison, tests),
         "differences": {name: differences(found, comparison) for name, found in comparison.variants.items()},
-        "tuning": comparison.tuning,
         "version": __version__,
         "command": shlex.join(["vanillaformer", plan.program, "settings/runs-VARIANT-SEED.yaml"]),
     }

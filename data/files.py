@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset, Features, Value, concatenate_datasets
 from datasets import IterableDataset as Stream
-from datasets.utils import tqdm
 
 from . import dialogue, formats
 from .caching import arrow_file
@@ -74,7 +73,7 @@ def load_files(files: Sequence[Paths], columns: Columns, options: ReadOptions) -
         for path in (*READING, *paths):
             with path.open("rb") as file:
                 key.update(hashlib.file_digest(file, "blake2b").digest())
-        tables = partial(_with_progress, paths, columns, options)
+        tables = partial(read_tables, paths, columns, options)
         parts.append(arrow_file(f"rows-{key.hexdigest()}", features_of(paths, columns).arrow_schema, tables))
     if len(parts) == 1:
         return parts[0]
@@ -101,14 +100,6 @@ def _stream_rows(
         more = {FILE: str(paths[0])} if several else {}
         for table in read_tables(paths, columns, options):
             yield from (row | more for row in table.to_pylist()) if more else table.to_pylist()
-
-
-def _with_progress(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[pa.Table]:
-    """Yield the rows of a file, and show how far it is read."""
-    with tqdm(unit=" rows", desc=f"Reading {paths[0].name}") as bar:
-        for table in read_tables(paths, columns, options):
-            yield table
-            bar.update(len(table))
 
 
 def read_tables(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[pa.Table]:

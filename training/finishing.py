@@ -1,10 +1,9 @@
 """The last steps of a run: scores, baselines, the diagnosis, the card; a finished run takes some of them again."""
 
-import json
 import math
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from textwrap import indent
@@ -22,10 +21,9 @@ from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.batching import evaluation_order
 from vanillaformer.data.preprocessing.statistics import shortfalls
 from vanillaformer.data.tasks import TASKS, TaskName
-from vanillaformer.hub.atomic_files import write_text
 
 from .metrics.scores import SCORES
-from .report.baselines import Baseline, BaselineData, baseline_scores
+from .report.baselines import BaselineData, baseline_scores
 from .report.card.facts import card_example, input_option, read_samples, run_facts, terminal_example
 from .report.card.writing import update_card
 from .report.classes import PREFIXES, accepted_in_words, report_classes
@@ -133,7 +131,12 @@ def summarize_run(
     fitted = BaselineData(texts, train_rows, tokenizers, trainer.data_collator, trainer.compute_metrics)
     baselines = (*task.baselines, *(task.trained_baselines if trainer.args.baseline else ()))
     with optional("Baselines", run.failed):
-        _add_baselines(run, baselines, fitted, rows)
+        held_out = {prefix: rows[split] for split, prefix in PREFIXES.items() if split in rows}
+        known = run.details.get("baselines", {})  # of a finished run, of which another split is scored now
+        for name, scores in baseline_scores(baselines, fitted, held_out, run.failed).items():
+            shared = {key: value for key, value in scores.items() if key in run.metrics}
+            known = known | {name: known.get(name, {}) | shared}
+        run.details["baselines"] = {name: scores for name, scores in known.items() if scores}
     if not run.finished:
         with optional("The diagnosis", run.failed):
             run.details["diagnosis"] = diagnose(_summary(run, task, trainer, history))
@@ -141,33 +144,13 @@ def summarize_run(
             loss_curve(history, run.folder / "loss_curve.png")
 
 
-def already_finished(run: Run, task: TrainingTask, *, data: TaskData, example: str) -> Run:
-    """Update a finished run without evaluating again: its search, its card, a baseline that it lacks, a push."""
+def already_finished(run: Run, task: TrainingTask, *, example: str) -> Run:
+    """Update a finished run without evaluating again: its search, its card, a push."""
     report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts over).")
     if task.training_args.process_index == 0:
-        known = run.details.get("baselines", {})
-        missing = [baseline for baseline in task.trained_baselines if baseline.name not in known]
-        if task.training_args.baseline and missing:
-            _add_baselines(run, missing, BaselineData(data.splits["train"]), data.splits)
-            path = run.folder / "all_results.json"
-            with optional(path.name):
-                results = json.loads(path.read_text()) | {"baselines": run.details["baselines"]}
-                write_text(path, json.dumps(results, indent=4, sort_keys=True))
-        finish(run, task, example=example, changed=task.training_args.baseline and bool(missing))
+        finish(run, task, example=example)
     print_summary(run, task.name, task.data_args, example=example)
     return run
-
-
-def _add_baselines(
-    run: Run, baselines: Sequence[Baseline], fitted: BaselineData, splits: Mapping[str, Dataset]
-) -> None:
-    """Put the scores of baselines that the model has too into `run.details`."""
-    held_out = {prefix: splits[split] for split, prefix in PREFIXES.items() if split in splits}
-    known = run.details.get("baselines", {})
-    for name, scores in baseline_scores(baselines, fitted, held_out, run.failed).items():
-        shared = {key: value for key, value in scores.items() if key in run.metrics}
-        known = known | {name: known.get(name, {}) | shared}
-    run.details["baselines"] = {name: scores for name, scores in known.items() if scores}
 
 
 def _summary(run: Run, task: TrainingTask, trainer: RunTrainer, history: Sequence[dict[str, Any]]) -> RunSummary:
@@ -213,11 +196,8 @@ def _summary(run: Run, task: TrainingTask, trainer: RunTrainer, history: Sequenc
     )
 
 
-def finish(run: Run, task: TrainingTask, *, example: str, changed: bool = False) -> None:
-    """Write search settings, card and record where they differ from those in the folder, and push if asked to.
-
-    `changed` tells whether there is more to record of a finished run.
-    """
+def finish(run: Run, task: TrainingTask, *, example: str) -> None:
+    """Write search settings, card and record where they differ from those in the folder, and push if asked to."""
     data_args, training_args = task.data_args, task.training_args
     if searches_otherwise(run.folder, training_args):
         search, saved = training_args.search(), GenerationConfig.from_pretrained(run.folder)
@@ -233,7 +213,7 @@ def finish(run: Run, task: TrainingTask, *, example: str, changed: bool = False)
     options = {name: before.get(name) if value is None else value for name, value in options.items()}
     training_args.license, data_args.data_license = options["license"], options["data_license"]
     data_args.data_description, data_args.card_example = options["data_description"], options["card_example"]
-    if not run.finished or run.needs_test or changed or options != run.details.get("card", options):
+    if not run.finished or run.needs_test or options != run.details.get("card", options):
         if "training" in run.details:
             run.details["card"] = options
             with optional(CARD, run.failed):

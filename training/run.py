@@ -67,7 +67,7 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
             follow_data(run, task, data)
         example = task.example(run, data)
         if run.finished and not run.needs_test:
-            return already_finished(run, task, data=data, example=example)
+            return already_finished(run, task, example=example)
         columns = task.columns(data)
         tokenizers: Tokenizers = prepare_tokenizers(run, task, *columns) if columns else ()
         with first(desc="preparing the rows"):

@@ -172,23 +172,6 @@ def test_card_is_written_anew(run: Path) -> None:
     assert "license: apache-2.0\n" in (run / "README.md").read_text()
 
 
-def test_linear_machine_is_added(run: Path, capsys) -> None:
-    before = record(run)
-    assert again(run, "--baseline", "True").finished
-    found = record(run)
-    scores = found["details"]["baselines"].pop("linear classifier")
-    words = f"accuracy {scores['eval_accuracy']:.1%} · F1 {scores['eval_f1']:.1%}"
-    assert f"Validation, linear classifier: {words}\n" in capsys.readouterr().out
-    assert scores["eval_accuracy"] > 0.5
-    assert found["details"] == before["details"]
-    assert found["metrics"] == before["metrics"]
-    assert json.loads((run / "all_results.json").read_text())["baselines"]["linear classifier"] == scores
-    assert "accuracy of the baseline (linear classifier) |" in (run / "README.md").read_text()
-    again(run, "--baseline", "True", "--license", "mit")
-    assert record(run)["details"]["baselines"]["linear classifier"] == scores
-    assert again(run).finished
-
-
 def test_search_is_saved_and_scored(trained, tmp_path: Path) -> None:
     shutil.copytree(trained("translation"), tmp_path / "run")
     train("translation", tmp_path / "run", "--num_beams", "2", "--length_penalty", "2.0", "--early_stopping", "True")

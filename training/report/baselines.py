@@ -32,10 +32,7 @@ WITHOUT_SPACES = 0.3  # share of letters in such scripts from which on character
 
 
 class BaselineData(NamedTuple):
-    """The data of baselines: training rows as they stand in the data (of a stream the first), and as the model's.
-
-    A finished run has only the former, which trained baselines need.
-    """
+    """The data of baselines: training rows as they stand in the data (of a stream the first), and as the model's."""
 
     texts: Dataset
     rows: Any = None

@@ -31,7 +31,7 @@ LENGTH = ("num_train_epochs", "max_steps", *BUDGETS, "max_epochs")
 # at all.
 NOT_COMPARED = frozenset(
     """
-    output_dir overwrite_output_dir resume_from_checkpoint do_train do_eval do_predict baseline test_file
+    output_dir overwrite_output_dir resume_from_checkpoint do_train do_eval do_predict test_file
     test_target_file max_test_samples preprocessing_num_workers attn_implementation license data_license
     data_description card_example num_beams length_penalty early_stopping push_to_hub hub_token hub_private_repo
     hub_model_id hub_strategy hub_always_push hub_revision run_name project trackio_space_id trackio_bucket_id

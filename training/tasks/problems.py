@@ -54,13 +54,9 @@ class NumericProblem(Problem):
 
     compared: ClassVar[tuple[Prediction, Inputs]]  # the kind of predictions, and the form in which scores take them
 
-    def read(self, rows: Dataset) -> Any:
-        """Return the numbers of raw rows (N, ...)."""
-        raise NotImplementedError
-
-    def answers(self, values: Any) -> np.ndarray:
-        """Return what outputs of a model stand for, and what it has to predict, as scores compare them."""
-        raise NotImplementedError
+    read: Callable[[Dataset], Any]  # the numbers of raw rows (N, ...)
+    answers: Callable[[Any], np.ndarray]  # what outputs of a model stand for, and what it has to predict, in scores
+    words: Callable[[Any, Mapping[int, str]], Any]  # the answer for a text as predictions are written
 
     def targets(self, rows: Dataset) -> np.ndarray:
         """Return the numbers of rows, raw or those of a model."""
@@ -83,10 +79,6 @@ class NumericProblem(Problem):
         for text, *both in zip(texts, *map(self.answers, labels_and_predictions(output))):
             reference, prediction = (self.words(each, names) for each in both)
             yield {"text": text, "reference": reference, "prediction": prediction}
-
-    def words(self, answer: Any, names: Mapping[int, str]) -> Any:
-        """Return the answer for a text as predictions are written."""
-        raise NotImplementedError
 
     def constant(self, value: Callable[[np.ndarray], Any]) -> Callable[[BaselineData], Scorer]:
         """Return what predicts the same for every row, by the numbers of the training data."""
