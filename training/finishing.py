@@ -44,7 +44,7 @@ SHARE = 0.05
 """Most training rows to score, of those trained on: a row scored takes about a third of the time of one trained on."""
 PREFIX = "train_rows"
 PROMPT_END = 60  # characters that are shown of the text before a sample
-ADVISED = {"label_smoothing_factor", "token_dropout", "r_drop", "shift", "mixup"}
+ADVISED = {"label_smoothing_factor", "token_dropout", "r_drop", "shift"}
 """Training arguments that the diagnosis can recommend."""
 
 

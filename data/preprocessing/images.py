@@ -40,11 +40,10 @@ class AugmentationArguments:
     flip: Flip = option("none", "Mirror half of the images")
     shift: int = option(0, "Maximum shift of a training image in pixels")
     random_erasing: float = option(0.0, "Probability of erasing a rectangle")
-    mixup: float = option(0.0, "Mixup: a of Beta(a, a); 0 for none")
 
     def check(self) -> None:
         """Raise ValueError for a number out of range."""
-        check_limits(self, {"shift": NOT_NEGATIVE, "random_erasing": PROBABILITY, "mixup": NOT_NEGATIVE})
+        check_limits(self, {"shift": NOT_NEGATIVE, "random_erasing": PROBABILITY})
 
 
 def augmented(images: torch.Tensor, draws: torch.Tensor, arguments: AugmentationArguments) -> torch.Tensor:

@@ -59,7 +59,7 @@ PROGRAMS = {
     "mlm+nsp": (train_language_model, f"{OF_TEXTS} {TEXTS} --objective mlm+nsp"),
     "classification": (train_classifier, f"{OF_TEXTS} {NAMES}"),
     "token_classification": (train_token_classifier, f"{OF_TEXTS} {NAMES}"),
-    "image_classification": (train_image_classifier, f"{FEW} --shift 1 --flip both --random_erasing 0.5 --mixup 0.5"),
+    "image_classification": (train_image_classifier, f"{FEW} --shift 1 --flip both --random_erasing 0.5"),
     "masked_image": (train_image_classifier, f"{FEW} --objective masked_image"),
 }
 

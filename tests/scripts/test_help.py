@@ -84,7 +84,7 @@ def test_a_program_offers_the_options_of_its_tasks_only(page) -> None:
         "train-language-model": {"--block_size", "--block_stride", "--turns_column", "--sample_by"},
         "train-classifier": {"--truncation_side", "--lm_loss_weight", "--score_column", "--text_pair_column"},
         "train-token-classifier": {"--tokens_column", "--tags_column"},
-        "train-image-classifier": {"--image_size", "--shift", "--mixup", "--mask_ratio"},
+        "train-image-classifier": {"--image_size", "--shift", "--random_erasing", "--mask_ratio"},
     }
     for program, names in only.items():
         assert names <= offered[program]

@@ -66,8 +66,7 @@ CASES = {
         "classification", "--max_train_samples 17 --max_steps -1 --max_epochs 2 --max_tokens 1e6",
     ),
     "uneven tags by tokens": ("token_classification", "--max_train_samples 19 --tokens_per_batch 200"),
-    # Each process draws images to mix of its own
-    "uneven images": ("image_classification", "--max_train_samples 17 --mixup 0"),
+    "uneven images": ("image_classification", "--max_train_samples 17"),
     "uneven masked images": ("masked_image", "--max_train_samples 19"),
     "streamed texts": ("causal", "--streaming"),
     "streamed pairs": ("translation", "--streaming --predict_with_generate False"),

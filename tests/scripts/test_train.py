@@ -151,7 +151,7 @@ REFUSED = [
         "--dataloader_drop_last true --per_device_train_batch_size 500",
         "no step was made: the training data does not fill a batch of 500 rows",
     ),
-    ("masked_image", "--mixup 0.2", "--mixup 0.2 is for --objective image_classification"),
+    ("masked_image", "--r_drop 0.2", "--r_drop 0.2 is for --objective image_classification"),
     ("masked_image", "--mask_ratio 1", "--mask_ratio 1.0: it must lie between 0 and 1"),
     ("image_classification", "--tokens_per_batch 100", "--tokens_per_batch 100: images have no tokens"),
     ("image_classification", "--random_erasing 2", "--random_erasing 2.0: it must be from 0 to 1"),

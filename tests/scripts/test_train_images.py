@@ -33,7 +33,13 @@ def test_the_saved_folder_works_in_a_pipeline_and_in_generate(trained, capsys) -
     assert label == found[0]["label"]
     assert float(probability) == pytest.approx(found[0]["score"], abs=1e-3)
     card = (folder / "README.md").read_text(encoding="utf-8")
-    words = "pipeline_tag: image-classification", "--image image.png", "confused_images.png", "mixup", "patches"
+    words = (
+        "pipeline_tag: image-classification",
+        "--image image.png",
+        "confused_images.png",
+        "random erasing",
+        "patches",
+    )
     for text in words:
         assert text in card, text
     assert "oken" not in card.split("## Training")[0].split("## Architecture")[0]

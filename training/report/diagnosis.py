@@ -38,7 +38,6 @@ ADVICE: dict[str, Callable[[Settings], bool]] = {
     "`--label_smoothing_factor 0.1`": _unused("label_smoothing_factor"),
     "`--token_dropout 0.1`": _unused("token_dropout"),
     "`--shift 2` (pixels), and `--flip horizontal` where a mirrored image has the same class": _unused("shift"),
-    "`--mixup 0.2`": _unused("mixup"),
     "`--r_drop 1`": lambda settings: settings.get("dropout", 1) > 0 and settings.get("r_drop", 1) == 0,
     "pre-training on the same or more texts (`vanillaformer train-language-model --objective masked`, then "
     "`--model_name_or_path`)": _unused("pretrained"),

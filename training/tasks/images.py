@@ -88,7 +88,7 @@ class ImageTrainingArguments(images.AugmentationArguments, RunDefaults, Training
         if not 0 < self.mask_ratio < 1:
             raise ValueError(f"--mask_ratio {self.mask_ratio}: it must lie between 0 and 1")
         if self.objective == "masked_image":
-            for name in ("mixup", "random_erasing", "label_smoothing_factor", "r_drop", "baseline"):
+            for name in ("random_erasing", "label_smoothing_factor", "r_drop", "baseline"):
                 if value := getattr(self, name):
                     raise ValueError(f"--{name} {value} is for --objective image_classification, not {self.objective}")
             self.calibrate = False

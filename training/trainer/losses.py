@@ -45,7 +45,6 @@ class LossArguments:
     guided_attention_sigma = 0.2
     token_dropout = 0.0
     lm_loss_weight = 0.0
-    mixup = 0.0
 
     r_drop: float = option(0.0, "R-Drop (with dropout): weight of the divergence")
 
@@ -165,15 +164,11 @@ class CrossEntropy:
         if kind in ("regression", "multi_label_classification"):
             outputs = model(**batch.inputs)  # the mean over the numbers, or over the labels
             return {**outputs, "loss": outputs["loss"] * labels.numel() / items}
-        if labels.ndim > 1 and not labels.is_floating_point():
+        if labels.ndim > 1:
             return self.of_tokens(model, batch, options)
         wanted = {name: value for name, value in options.items() if name != "return_logits"}
         outputs = model(**without_labels(batch.inputs), **wanted)
-        if labels.is_floating_point():  # the probabilities of classes, of mixed images
-            smoothing: dict[str, Any] = {"reduction": "sum", "label_smoothing": self.label_smoothing}
-            loss = nn.functional.cross_entropy(outputs["logits"].float(), labels, **smoothing) / items
-        else:
-            loss = smoothed_loss(outputs["logits"], labels, self.label_smoothing, num_items_in_batch=items)
+        loss = smoothed_loss(outputs["logits"], labels, self.label_smoothing, num_items_in_batch=items)
         return {**outputs, "loss": loss}
 
     def of_tokens(self, model: nn.Module, batch: Batch, options: dict[str, bool]) -> Any:
@@ -302,23 +297,6 @@ def with_hidden_tokens(inputs: Inputs, rate: float) -> Inputs:
     hidden = torch.rand(seen.shape, device=seen.device) < rate
     hidden = hidden & (inputs.get("position_ids", torch.arange(seen.shape[1], device=seen.device)) > 0)
     return {**inputs, "attention_mask": seen.masked_fill(hidden, 0)}
-
-
-def with_mixed_images(inputs: Inputs, alpha: float, classes: int) -> Inputs:
-    """Return a batch whose images are `λ x_i + (1 - λ) x_j`, and whose labels are mixed likewise (B, C).
-
-    Mixup (Zhang et al. 2018, arXiv 1710.09412): λ is drawn from Beta(α, α) for each image, its partner from the batch.
-    """
-    images = inputs["pixel_values"]
-    weights = torch.distributions.Beta(alpha, alpha).sample((len(images),)).to(images.device)
-    partners = torch.randperm(len(images), device=images.device)
-
-    def mixed(values: torch.Tensor) -> torch.Tensor:
-        share = weights.view(-1, *[1] * (values.ndim - 1)).to(values.dtype)
-        return share * values + (1 - share) * values[partners]
-
-    labels = nn.functional.one_hot(inputs["labels"], classes).float()
-    return {**inputs, "pixel_values": mixed(images), "labels": mixed(labels)}
 
 
 def gold_probability(arguments: LossArguments, step: int) -> float:

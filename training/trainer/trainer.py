@@ -248,8 +248,6 @@ class RunTrainer(EvaluatingTrainer):
         if PATCHES in inputs:  # the loss is a mean over hidden patches
             return super().compute_loss(counted, inputs) * (inputs[PATCHES].sum() / items) * self._scale()
         inputs = losses.with_hidden_tokens(inputs, args.token_dropout)
-        if args.mixup:
-            inputs = losses.with_mixed_images(inputs, args.mixup, self.model.config.num_labels)
         gold, terms = losses.gold_probability(args, self.state.global_step), losses.loss_terms(args)
         inputs = losses.scheduled_sampling_inputs(counted, inputs, gold)
         loss = losses.training_loss(counted, inputs, terms, items=items, second_items=self.second_items)

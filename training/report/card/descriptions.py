@@ -87,7 +87,6 @@ TECHNIQUES = {
     "flip": Technique("mirrored images ({flip})"),
     "shift": Technique("images shifted by up to {shift} pixels"),
     "random_erasing": Technique("random erasing, probability {random_erasing}", ("zhong2020random",)),
-    "mixup": Technique("mixup, Beta({mixup}, {mixup})", ("zhang2018mixup",)),
     "token_dropout": Technique("token dropout {token_dropout}", ("iyyer2015deep",)),
     "lm_loss_weight": Technique(
         "language-model loss beside the classifier's, weight {lm_loss_weight}", ("radford2018improving",)
