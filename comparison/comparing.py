@@ -82,11 +82,9 @@ class Work:
         self.runner = Runner(plan, folder, jobs, overwrite=overwrite)
 
     def run_folder(self, kind: str, name: str) -> Path:
-        """Return the folder of a training."""
         return self.folder / kind / name
 
     def job(self, kind: str, name: str, variant: str, *options: Mapping[str, Any]) -> Job:
-        """Return a training of a variant."""
         output = {"output_dir": str(self.run_folder(kind, name))}
         return Job(f"{kind}-{name}", self.plan.options(variant, *options, output))
 

@@ -63,7 +63,6 @@ class Plan:
 
     @property
     def task(self) -> TaskName:
-        """The task of the models."""
         return task_of(self.program).name_of(self.arguments)
 
     @property
@@ -167,14 +166,12 @@ def _check_names(path: Path, section: str, options: Options, *, equal: str | Non
 
 
 def one_of(path: Path, key: str, value: Any, allowed: Any) -> str:
-    """Return a value that is one of those allowed, or raise ValueError."""
     if value not in allowed:
         raise ValueError(f"{path}: {key}: {value!r}; choose from {', '.join(map(str, allowed))}")
     return str(value)
 
 
 def mapping(path: Path, key: str, value: Any) -> Options:
-    """Return a mapping, empty for nothing, or raise ValueError."""
     if value is not None and not isinstance(value, dict):
         raise ValueError(f"{path}: {key}: it must be a mapping of options to values, not {value!r}")
     return dict(value or {})

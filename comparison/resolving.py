@@ -154,7 +154,6 @@ def _lengths(task: TrainingTask, data: TaskData, entries: Sequence[Default]) -> 
 
 
 def read_rows(task: TrainingTask) -> TaskData:
-    """Return the rows of a run for a task with its arguments."""
     task.fit_to_model()
     return load_data(task.data_args, task.name, order_seed(task.training_args))
 

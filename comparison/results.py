@@ -53,7 +53,6 @@ class VariantResult:
 
     @property
     def scores(self) -> list[float]:
-        """The scores of its runs."""
         return [run.score for run in self.runs]
 
     @property
@@ -84,7 +83,6 @@ class VariantResult:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Return the record of a run."""
     return json.loads((folder / RECORD).read_text(encoding="utf-8"))
 
 

@@ -41,7 +41,6 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """The folder of the run."""
         return Path(self.options["output_dir"])
 
 
@@ -224,6 +223,5 @@ class Runner:
 
 
 def _record(job: Job) -> dict[str, Any]:
-    """Return the record of the run in the folder of a job, an empty one without a run."""
     path = job.folder / RECORD
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

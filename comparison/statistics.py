@@ -39,7 +39,6 @@ class Test:
 
     @property
     def found(self) -> bool:
-        """Whether a difference is detected."""
         return self.p < 1 - CONFIDENCE
 
 

@@ -214,7 +214,6 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object as a dictionary."""
     content: dict[str, Any] = {}
     for key, value in pairs:
         if key in content:
@@ -227,7 +226,6 @@ class SettingsLoader(yaml.SafeLoader):
     """A reader of YAML to which no, off, yes and on are words, as in YAML 1.2, and a repeated key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return the mapping of a node."""
         keys = [key.value for key, _ in node.value]
         for index, (key, _) in enumerate(node.value):
             if key.value in keys[:index]:

@@ -60,7 +60,6 @@ def program(main: Main) -> Callable[..., None]:
 
 
 def name() -> str:
-    """Return the name by which the program was started, which argparse gives too."""
     return Path(sys.argv[0]).name
 
 

@@ -251,5 +251,4 @@ def value_chunks(rows: Dataset, column: str) -> Iterator[pa.Array]:
 
 
 def flat_values(rows: Dataset, column: str) -> pa.Array:
-    """Return the values of a column of lists, one list after the other."""
     return pa.concat_arrays(list(value_chunks(rows, column)))

@@ -22,8 +22,6 @@ def dialogue_text(turns: list[str]) -> str:
 
 
 def reverse_dialogues(dataset: "DatasetDict") -> "DatasetDict":
-    """Return dialogues with their turns reversed."""
-
     def reverse(row: dict[str, str]) -> dict[str, str]:
         turns = row["text"].removesuffix(SEPARATOR).split(SEPARATOR)
         return {"text": "".join(f"{turn}{SEPARATOR}" for turn in reversed(turns))}

@@ -55,7 +55,6 @@ class Corpus(Source):
 
 
 def language_code(locale: str) -> str:
-    """Return the language of a locale."""
     return locale.replace("-", "_").split("_")[0]
 
 

@@ -44,7 +44,6 @@ class SplitRows:
     reported: set[str] | None = None  # for a stream, the kinds of messages printed already; None for a whole split
 
     def with_rows(self, rows: Dataset) -> "SplitRows":
-        """Return other rows of the same split."""
         return replace(self, rows=rows)
 
     def without(self, bad: np.ndarray, problem: Callable[[int], str], hint: str = "") -> "SplitRows":
@@ -164,7 +163,6 @@ def usable_rows(split: SplitRows, task: TaskName) -> SplitRows:
 
 
 def is_number(text: str) -> bool:
-    """Tell whether a text is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:
@@ -215,7 +213,6 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 
 
 def label_names(dataset: DatasetDict) -> list[str]:
-    """Return the names of the classes of classification data, by id."""
     return list(next(iter(dataset.values())).features["label"].names)
 
 

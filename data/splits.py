@@ -266,7 +266,6 @@ def text_keys(rows: Dataset, column: str, *, exact: bool) -> np.ndarray:
 
 
 def hashes(values: Iterable[bytes]) -> np.ndarray:
-    """Return hashes of 64 bits."""
     return np.frombuffer(b"".join(hashlib.blake2b(value, digest_size=8).digest() for value in values), np.uint64)
 
 

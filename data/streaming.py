@@ -212,7 +212,6 @@ class StreamedRows(IterableDataset):
                 raise ValueError(f"{self.texts.source.name}: --streaming finds no rows to train on")
 
     def epoch_rows(self, epoch: int) -> Iterator[dict[str, Any]]:
-        """Yield the rows of one epoch."""
         made = (row for batch in self.texts.batches(epoch) for row in self._encoded(batch))
         if self.blocks is None:
             return made

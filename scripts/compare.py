@@ -25,7 +25,6 @@ from vanillaformer.console.reporting import report
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the program's arguments."""
     parser = CommandParser(__doc__ or "", "PLAN [--option value ...]")
     files = parser.add_argument_group("Input and output")
     files.add_argument("plan", metavar="PLAN", type=Path, help="Plan of the comparison (.yaml or .json)")
@@ -59,7 +58,6 @@ def grid(word: str) -> tuple[str, list[Any]]:
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the program."""
     args = build_parser().parse_args(argv)
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: it must be at least 1")

@@ -21,7 +21,6 @@ from vanillaformer.training.arguments import ModelArguments
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command line."""
     made = CommandParser(__doc__, "SRC DST [--option value ...]")
     files = made.add_argument_group("Input and output")
     files.add_argument("source", metavar="SRC", help="Model to convert (folder, Hub id or file of a state dict)")
@@ -49,7 +48,6 @@ def parser() -> CommandParser:
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the program."""
     reader = parser()
     arguments = reader.parse_args(argv)
     if arguments.set and not arguments.from_state_dict:

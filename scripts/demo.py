@@ -66,7 +66,6 @@ def show(run: Run) -> None:
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the demo."""
     report(
         "vanillaformer demo: a Transformer (Vaswani et al. 2017), shrunk, learns to translate English dates, times,\n"
         "numbers and amounts to German. The data comes from the Unicode CLDR on this machine; nothing is downloaded.\n"

@@ -24,7 +24,6 @@ from vanillaformer.training.arguments import ModelArguments
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command line."""
     made = CommandParser(__doc__, "MODEL FOLDER [--option value ...]")
     model = made.add_argument_group("Model")
     model.add_argument(
@@ -41,7 +40,6 @@ def parser() -> CommandParser:
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the program."""
     reader = parser()
     arguments = reader.parse_args(argv)
     config: PreTrainedConfig

@@ -36,7 +36,6 @@ from vanillaformer.training.hardware import configure_cpu
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the program's arguments."""
     parser = CommandParser(__doc__ or "", "MODEL (--text TEXT | --image FILE | ...) [--option value ...]")
     model = parser.add_argument_group("Model")
     model.add_argument("model", metavar="MODEL", help="Model (folder or Hub id)")
@@ -110,7 +109,6 @@ def open_example(args: argparse.Namespace) -> Example:
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the program."""
     args = build_parser().parse_args(argv)
     chosen(args.figures)
     if args.output_dir.exists() and not args.output_dir.is_dir():

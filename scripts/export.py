@@ -25,7 +25,6 @@ COLUMNS = ("source_column", "target_column", "text_column", "label_column")
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command line."""
     made = CommandParser(__doc__, "SRC DST --engine ENGINE [--option value ...]")
     files = made.add_argument_group("Input and output")
     files.add_argument("source", metavar="SRC", help="Model (folder or Hub id)")
@@ -65,7 +64,6 @@ def held_out_rows(args: Namespace) -> Any:
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the program."""
     args = parser().parse_args(argv)
     hide_progress_bars()
     rows = held_out_rows(args)

@@ -29,7 +29,6 @@ from vanillaformer.training.hardware import configure_cpu
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the program."""
     (generate_args,) = parse(GenerateArguments, argv, description=__doc__)
     check_arguments(generate_args)
     configure_cpu()

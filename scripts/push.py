@@ -27,7 +27,6 @@ from vanillaformer.hub.pushing import check_name, files_to_push, left_out, push_
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command line."""
     made = CommandParser(__doc__, "FOLDER REPO [--option value ...]")
     model = made.add_argument_group("Model")
     model.add_argument("folder", metavar="FOLDER", type=Path, help="Folder of the saved model")
@@ -83,7 +82,6 @@ def published(folder: Path, form: str | None) -> Iterator[Path]:
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the program."""
     args = parser().parse_args(argv)
     hide_progress_bars()
     check_name(args.repo)

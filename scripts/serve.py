@@ -118,7 +118,6 @@ def check_model(name: str | None, continuous_batching: bool = False, trust_remot
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the program."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = server_command()
     if {"--help", "-h"} & set(arguments):

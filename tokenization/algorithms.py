@@ -231,7 +231,6 @@ def by_frequency(counts: Counter[str], first: str = "", min_frequency: int = 1) 
 
 
 def without(characters: Iterable[str], texts: Iterable[str]) -> Iterator[str]:
-    """Yield texts without characters."""
     table = dict.fromkeys(map(ord, characters))
     return (text.translate(table) if table else text for text in texts)
 
@@ -269,7 +268,6 @@ def bert(model: models.Model, options: TrainingOptions) -> Tokenizer:
 
 
 def digits(options: TrainingOptions) -> list[pre_tokenizers.PreTokenizer]:
-    """The pre-tokenizer that separates digits, if asked for."""
     return [pre_tokenizers.Digits(individual_digits=True)] if options.split_digits else []
 
 

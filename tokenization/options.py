@@ -43,7 +43,6 @@ class TrainingOptions:
 
     @property
     def unk_id(self) -> int:
-        """The id of the unknown token."""
         return self.special_tokens.index(self.unk_token)
 
     def require_room(self, size: int, reason: str) -> None:
@@ -66,7 +65,6 @@ class SpecialTokens:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The tokens in id order."""
         return tuple(self.names.values())
 
     def post_processor(self) -> processors.TemplateProcessing:

@@ -82,7 +82,6 @@ def score_and_predict(
 
 
 def _reordered(values: Any, order: np.ndarray) -> Any:
-    """Return collected arrays in another order."""
     return tuple(_reordered(each, order) for each in values) if isinstance(values, tuple) else values[order]
 
 

@@ -117,6 +117,5 @@ def hardware(processes: int, device: torch.device) -> dict[str, str]:
 
 
 def software() -> str:
-    """Return the versions of the packages that trained the model."""
     python = ".".join(map(str, sys.version_info[:3]))
     return ", ".join([f"Python {python}", *(f"{package} {version(package)}" for package in PACKAGES)])

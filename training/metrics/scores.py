@@ -207,7 +207,6 @@ def label(name: str) -> str:
 
 
 def scores_of(task: TaskName) -> list[Score]:
-    """Return the scores that models of a task have."""
     return [score for score in ENTRIES if not set(TASKS[task].predicts).isdisjoint(score.compares)]
 
 
@@ -223,7 +222,6 @@ def compute_scores(
 
 
 def ranking_names(task: TaskName) -> list[str]:
-    """Return the names of the scores that a checkpoint can be chosen by."""
     return [score.name for score in scores_of(task) if score.greater_is_better is not None]
 
 
@@ -265,7 +263,6 @@ def is_better(new: Evaluation, old: Evaluation, score: Score) -> bool:
 
 
 def best_of(entries: Sequence[Evaluation], score: Score) -> Evaluation:
-    """Return the best of one or more evaluations."""
     return reduce(lambda best, entry: entry if is_better(entry, best, score) else best, entries)
 
 

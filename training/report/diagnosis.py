@@ -112,7 +112,6 @@ class Trend:
 
 
 def diagnose(summary: RunSummary) -> list[str]:
-    """Return sentences on how a run went."""
     trend = find_trend(summary)
     fit = list(fit_sentences(summary, trend))  # which says more than what may be wrong in general
     return [*trend_sentences(summary, trend), *fit, *baseline_sentences(summary, advise=not fit)]

@@ -48,7 +48,6 @@ def files_of_run(folder: Path) -> list[Path]:
 
 
 def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Write a file of JSON lines."""
     with path.open("w", encoding="utf-8") as stream:
         for record in records:
             print(json.dumps(record, ensure_ascii=False), file=stream)

@@ -279,7 +279,6 @@ def is_longer(changes: Changes) -> bool:
 
 
 def listed(changes: Changes) -> str:
-    """Return changes in words."""
     return ", ".join(f"{name.split('.', 1)[1]}: {old!r} there, {new!r} now" for name, (old, new) in changes.items())
 
 

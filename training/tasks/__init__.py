@@ -15,6 +15,5 @@ PROGRAMS = {
 
 
 def task_of(program: str) -> type[TrainingTask]:
-    """Return the task of a program."""
     module, name = PROGRAMS[program]
     return getattr(import_module(f".{module}", __name__), name)

@@ -69,7 +69,6 @@ class NumericProblem(Problem):
         )
 
     def scores(self, predictions: Any, references: Any) -> Scores:
-        """Return the scores of predictions."""
         return compute_scores(*self.compared, self.answers(predictions), self.answers(references))
 
     def metrics(self) -> ComputeMetrics:
@@ -138,7 +137,6 @@ class Several(NumericProblem):
         return [names[number] for number in np.flatnonzero(answer).tolist()]
 
     def svm(self) -> Any:
-        """Return a support vector machine for each label."""
         from sklearn.multiclass import OneVsRestClassifier
         from sklearn.svm import LinearSVC
 

@@ -164,7 +164,6 @@ def tagged_pieces(batch: Mapping[str, Any], *, tokenizer: Any, names: Sequence[s
 
 
 def collate(rows: Sequence[Mapping[str, Any]], *, padded: DataCollatorForTokenClassification) -> Any:
-    """Return a batch of rows."""
     return padded([{"labels" if name == TAG_IDS else name: row[name] for name in row} for row in rows])
 
 

@@ -341,7 +341,6 @@ def set_length(training_args: Any) -> None:
 
 
 def budget_option(training_args: Any) -> str | None:
-    """Return the option that gives a run a budget, if there is one."""
     return next((name for name in BUDGETS if getattr(training_args, name) is not None), None)
 
 

@@ -285,7 +285,6 @@ def relative_positions(mask: torch.Tensor) -> torch.Tensor:
 
 # ------------------------------------------------------------------------------------------------ changes to a batch
 def without_labels(inputs: Inputs) -> Inputs:
-    """Return a batch without its labels."""
     return {name: value for name, value in inputs.items() if name != "labels"}
 
 

@@ -212,12 +212,10 @@ def part_papers(config: Any, *, classifies: bool = False) -> list[str]:
 
 
 def bibtex(papers: Iterable[str]) -> str:
-    """Return the entries of papers, each once, in their order."""
     return "\n\n".join(references()[paper] for paper in dict.fromkeys(papers))
 
 
 @cache
 def references() -> Mapping[str, str]:
-    """Return all BibTeX entries by key."""
     text = (files(__package__) / "references.bib").read_text(encoding="utf-8")
     return {match[1]: match[0] for match in ENTRY.finditer(text)}

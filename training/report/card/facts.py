@@ -88,17 +88,14 @@ class CardFacts:
 
     @property
     def training(self) -> Mapping[str, Any]:
-        """The facts of `training_facts`."""
         return self.details["training"]
 
     @property
     def data(self) -> Mapping[str, Mapping[str, Any]]:
-        """Statistics of the data by split."""
         return self.details.get("data", {})
 
     @property
     def rows(self) -> Mapping[str, int]:
-        """Rows by split."""
         return self.details.get("rows", {})
 
     @property
@@ -124,7 +121,6 @@ class CardFacts:
 
     @property
     def started_from(self) -> str | None:
-        """The saved model that training began with."""
         return self.choice("model", "model_name_or_path")
 
     @property
