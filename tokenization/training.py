@@ -116,14 +116,10 @@ def train_pair(
     return train(source, **arguments), train(target, **arguments)
 
 
-def check_texts(texts: Iterable[str], name: str = "texts") -> Iterator[str]:
-    """Pass the texts on, and raise ValueError for one that is not a valid string, or if none holds any text."""
+def check_texts(texts: Iterable[Any], name: str = "texts") -> Iterator[str]:
+    """Yield the texts; raise ValueError for one that is not a valid string, or if none holds any text."""
     if isinstance(texts, str | bytes):
         raise ValueError(f"{name} must be an iterable of strings, not one {type(texts).__name__}: {texts!r:.60}")
-    return _checked(texts, name)
-
-
-def _checked(texts: Iterable[Any], name: str) -> Iterator[str]:
     has_text = False
     for index, text in enumerate(texts):
         if not isinstance(text, str):
