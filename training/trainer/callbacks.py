@@ -1,14 +1,12 @@
 """Callbacks of a run: its reports and record, and reasons to stop: no improvement, a NaN loss, a signal."""
 
 import math
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -20,7 +18,7 @@ from ..metrics.scores import SCORES, Evaluation, Score, best_of, evaluations, ga
 from ..run_folder.files import resume_point
 from ..run_folder.run import Run, Stopping, discard
 from .account import StatefulCallback, from_all
-from .budget import UNLIMITED, Budget
+from .budget import Budget
 
 MAX_SKIPPED_IN_A_ROW = 10
 TRAINING_PARTS = (("loss", "loss {:.3f}"), ("learning_rate", "learning rate {:.2g}"))
@@ -49,7 +47,7 @@ def line(state: Any, logs: dict[str, Any], seconds: float, budget: Budget | None
 
 
 class Lines(TrainerCallback):
-    """Prints reports as lines, without progress bars."""
+    """Prints reports as lines."""
 
     started: float | None = None
 
@@ -66,30 +64,7 @@ class Lines(TrainerCallback):
         if state.is_world_process_zero and self.started is not None:
             text = line(state, logs or {}, time.perf_counter() - self.started, self.budget)
             if text is not None:
-                tqdm.write(text)  # above the bars, if there are any
-                sys.stdout.flush()
-
-
-class Bars(ProgressCallback):
-    """The Trainer's progress bars; `Lines` prints the reports."""
-
-    training_bar: Any
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        super().on_train_begin(args, state, control, **kwargs)
-        self.set_total(state)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.set_total(state)
-        super().on_step_end(args, state, control, **kwargs)
-
-    def set_total(self, state: Any) -> None:
-        """Set the number of steps, which a time budget estimates anew in each."""
-        if state.is_world_process_zero:
-            self.training_bar.total = state.max_steps if state.max_steps < UNLIMITED else None
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Print nothing."""
+                report(text)
 
 
 class FollowRun(TrainerCallback):
@@ -134,10 +109,9 @@ class RecordProgress(TrainerCallback):
 
 def replace_callbacks(trainer: Any) -> None:
     """Put these callbacks in place of the Trainer's."""
-    bars = not trainer.args.disable_tqdm
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    for added in ([Bars()] if bars else []) + [Lines(trainer.budget), EvaluateAtEnd()]:
+    for added in (Lines(trainer.budget), EvaluateAtEnd()):
         trainer.add_callback(added)
 
 

@@ -30,7 +30,7 @@ from vanillaformer.training.trainer.budget import (
     in_words,
     seconds_of,
 )
-from vanillaformer.training.trainer.callbacks import Bars, EvaluateAtEnd, line
+from vanillaformer.training.trainer.callbacks import EvaluateAtEnd, line
 from vanillaformer.training.trainer.trainer import RunTrainer
 
 STATE = SimpleNamespace(global_step=340, max_steps=2_097, is_world_process_zero=True)
@@ -463,23 +463,13 @@ def test_lines_with_a_budget_and_the_time_left() -> None:
     assert found.texts(SimpleNamespace(global_step=430, max_steps=440), 9.0)[0][1] == "10 s left"
 
 
-def test_tokens_per_second_are_of_the_steps_and_bars_have_as_many_as_are_estimated() -> None:
+def test_tokens_per_second_are_of_the_steps() -> None:
     run = Simulation(600, 0.5, evaluation=5)
     run.event("on_train_begin")
     while not run.evaluated or run.logged[-1] < run.evaluated[0][0]:
         run.budget.tokens += 100
         run.step()
     assert run.budget.rate == pytest.approx(200)
-    bars, totals = Bars(), []
-    state = SimpleNamespace(global_step=0, max_steps=UNLIMITED, is_world_process_zero=True)
-    bars.on_train_begin(None, state, None)
-    totals.append(bars.training_bar.total)
-    for state.global_step, state.max_steps in ((1, UNLIMITED), (4, 2_097), (5, 1_950), (6, 6)):
-        bars.on_step_end(None, state, None)
-        totals.append(bars.training_bar.total)
-    assert totals == [None, None, 2_097, 1_950, 6]
-    assert bars.training_bar.n == 6
-    bars.on_train_end(None, state, None)
 
 
 @pytest.mark.parametrize(("length", "steps"), [({"max_steps": 50}, 50), ({"max_time": "10m"}, 1_000)])
