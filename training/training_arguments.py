@@ -164,7 +164,7 @@ class RunDefaults(
     save_total_limit: int | None = option(2, "Maximum number of checkpoints kept", EVALUATION)
     load_best_model_at_end: bool = option(True, "Save the best checkpoint, not the last", EVALUATION)
     use_cache: bool = option(True, "Value of use_cache in the saved config", OTHERS)
-    disable_tqdm: bool | None = option(None, "No bars while rows are prepared (default: off a terminal)", LOGGING)
+    disable_tqdm: bool | None = option(None, "Disable progress bars (default: off a terminal)", LOGGING)
     hub_strategy: str = option("end", "Pushes: the model, at the end", OTHERS)
     # As words; the parser takes only true and false for transformers' own field
     include_num_input_tokens_seen: str = option(
