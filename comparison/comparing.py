@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -20,7 +20,7 @@ from vanillaformer.modeling.counts import build_on_meta, inputs_on_meta
 from vanillaformer.training.run_folder.files import locked
 
 from .plan import BUDGETS, Options, Plan, merged
-from .resolving import check_tokenizers, checked, shared_defaults, tokenizer_print
+from .resolving import check_tokenizers, check_variants, tokenizer_print
 from .results import LEAST_STEPS, Result, VariantResult, read_record, read_result
 from .running import Job, Outcome, Runner
 
@@ -47,15 +47,11 @@ def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False)
         ValueError: A variant's options cannot be, its first steps could not be trained, the budget or the score does
             not suit it, or the folder is another process's or holds other runs.
     """
-    arguments = checked(plan)
-    plan = replace(plan, defaults=shared_defaults(plan, arguments))
+    check_variants(plan)
     report(
         f"{len(plan.variants)} variants, {len(plan.seeds)} seeds; each run has {plan.amount:,.6g} {plan.budget} "
         f"({BUDGETS[plan.budget]})"
     )
-    if plan.defaults:
-        report("Defaults for this data, the same in all variants:")
-        report("\n".join(f"  --{name} {value}" for name, value in plan.defaults[plan.baseline].items()))
     with locked(folder):
         work = Work(plan, folder, jobs, overwrite=overwrite)
         added = work.measure()

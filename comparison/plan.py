@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from vanillaformer.console.parsing import read_settings
-from vanillaformer.data.tasks import TaskName
+from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.training.metrics.scores import Score, ranking_score
 from vanillaformer.training.tasks import PROGRAMS, task_of
 from vanillaformer.training.trainer.budget import LENGTHS
@@ -58,8 +58,6 @@ class Plan:
     equal: str | None = None
     tune: dict[str, list[Any]] = field(default_factory=dict)  # values of options that each variant is tuned over
     tuning_seeds: tuple[int, ...] = TUNING_SEEDS
-    # For each variant the options that follow the data, which are chosen once for all
-    defaults: dict[str, Options] = field(default_factory=dict)
 
     @property
     def task(self) -> TaskName:
@@ -72,8 +70,13 @@ class Plan:
         return {OPTION_OF[self.budget]: int(amount) if self.budget in ("tokens", "steps") else amount}
 
     def options(self, variant: str, *more: Mapping[str, Any]) -> Options:
-        """Return the options of a variant's runs; later ones win."""
-        return merged(self.defaults.get(variant, {}), self.arguments, self.variants[variant], *more, FIXED)
+        """Return the options of a variant's runs; later ones win.
+
+        A run with a time would follow the data, and each variant in its own way: a new model has the task's preset.
+        """
+        found = merged(self.arguments, self.variants[variant], *more, FIXED)
+        named = {"preset", "model_name_or_path"} & {name.replace("-", "_") for name in found}
+        return found if named or self.budget != "seconds" else {"preset": TASKS[self.task].preset, **found}
 
     def grid(self) -> list[Options]:
         """Return the choices of the tuning; a single one without options if nothing is tuned."""

@@ -1,34 +1,28 @@
-"""The options of variants as their training program resolves them: errors, defaults, tokenizers, rows."""
+"""The options of variants as their training program resolves them: errors, tokenizers, rows."""
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import redirect_stderr
-from copy import copy
 from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import yaml
 
 from vanillaformer.data.arguments import COLUMNS
 from vanillaformer.data.caching import Prints, fingerprints
-from vanillaformer.data.loading import TaskData, load_data
+from vanillaformer.data.loading import load_data
 from vanillaformer.data.preprocessing.batching import order_seed
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.hub.file_names import TOKENIZER
 from vanillaformer.training.arguments import Arguments
-from vanillaformer.training.auto_defaults import INSTEAD, OPTIONS, hardware_facts, set_defaults
 from vanillaformer.training.metrics.scores import scores_of
 from vanillaformer.training.run import parse_arguments
-from vanillaformer.training.run_folder.run import Run
-from vanillaformer.training.tasks import TrainingTask, task_of
-from vanillaformer.training.tasks.base import Default
-from vanillaformer.training.tokenizers import prepare_tokenizers
+from vanillaformer.training.tasks import task_of
 
-from .plan import FIXED, Options, Plan, fields_of
+from .plan import Options, Plan
 
 
 def parsed(program: str, options: Options, source: str) -> Arguments:
@@ -45,14 +39,12 @@ def parsed(program: str, options: Options, source: str) -> Arguments:
     raise ValueError(f"{source}: {message.removeprefix(f'{path}: ')}")
 
 
-def checked(plan: Plan) -> dict[str, Arguments]:
-    """Return the arguments of each variant, as its program reads them, the baseline's first.
+def check_variants(plan: Plan) -> None:
+    """Raise ValueError where runs cannot be made or compared.
 
-    Raises:
-        ValueError: A variant, or one of its choices in the tuning, has an option that is unknown or a value that it
-            cannot have; or the score cannot be compared, for tokenizers differ.
+    A variant, or one of its choices in the tuning, has an option that is unknown or a value that it cannot have; or
+    tokenizers, or the targets that are scored, differ.
     """
-    found: dict[str, Arguments] = {}
     tokenizers: dict[str, str] = {}
     targets: dict[str, Options] = {}
     for name in dict.fromkeys((plan.baseline, *plan.variants)):
@@ -60,7 +52,6 @@ def checked(plan: Plan) -> dict[str, Arguments]:
             tuned = ", ".join(f"{option}={value}" for option, value in choice.items())
             label = f"variant {name}{f' with {tuned}' if tuned else ''}"
             args = parsed(plan.program, plan.options(name, choice, plan.length, {"seed": plan.seeds[0]}), label)
-            found.setdefault(name, args)
             if plan.equal and name != plan.baseline and args.model_args.model_name_or_path is not None:
                 raise ValueError(f"{label}: model_name_or_path: a saved model has its size; `equal` is for new ones")
             # The options that decide which targets of the held-out rows are scored
@@ -78,7 +69,6 @@ def checked(plan: Plan) -> dict[str, Arguments]:
             if args.tokenizer_args is not None:
                 tokenizers[label] = json.dumps(asdict(args.tokenizer_args), sort_keys=True)
     check_tokenizers(plan, tokenizers)
-    return found
 
 
 def check_tokenizers(plan: Plan, tokenizers: Mapping[str, str]) -> None:
@@ -110,60 +100,14 @@ def tokenizer_print(folder: Path) -> str:
     return found.hexdigest()
 
 
-def shared_defaults(plan: Plan, arguments: Mapping[str, Arguments]) -> dict[str, Options]:
-    """Choose the options that follow the data once, and return them for each variant but for those that it gives.
-
-    The first variant decides, the baseline if it follows the data. A variant with a model of its own takes no fields
-    of this one, nor one with saved weights its tokenizer; lengths are for the variants with its tokenizer.
-    """
-    tasks = [task_of(plan.program)(args) for args in arguments.values()]
-    task = next((task for task in tasks if task.uses_auto_defaults), None)
-    if task is None:
-        return {}
-    first = task.args
-    data = read_rows(task)
-    found_for_data = task.defaults(data, hardware_facts(task.training_args.max_time))
-    entries = [entry for entry in found_for_data if entry.option not in FIXED]
-    lengths = _lengths(task_of(plan.program)(Arguments(*map(copy, first))), data, entries)
-    chosen = {entry.option: entry.value for entry in entries} | lengths
-    fields = fields_of(chosen.pop("overrides", None))
-    found: dict[str, Options] = {}
-    for name, args in arguments.items():
-        given = frozenset[str]().union(*(getattr(group, "given", ()) for group in args))
-        model: Any = args.model_args
-        if model.model_name_or_path is not None:
-            given |= {*OPTIONS["tokenizer"], *lengths}
-        elif args.tokenizer_args != first.tokenizer_args:
-            given |= {*lengths}
-        options = {
-            option: value for option, value in chosen.items() if given.isdisjoint((option, *INSTEAD.get(option, ())))
-        }
-        found[name] = options if model.preset or model.model_name_or_path else options | {"overrides": fields}
-    return found
-
-
-def _lengths(task: TrainingTask, data: TaskData, entries: Sequence[Default]) -> Options:
-    """Return the lengths that follow the tokens of a run with the tokenizer of some defaults."""
-    if task.lengths is None:
-        return {}
-    set_defaults(task.args, entries)
-    with TemporaryDirectory() as folder:
-        run = Run(Path(folder), "", {}, details={"defaults": []})
-        prepare_tokenizers(run, task, *task.columns(data))
-    return {option: value for option, value, _ in run.details["defaults"] if option in task.lengths.texts}
-
-
-def read_rows(task: TrainingTask) -> TaskData:
-    task.fit_to_model()
-    return load_data(task.data_args, task.name, order_seed(task.training_args))
-
-
 def rows_now(plan: Plan, options: Options, known: dict[str, Prints]) -> Prints:
     """Return the fingerprints of the rows that a run with these options would read now, looked up in what is known."""
     args = parsed(plan.program, options, "settings")
     seed = order_seed(args.training_args) if args.data_args.streaming else 0
     key = json.dumps([asdict(args.data_args), seed], default=str)
     if key not in known:
-        data = read_rows(task_of(plan.program)(args))
+        task = task_of(plan.program)(args)
+        task.fit_to_model()
+        data = load_data(task.data_args, task.name, order_seed(task.training_args))
         known[key] = fingerprints(data.splits.select_columns(list(COLUMNS[plan.task])))
     return known[key]
