@@ -189,7 +189,6 @@ def _summary(run: Run, task: TrainingTask, trainer: RunTrainer, history: Sequenc
         trained={name: scores for name, scores in baselines.items() if name not in trivial},
         rows={prefix: stats[split]["rows"] for split, prefix in PREFIXES.items() if split in stats},
         targets=targets,
-        command=run.command,
         more=more,
         settings=settings,
     )

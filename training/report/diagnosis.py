@@ -1,7 +1,6 @@
 """How a run went, in plain sentences: from its log, its scores on training and held-out rows, and the baselines."""
 
 import math
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -73,7 +72,6 @@ class RunSummary:
     trained: Mapping[str, Scores] = field(default_factory=dict)  # and of trained ones
     rows: Mapping[str, int] = field(default_factory=dict)  # held-out rows by the prefix of their scores
     targets: int = 1  # predictions that the validation loss is a mean of
-    command: str = ""
     more: tuple[str, str] = ("num_train_epochs", "2")  # the option that ends the run, and twice its value
     settings: Settings = field(default_factory=dict)  # options and config fields by which `ADVICE` is chosen
 
@@ -164,8 +162,8 @@ def trend_sentences(summary: RunSummary, trend: Trend | None) -> Iterator[str]:
         yield f"Nothing is left to gain on the validation data ({summary.score.short_label} {best})."
     elif trend.improving:
         yield (
-            f"Still improving at the end ({name} {before} → {after} in the last fifth): more time helps: "
-            f"`{with_option(summary.command, *summary.more)}`"
+            f"Still improving at the end ({name} {before} → {after} in the last fifth): more time helps, by the same "
+            f"command with `--{' '.join(summary.more)}`."
         )
     elif trend.best["step"] <= END * summary.steps or trend.ended:
         yield (
@@ -176,18 +174,6 @@ def trend_sentences(summary: RunSummary, trend: Trend | None) -> Iterator[str]:
     else:
         noise = score.format(summary.noise(score, _value(trend.before, score)))
         yield f"Leveled off: {name} {before} → {after} at best in the last fifth (noise: ± {noise})."
-
-
-def with_option(command: str, option: str, value: str) -> str:
-    """Return a command with an option set to a value."""
-    words, rest = [], iter(shlex.split(command))
-    for word in rest:
-        name, sign, _ = word.partition("=")
-        if name.replace("-", "_") != f"__{option}":
-            words.append(word)
-        elif not sign:
-            next(rest, None)  # its value
-    return shlex.join([*words, f"--{option}", value])
 
 
 def fit_sentences(summary: RunSummary, trend: Trend | None) -> Iterator[str]:
