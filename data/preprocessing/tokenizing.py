@@ -12,7 +12,7 @@ from datasets import Dataset, DatasetDict, Features, concatenate_datasets
 from numpy.lib.stride_tricks import sliding_window_view
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
@@ -23,8 +23,6 @@ from ..caching import cached_map
 from ..rows import DataStats
 
 Batch = dict[str, list[Any]]
-ENCODING = ("__call__", "_encode_plus", "_switch_to_input_mode", "_switch_to_target_mode")
-"""Methods of a fast tokenizer that decide what it makes of a text."""
 PARTS = 32  # parts of long texts that are tokenized together
 RAW_TEXTS = ("source", "target", "text", "name", "tokens", "tags")
 """Columns of rows with the texts of the data, or the names of images, which are not passed to the model."""
@@ -203,7 +201,7 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list
 def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, side: str = "text") -> tuple[Any, Any]:
     """Return the encodings of texts and, for each, whether it had to be cut."""
     texts = [as_pair(text) for text in texts]
-    encoded = _encode_fast(texts, tokenizer) or tokenizer(**{side: texts}, verbose=False)
+    encoded = tokenizer(**{side: texts}, verbose=False)
     too_long = [len(ids) > length for ids in encoded["input_ids"]]
     if any(too_long):
         rows = [number for number, cut in enumerate(too_long) if cut]
@@ -212,18 +210,6 @@ def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, s
             for row, value in zip(rows, values):
                 encoded[name][row] = value
     return encoded, too_long
-
-
-def _encode_fast(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]] | None:
-    """Return what the tokenizer returns for texts, in half the time; None where it may not be the same."""
-    if any(
-        getattr(type(tokenizer), name, None) is not getattr(PreTrainedTokenizerFast, name, None) for name in ENCODING
-    ):
-        return None
-    encodings = _plain_backend(tokenizer).encode_batch_fast(texts)
-    columns = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "attention_mask"}
-    names = [name for name in columns if name == "input_ids" or name in tokenizer.model_input_names]
-    return {name: [getattr(encoding, columns[name]) for encoding in encodings] for name in names}
 
 
 def _plain_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
