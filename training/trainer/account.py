@@ -62,7 +62,7 @@ class Reading:
 class Account(StatefulCallback):
     """Counts what a training consumes, in all its processes, with all that it computes for a step.
 
-    That is optimizer `steps`, and `retried_steps` without an update, because their loss or gradient was not finite;
+    That is optimizer `steps`, and `retried_steps` without an update, because gradients in half precision overflowed;
     `rows` and `tokens` of data read; and `flops` of matrix products. Those of padding, and those that are computed
     again to save memory, do not count.
     """
@@ -84,14 +84,13 @@ class Account(StatefulCallback):
         super().on_train_begin(args, state, control, **kwargs)
         _ = self.cost  # found before the first step
 
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         processes = self.trainer.get_tp_size()  # that compute a part of the same
         rows, tokens, flops = (sum(from_all(number, args.device)) // processes for number in self.step)
         self.step = [0, 0, 0]
         self.rows, self.tokens, self.flops = self.rows + rows, self.tokens + tokens, self.flops + flops
         self.steps += 1
-        overflow = self.trainer.accelerator.optimizer_step_was_skipped
-        self.retried_steps += overflow or all(weight.grad is None for weight in model.parameters())
+        self.retried_steps += self.trainer.accelerator.optimizer_step_was_skipped
 
     # ------------------------------------------------------------------------------------- batches and passes
     def read(self, inputs: Mapping[str, Any]) -> Reading:

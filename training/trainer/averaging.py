@@ -149,9 +149,8 @@ class MovingAverage(TrainerCallback):
                 self.average.n_averaged.fill_(int(content.metadata()["updates"]))
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # A skipped step has no gradients, or overflowing ones in half precision: it is not part of the average
-        skipped = self.average is None or self.trainer.accelerator.optimizer_step_was_skipped
-        if not skipped and any(weight.grad is not None for weight in self.trainer.model.parameters()):
+        # A skipped step, whose gradients overflowed in half precision, is not part of the average
+        if self.average is not None and not self.trainer.accelerator.optimizer_step_was_skipped:
             self.average.update_parameters(self.trainer.model)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

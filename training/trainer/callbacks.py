@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -20,7 +20,6 @@ from ..run_folder.run import Run, Stopping, discard
 from .account import StatefulCallback, from_all
 from .budget import Budget
 
-MAX_SKIPPED_IN_A_ROW = 10
 TRAINING_PARTS = (("loss", "loss {:.3f}"), ("learning_rate", "learning rate {:.2g}"))
 """Parts of a printed report, in this order: name and format."""
 
@@ -122,7 +121,6 @@ class GuardArguments:
 
     HELP_GROUP = "Evaluation and checkpoints"
 
-    nan_loss: Literal["stop", "skip"] = option("stop", "Action on a NaN or infinite loss", "Training")
     early_stopping_patience: int = option(0, "Early stopping: evaluations to wait; 0 for never")
     early_stopping_threshold: float = option(0.0, "Early stopping: minimum improvement")
 
@@ -184,35 +182,19 @@ class EarlyStopping(StatefulCallback, EarlyStoppingCallback):
         return not moved and is_better(new, best_of(earlier, SCORES["loss"]), SCORES["loss"])
 
 
-class NanGuard(StatefulCallback):
-    """Stops at a step whose loss or gradient is not finite, or skips it, on all processes alike."""
+class NanGuard(TrainerCallback):
+    """Stops at a step whose loss or gradient is not finite, on all processes alike."""
 
-    saved_attributes = ("skipped", "in_a_row")
     non_finite = False  # whether this process has had such a loss or gradient in the current step
 
-    def __init__(self) -> None:
-        self.skipped = self.in_a_row = 0
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        non_finite, self.non_finite = any(from_all(int(self.non_finite), args.device)), False
-        if not non_finite:
-            self.in_a_row = 0
-            return
-        step, rate = state.global_step + 1, kwargs["optimizer"].param_groups[0]["lr"]
-        problem = "the loss or its gradient is NaN or infinite"
-        where = f"{problem} at step {step:,} (learning rate {rate:.3g})"
-        self.skipped, self.in_a_row = self.skipped + 1, self.in_a_row + 1
-        if args.nan_loss == "stop":
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if any(from_all(int(self.non_finite), args.device)):
+            rate = kwargs["optimizer"].param_groups[0]["lr"]
             raise ValueError(
-                f"{where}; the weights are those before it, {resume_point(Path(args.output_dir))}. Try a lower "
-                "--learning_rate, a longer --warmup_steps, or --nan_loss skip"
+                f"the loss or its gradient is NaN or infinite at step {state.global_step + 1:,} (learning rate "
+                f"{rate:.3g}); the weights are those before it, {resume_point(Path(args.output_dir))}. Try a lower "
+                "--learning_rate or a longer --warmup_steps"
             )
-        if self.in_a_row > MAX_SKIPPED_IN_A_ROW:
-            earlier = f"as in the {MAX_SKIPPED_IN_A_ROW} steps before"
-            raise ValueError(f"{where}, {earlier}, {resume_point(Path(args.output_dir))}")
-        for parameter in model.parameters():
-            parameter.grad = None  # for which an optimizer does nothing at all
-        report(f"Skipped step {step:,}: {problem} ({self.skipped:,} so far)")
 
 
 class StopWithCheckpoint(TrainerCallback):

@@ -40,9 +40,8 @@ class ShardingArguments:
             given.fsdp = None if self.fsdp.lower() in OFF else True
         if self.fsdp and "SHARDED" in str(_content(self.fsdp_config).get("state_dict_type", "")):
             raise ValueError("--fsdp_config state_dict_type SHARDED_STATE_DICT: models are saved as FULL_STATE_DICT")
-        for name, value in (("optim", "muon"), ("nan_loss", "skip")):  # it cuts matrices up, and steps first
-            if self.deepspeed and getattr(self, name) == value:
-                raise ValueError(f"--{name} {value} does not go together with --deepspeed")
+        if self.deepspeed and self.optim == "muon":  # it cuts matrices up
+            raise ValueError("--optim muon does not go together with --deepspeed")
         if self.deepspeed and find_spec("deepspeed") is None:
             raise ValueError("--deepspeed needs deepspeed, which is not installed: pip install deepspeed")
 

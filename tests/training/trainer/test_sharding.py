@@ -45,7 +45,7 @@ def test_deepspeed_is_handed_over_where_it_is_installed(config: Path, installed,
 
 @pytest.mark.parametrize(
     "options",
-    [{"optim": "muon"}, {"nan_loss": "skip"}, {"ema_decay": 0.9}, {"average_checkpoints": 2}, {"lora_rank": 2}],
+    [{"optim": "muon"}, {"ema_decay": 0.9}, {"average_checkpoints": 2}, {"lora_rank": 2}],
 )
 def test_what_does_not_go_together_with_deepspeed(options: dict, config: Path, installed) -> None:
     name, value = next(iter(options.items()))
