@@ -76,7 +76,7 @@ def test_moving_average_leaves_the_training_alone(tmp_path: Path) -> None:
 
 
 def test_early_stopping(tmp_path: Path, capfd) -> None:
-    options = ["--early_stopping_patience", "2", "--early_stopping_threshold", "100", "--eval_steps", "1"]
+    options = ["--early_stopping_patience", "2", "--learning_rate", "2", "--eval_steps", "1"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run = train("causal", whole, *options)
     assert "Stopped early at step 3: no better loss than" in capfd.readouterr().out

@@ -35,7 +35,6 @@ CANNOT_WORK = {
         # Averages and early stopping
         *("--ema_decay 1.0", "--ema_decay 0.9 --average_checkpoints 2", "--average_checkpoints -1"),
         *("--average_checkpoints 2 --save_strategy no", "--early_stopping_patience 2 --eval_strategy no"),
-        *("--early_stopping_threshold 0.1", "--early_stopping_threshold -0.1 | --early_stopping_patience 1"),
         "--early_stopping_patience -1",
         # Losses and optimizers
         *("--r_drop -1", "--token_dropout 1.0", "--muon_momentum 1"),

@@ -122,14 +122,11 @@ class GuardArguments:
     HELP_GROUP = "Evaluation and checkpoints"
 
     early_stopping_patience: int = option(0, "Early stopping: evaluations to wait; 0 for never")
-    early_stopping_threshold: float = option(0.0, "Early stopping: minimum improvement")
 
     def check(self: Any) -> None:
         """Raise ValueError for settings that cannot work."""
-        check_limits(self, dict.fromkeys(("early_stopping_patience", "early_stopping_threshold"), NOT_NEGATIVE))
-        patience, threshold = self.early_stopping_patience, self.early_stopping_threshold
-        if threshold and not patience:
-            raise ValueError(f"--early_stopping_threshold {threshold} needs an --early_stopping_patience")
+        check_limits(self, {"early_stopping_patience": NOT_NEGATIVE})
+        patience = self.early_stopping_patience
         if patience and self.eval_strategy == "no":
             raise ValueError(f"--early_stopping_patience {patience} needs evaluations: not --eval_strategy no")
         if patience and self.metric_for_best_model is None:
@@ -171,12 +168,10 @@ class EarlyStopping(StatefulCallback, EarlyStoppingCallback):
     def improves(self, new: Evaluation, earlier: Sequence[Evaluation], score: Score) -> bool:
         """Tell whether an evaluation counts as an improvement on earlier ones.
 
-        Its score has to be better by more than the threshold; without a threshold a lower loss with an equal score
-        counts too. As long as the score has not moved from its first value, as BLEU near 0, so does a new lowest loss.
+        Its score has to be better, or with an equal score its loss. As long as the score has not moved from its first
+        value, as BLEU near 0, a new lowest loss counts too.
         """
-        best, threshold = best_of(earlier, score), self.early_stopping_threshold or 0.0
-        difference = gain(new, best, score)
-        if difference > threshold or (difference == 0 and not threshold and is_better(new, best, score)):
+        if is_better(new, best_of(earlier, score), score):
             return True
         moved = any(abs(gain(entry, earlier[0], score)) > score.resolution for entry in (new, *earlier))
         return not moved and is_better(new, best_of(earlier, SCORES["loss"]), SCORES["loss"])

@@ -61,7 +61,7 @@ class RunTrainer(EvaluatingTrainer):
         patience = args.early_stopping_patience
         callbacks: list[Any] = [FollowRun(self), self.account, self.budget, self.average, self.nan_guard]
         callbacks += [self.of_command]
-        callbacks += [EarlyStopping(patience, args.early_stopping_threshold)] if patience else []
+        callbacks += [EarlyStopping(patience)] if patience else []
         callbacks += [MergeAdapters(self)] if args.lora_rank else []
         for callback in filter(None, callbacks):
             self.add_callback(callback)

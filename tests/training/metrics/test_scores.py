@@ -36,7 +36,7 @@ class Evaluated(SavingTrainer):
         self.args, self.state, self.control = args, TrainerState(max_steps=1_000), TrainerControl()
         self.scores, self.folder, self.stopping = scores, folder, None
         if args.early_stopping_patience:
-            self.stopping = EarlyStopping(args.early_stopping_patience, args.early_stopping_threshold)
+            self.stopping = EarlyStopping(args.early_stopping_patience)
             self.stopping.on_train_begin(args, self.state, self.control)
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> dict[str, float]:
@@ -88,12 +88,10 @@ def test_only_evaluations_with_a_checkpoint_and_with_numbers_can_be_the_best(tmp
     [
         # BLEU is 0 at first: the loss decides, and no patience is spent while it falls.
         ({}, [(0.0, 6.0), (0.0, 5.7), (0.0, 5.5), (0.0, 5.4), (1.0, 5.3)], None, 5),
-        ({"early_stopping_threshold": 0.5}, [(0.0, 6.0), (0.0, 5.7), (0.0, 5.5), (0.0, 5.4)], None, 4),
         ({}, [(0.09, 5.9), (0.08, 5.5), (0.09, 5.3), (0.07, 5.2), (0.08, 5.1), (4.0, 5.2)], None, 6),
         ({}, [(0.09, 5.9), (0.08, 5.5), (0.07, 5.6), (0.08, 5.7)], 4, 1),
         ({}, [(0.0, 6.0), (0.0, 6.1), (0.0, 6.2), (0.0, 5.4)], 3, 1),
         ({}, [(3.0, 2.0), (2.0, 1.0), (3.0, 1.9), (1.0, 1.0), (3.0, 1.9), (9.0, 1.0)], 5, 3),
-        ({"early_stopping_threshold": 0.5}, [(1.0, 3.0), (3.0, 2.0), (3.0, 1.9), (3.2, 1.8)], 4, 4),
     ],
 )
 def test_patience(fields: dict, history: list, stopped: int | None, best: int, tmp_path: Path) -> None:

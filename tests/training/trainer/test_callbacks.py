@@ -19,17 +19,17 @@ def evaluate(callback: EarlyStopping, state: TrainerState, control: TrainerContr
 
 
 def test_stops_when_patience_is_over_which_is_remembered(capsys) -> None:
-    callback, state, control = EarlyStopping(3, 0.05), TrainerState(max_steps=100), TrainerControl()
+    callback, state, control = EarlyStopping(3), TrainerState(max_steps=100), TrainerControl()
     callback.on_train_begin(ARGUMENTS, state, control)
-    for accuracy in (0.5, 0.4, 0.6, 0.62, 0.63):
+    for accuracy in (0.5, 0.4, 0.63, 0.62, 0.6):
         evaluate(callback, state, control, accuracy)
     state.stateful_callbacks["EarlyStopping"] = callback.state()
     for patience, stopped in ((2, True), (3, False), (4, False)):  # what is asked for now counts
-        resumed, later = EarlyStopping(patience, 0.05), TrainerControl()
+        resumed, later = EarlyStopping(patience), TrainerControl()
         resumed.on_train_begin(ARGUMENTS, state, later)
         assert resumed.early_stopping_patience_counter == 2
         assert later.should_training_stop is stopped
-    new, other = EarlyStopping(2, 0.0), TrainerControl()
+    new, other = EarlyStopping(2), TrainerControl()
     new.on_train_begin(ARGUMENTS, TrainerState(max_steps=100), other)
     assert other.should_training_stop is control.should_training_stop is False
     capsys.readouterr()
