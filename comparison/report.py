@@ -56,7 +56,6 @@ def write_report(comparison: Comparison, folder: Path) -> str:
 
 
 def facts(comparison: Comparison) -> dict[str, Any]:
-    """Return what the templates print."""
     plan = comparison.plan
     tests = against_baseline({name: found.scores for name, found in comparison.variants.items()}, plan.baseline)
     return {
@@ -71,7 +70,6 @@ def facts(comparison: Comparison) -> dict[str, Any]:
 
 
 def row(found: VariantResult, test: Test | None, plan: Any) -> dict[str, Any]:
-    """Return a variant's row of the table."""
     center, states = NOTHING, [outcome.state for outcome in found.lost.values()]
     if found.scores:
         low, high = interval_of_mean(plan.score, found.scores)
@@ -212,7 +210,6 @@ def curve_figure(comparison: Comparison, folder: Path, axis: str) -> list[str]:
 
 
 def taken(run: Result, axis: str, step: int) -> float:
-    """Return what a run had taken when its model came to a step."""
     return AXES[axis][1](run) * step / run.steps
 
 

@@ -25,7 +25,6 @@ def visible(token: str) -> str:
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a picture; its ending says the format."""
     with warnings.catch_warnings():  # one for each character that the font lacks and draws as a box
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(path, dpi=150)

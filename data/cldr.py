@@ -218,7 +218,6 @@ def cldr_translation(
 
 
 def parted(rows: Any, held_out: int) -> dict[str, Any]:
-    """Return the splits of shuffled rows, validation and test with as many as are held out."""
     return {"train": rows[2 * held_out :], "validation": rows[:held_out], "test": rows[held_out : 2 * held_out]}
 
 

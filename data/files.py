@@ -56,7 +56,6 @@ def find_files(option: str, names: Sequence[str], *, parallel: bool = False) -> 
 
 
 def named(files: Sequence[Paths]) -> str:
-    """Return what to call files in messages."""
     more = len(files) - 1
     return str(files[0][0]) + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
 

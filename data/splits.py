@@ -195,7 +195,6 @@ def _cut(rows: Dataset, fractions: dict[str, float], *, at_end: bool) -> dict[st
 
 
 def cap(rows: Dataset, count: int | None, seed: int) -> Dataset:
-    """Return at most `count` rows, drawn by the seed, in their order."""
     if count is None or count >= len(rows):
         return rows
     return select_rows(rows, np.array(sorted(Random(seed).sample(range(len(rows)), count))))

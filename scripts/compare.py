@@ -49,7 +49,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def grid(word: str) -> tuple[str, list[Any]]:
-    """Return the name and the values of `option=a,b,c`."""
     name, sign, values = word.partition("=")
     if not sign:
         raise argparse.ArgumentTypeError(f"{word!r}: write it as option=a,b,c")

@@ -49,7 +49,6 @@ def parser() -> CommandParser:
 
 
 def listing(files: dict[str, Path], rest: list[str]) -> str:
-    """Return the files with their sizes, and what is left out."""
     sizes = {name: path.stat().st_size for name, path in files.items()}
     width = max(map(len, sizes))
     lines = [f"  {name:{width}}  {size:>15,}" for name, size in sizes.items()]

@@ -38,7 +38,6 @@ class TrainingOptions:
 
     @property
     def room(self) -> int:
-        """How many tokens fit in addition to the special ones."""
         return self.vocab_size - len(self.special_tokens)
 
     @property

@@ -119,7 +119,6 @@ FOLLOWING = ("reduce_lr_on_plateau", "greedy")
 
 
 def best_checkpoint_help(*tasks: TaskName) -> str:
-    """Return the help text of --metric_for_best_model."""
     names = dict.fromkeys(name for task in tasks for name in ranking_names(task))
     return f"Best by: {', '.join(names)}"
 

@@ -42,7 +42,6 @@ class AugmentationArguments:
     random_erasing: float = option(0.0, "Probability of erasing a rectangle")
 
     def check(self) -> None:
-        """Raise ValueError for a number out of range."""
         check_limits(self, {"shift": NOT_NEGATIVE, "random_erasing": PROBABILITY})
 
 
@@ -198,5 +197,4 @@ def image_rows(splits: DatasetDict) -> DatasetDict:
 
 
 def encode_images(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same of a batch of a stream."""
     return {"pixel_values": batch["image"]}

@@ -161,7 +161,6 @@ def text_lengths(tokenizer: PreTrainedTokenizerBase, texts: list[str], side: str
 
 
 def set_truncation_side(tokenizer: PreTrainedTokenizerBase, side: str) -> None:
-    """Set the end at which a tokenizer truncates long texts; the setting is saved with the tokenizer."""
     tokenizer.truncation_side = tokenizer.init_kwargs["truncation_side"] = side
 
 

@@ -53,7 +53,6 @@ def class_records(
 
 
 def class_scores(labels: Any, chosen: Any, names: list[str]) -> dict[str, dict[str, float]]:
-    """Return precision, recall, F1 and number of rows of each class."""
     scores = precision_recall_fscore_support(labels, chosen, labels=range(len(names)), zero_division=0)
     keys = ("precision", "recall", "f1", "rows")
     return {

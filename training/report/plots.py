@@ -133,5 +133,4 @@ def _drawn(name: str, other: str, width: int) -> str:
 
 
 def curve(log_history: Sequence[dict[str, Any]], name: str) -> list[tuple[int, float]]:
-    """Return the steps and values of what was logged by a name."""
     return sorted({entry["step"]: float(entry[name]) for entry in log_history if name in entry}.items())

@@ -48,7 +48,6 @@ class HardwareFacts(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What computes, in words."""
         return "an accelerator" if self.accelerator else "one core" if self.cores == 1 else f"{self.cores} cores"
 
     @property
@@ -104,7 +103,6 @@ class TrainingTask:
 
     @property
     def name(self) -> TaskName:
-        """Which of them it is."""
         return self.name_of({**vars(self.data_args), **vars(self.training_args)})
 
     @property

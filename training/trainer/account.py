@@ -77,7 +77,6 @@ class Account(StatefulCallback):
 
     # ----------------------------------------------------------------------------------------------- the numbers
     def record(self) -> dict[str, int]:
-        """Return the numbers as they stand in the record of a run."""
         return {name: getattr(self, name) for name in COUNTED}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -155,7 +154,6 @@ class Counted:
 
 
 def inner_model(model: Any) -> Any:
-    """Return the model that a library for adapters has wrapped."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 

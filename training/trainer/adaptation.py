@@ -39,7 +39,6 @@ class AdaptationArguments:
     lora_targets: list[str] = option(["q_proj", "v_proj"], "LoRA: names of the layers with adapters")
 
     def check(self: Any) -> None:
-        """Raise ValueError for settings that cannot work."""
         check_limits(self, {"lora_rank": NOT_NEGATIVE, "lora_dropout": BELOW_ONE})
         flag = f"--lora_rank {self.lora_rank}"
         if not self.lora_rank:

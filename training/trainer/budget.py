@@ -147,7 +147,6 @@ class Budget(StatefulCallback):
             self.plan(args, state, control)
 
     def stop(self, state: Any, control: Any) -> None:
-        """End training after this step."""
         state.max_steps = state.global_step
         if self.largest is None or state.global_step < self.largest:  # the budget is spent
             self.ended = self.amount
@@ -345,7 +344,6 @@ def budget_option(training_args: Any) -> str | None:
 
 
 def option_value(name: str, value: float) -> str:
-    """Return a length as its option is given."""
     return in_words(value, ("h", "m", "s")) if name == "max_time" else f"{value:g}"
 
 

@@ -67,13 +67,25 @@ class Lines(TrainerCallback):
 
 
 class FollowRun(TrainerCallback):
-    """Has a resumed run follow its options and epochs, not those of the checkpoint."""
+    """Has a resumed run follow its options and epochs, not those of the checkpoint; the optimizer's options too.
+
+    The learning rate of a schedule that follows a score stays.
+    """
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, optimizer: Any = None, lr_scheduler: Any = None, **kwargs: Any
+    ) -> None:
         state.compute_steps(args, state.max_steps)  # those of the checkpoint may be of a shorter run
+        for number, options in enumerate(self.trainer.optimizer_options):
+            group = optimizer.param_groups[number]
+            group.update({name: value for name, value in options.items() if name != "lr"})
+            old, new = group.get("initial_lr"), options["lr"]
+            if old and old != new:
+                lr_scheduler.base_lrs[number] = group["initial_lr"] = new
+                lr_scheduler._last_lr[number] = group["lr"] = group["lr"] * new / old
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.set_epoch(int(state.epoch or 0))
@@ -107,7 +119,6 @@ class RecordProgress(TrainerCallback):
 
 
 def replace_callbacks(trainer: Any) -> None:
-    """Put these callbacks in place of the Trainer's."""
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
     for added in (Lines(trainer.budget), EvaluateAtEnd()):
@@ -124,7 +135,6 @@ class GuardArguments:
     early_stopping_patience: int = option(0, "Early stopping: evaluations to wait; 0 for never")
 
     def check(self: Any) -> None:
-        """Raise ValueError for settings that cannot work."""
         check_limits(self, {"early_stopping_patience": NOT_NEGATIVE})
         patience = self.early_stopping_patience
         if patience and self.eval_strategy == "no":

@@ -49,7 +49,6 @@ class LossArguments:
     r_drop: float = option(0.0, "R-Drop (with dropout): weight of the divergence")
 
     def check(self) -> None:
-        """Raise ValueError for a number out of range, or options that do not go together."""
         limits = dict.fromkeys(("r_drop", "guided_attention", "lm_loss_weight"), NOT_NEGATIVE)
         limits |= {"token_dropout": BELOW_ONE, "guided_attention_sigma": POSITIVE}
         limits |= {
@@ -299,7 +298,6 @@ def with_hidden_tokens(inputs: Inputs, rate: float) -> Inputs:
 
 
 def gold_probability(arguments: LossArguments, step: int) -> float:
-    """Return the probability that the decoder is fed the gold token at an optimizer step."""
     decay, _ = DECAYS[arguments.scheduled_sampling]
     return max(arguments.scheduled_sampling_floor, decay(step, arguments.scheduled_sampling_k))
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer, RAdam
 from torch.overrides import TorchFunctionMode
-from transformers import Trainer, TrainerCallback, get_scheduler
+from transformers import Trainer, get_scheduler
 from transformers.training_args import OptimizerNames
 
 from vanillaformer.console.limits import BELOW_ONE, POSITIVE, check_limits, option
@@ -39,7 +39,6 @@ class OptimizerArguments:
     muon_lr_factor: float = option(1.0, "Muon: learning rate relative to --learning_rate")
 
     def check(self) -> None:
-        """Raise ValueError for an unknown optimizer, or a number out of range."""
         known = [*OPTIMIZERS, *(name.value for name in OptimizerNames)]
         if self.optim not in known:
             close = get_close_matches(str(self.optim), known, n=1)
@@ -108,27 +107,6 @@ class MuonWithAdamW(Optimizer):
             with Float32NewtonSchulz() if emulated else nullcontext():
                 part.step()
         return loss
-
-
-class OptionsOfCommand(TrainerCallback):
-    """Gives the optimizer of a resumed run the options of this command: a checkpoint restores those it was made with.
-
-    `options` are those of its groups, as it was built. The rate of a schedule that follows a score stays.
-    """
-
-    def __init__(self) -> None:
-        self.options: list[dict[str, Any]] = []
-
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, optimizer: Any = None, lr_scheduler: Any = None, **kwargs: Any
-    ) -> None:
-        for number, options in enumerate(self.options):
-            group = optimizer.param_groups[number]
-            group.update({name: value for name, value in options.items() if name != "lr"})
-            old, new = group.get("initial_lr"), options["lr"]
-            if old and old != new:
-                lr_scheduler.base_lrs[number] = group["initial_lr"] = new
-                lr_scheduler._last_lr[number] = group["lr"] = group["lr"] * new / old
 
 
 def embedding_names(model: nn.Module) -> set[str]:

@@ -30,7 +30,7 @@ from .adaptation import MergeAdapters, prepare_parameters
 from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, TimeBudget, budget_option, follow
 from .callbacks import EarlyStopping, FollowRun, NanGuard
 from .evaluation import EvaluatingTrainer
-from .optimizers import OPTIMIZERS, OptionsOfCommand, build_optimizer, decaying_names, schedule_options
+from .optimizers import OPTIMIZERS, build_optimizer, decaying_names, schedule_options
 from .saving import temporarily
 
 ENDLESS = ("constant", "constant_with_warmup", "inverse_sqrt")
@@ -52,7 +52,8 @@ class RunTrainer(EvaluatingTrainer):
         super().__init__(prepare_parameters(model, args), args, *arguments, **keywords)
         self.label_smoother = None  # `compute_loss` smooths, and in training only
         self.model_accepts_loss_kwargs = True  # so that the targets of a step are counted, a classifier's too
-        self.account, self.nan_guard, self.of_command = Account(self), NanGuard(), OptionsOfCommand()
+        self.account, self.nan_guard = Account(self), NanGuard()
+        self.optimizer_options: list[dict[str, Any]] = []  # of its groups, as it was built
         self.budget: Budget | None = None
         if option == "max_time":
             self.budget = TimeBudget(args.max_time, args.started)
@@ -60,7 +61,6 @@ class RunTrainer(EvaluatingTrainer):
             self.budget = CountedBudget(option, getattr(args, option), self.account)
         patience = args.early_stopping_patience
         callbacks: list[Any] = [FollowRun(self), self.account, self.budget, self.average, self.nan_guard]
-        callbacks += [self.of_command]
         callbacks += [EarlyStopping(patience)] if patience else []
         callbacks += [MergeAdapters(self)] if args.lora_rank else []
         for callback in filter(None, callbacks):
@@ -87,14 +87,12 @@ class RunTrainer(EvaluatingTrainer):
 
     # ------------------------------------------------------------------------------------------------------ batches
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order and the masks of an epoch."""
         if self.sampler is not None:
             self.sampler.set_epoch(epoch)
         if isinstance(self.data_collator, batching.EpochCollator):
             self.data_collator.set_epoch(epoch)
 
     def training_order(self, rows: Any) -> Sampler[int]:
-        """Return the order of the training rows in the epoch that begins."""
         self.sampler = batching.row_order(batching.row_lengths(rows), self.args)
         return SequentialSampler(rows) if self.sampler is None else self.sampler
 
@@ -180,7 +178,7 @@ class RunTrainer(EvaluatingTrainer):
             decaying = set(self.get_decay_parameter_names(trained))
             self.optimizer = build_optimizer(self.args.optim, trained, decaying, self.args)
         built = super().create_optimizer(model)
-        self.of_command.options = [
+        self.optimizer_options = [
             {name: value for name, value in group.items() if name != "params"} for group in built.param_groups
         ]
         return built
