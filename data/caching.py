@@ -21,7 +21,7 @@ import pyarrow as pa
 import tokenizers
 import transformers
 from datasets import ClassLabel, Dataset, DatasetDict, List, Value
-from datasets.fingerprint import generate_random_fingerprint, get_temporary_cache_files_directory
+from datasets.fingerprint import get_temporary_cache_files_directory
 from datasets.utils import are_progress_bars_disabled
 from transformers import PreTrainedTokenizerBase
 
@@ -54,47 +54,6 @@ def arrow_file(name: str, schema: pa.Schema, tables: Callable[[], Iterable[pa.Ta
 def batch_size(rows: Dataset) -> int:
     """Return how many rows to read at once: 1,000, or as many long ones as have about `BATCH_BYTES`."""
     return max(1, min(1_000, BATCH_BYTES * rows.data.num_rows // max(1, rows.data.nbytes)))
-
-
-def select_rows(rows: Dataset, numbers: np.ndarray) -> Dataset:
-    """Return the rows of the given numbers in a separate file, where they are in order and lie in files.
-
-    `Dataset.select` would hold the numbers in memory, and copy row by row whenever rows are read.
-    """
-    if not len(numbers):  # `Dataset.select` leaves some tables without columns, or with all their rows
-        return Dataset(rows.features.arrow_schema.empty_table(), fingerprint=generate_random_fingerprint())
-    ordered = bool((numbers[1:] > numbers[:-1]).all())
-    if not ordered or not rows.cache_files or rows._indices is not None:
-        return rows.select(numbers)
-    if len(numbers) == 1 + numbers[-1] - numbers[0]:
-        return rows.select(range(numbers[0], numbers[-1] + 1))
-
-    def parts() -> Iterable[pa.RecordBatch]:
-        start = 0
-        for batch in rows.data.table.to_batches():
-            here = numbers[slice(*np.searchsorted(numbers, [start, start + len(batch)]))]
-            if len(here):
-                yield batch.take(pa.array(here - start))
-            start += len(batch)
-
-    key = hashlib.blake2b(numbers.astype(np.int64).tobytes(), key=rows._fingerprint.encode(), digest_size=16)
-    return arrow_file(f"rows-{key.hexdigest()}", rows.features.arrow_schema, parts)
-
-
-def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
-    """Return a column of chosen rows: at once, where `datasets` makes a table of each row first."""
-    cells = rows.data.column(column)
-    return cells if rows._indices is None else cells.take(rows._indices.column(0))
-
-
-def distinct_cells(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
-    """Return the distinct cells of a column in the order of their first rows, and the number of each row's cell."""
-    cells = arrow_column(rows, column)
-    if pa.types.is_string(cells.type):
-        cells = cells.cast(pa.large_string())  # distinct texts may have more than 2 GiB
-    chunks = cells.dictionary_encode(null_encoding="encode").chunks  # which share a dictionary
-    numbers = [np.array([], dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)]
-    return (chunks[0].dictionary.to_pylist() if chunks else []), np.concatenate(numbers)
 
 
 class TextColumn:

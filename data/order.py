@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from .arguments import SPLITS
-from .caching import select_rows
-from .rows import ORDER, SplitRows, distinct_words
+from .rows import ORDER, SplitRows, distinct_words, select_rows
 
 LIKE_A_DATE = re.compile(r"\d.*\b(?:19|20)\d\d\b|\b(?:19|20)\d\d\b.*\d")
 MONTH = re.compile(r"(?:0?[1-9]|1[0-2])\.(?:19|20)\d\d")

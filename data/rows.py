@@ -1,5 +1,6 @@
 """Rows of each split, checked on the way to the task's columns: the first bad row is an error, or all are skipped."""
 
+import hashlib
 import math
 import re
 from collections import Counter, defaultdict
@@ -11,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value, concatenate_datasets
+from datasets.fingerprint import generate_random_fingerprint
 
 from vanillaformer.console.reporting import report
 from vanillaformer.tokenization.passages import PAIR
 
 from .arguments import COLUMNS
-from .caching import arrow_column, distinct_cells, select_rows
+from .caching import arrow_file
 from .formats import FILE, LINES, PROBLEM, ROW, Columns, ImageOptions, check_columns, needed_cells
 from .tasks import TASKS, TaskName
 
@@ -197,6 +199,47 @@ def _with_texts(split: SplitRows, column: str, *, drop_blank: bool) -> SplitRows
             report(f"{split.name}: {blank.sum()} of {len(blank)} texts are blank and left out.")
         split, empty, blank = split.select(~blank, BLANK), empty[~blank], blank[~blank]
     return split.without(empty | blank, lambda _: f"the {column} is empty", hint="fill it in, remove it, or ")
+
+
+def select_rows(rows: Dataset, numbers: np.ndarray) -> Dataset:
+    """Return the rows of the given numbers in a separate file, where they are in order and lie in files.
+
+    `Dataset.select` would hold the numbers in memory, and copy row by row whenever rows are read.
+    """
+    if not len(numbers):  # `Dataset.select` leaves some tables without columns, or with all their rows
+        return Dataset(rows.features.arrow_schema.empty_table(), fingerprint=generate_random_fingerprint())
+    ordered = bool((numbers[1:] > numbers[:-1]).all())
+    if not ordered or not rows.cache_files or rows._indices is not None:
+        return rows.select(numbers)
+    if len(numbers) == 1 + numbers[-1] - numbers[0]:
+        return rows.select(range(numbers[0], numbers[-1] + 1))
+
+    def parts() -> Iterable[pa.RecordBatch]:
+        start = 0
+        for batch in rows.data.table.to_batches():
+            here = numbers[slice(*np.searchsorted(numbers, [start, start + len(batch)]))]
+            if len(here):
+                yield batch.take(pa.array(here - start))
+            start += len(batch)
+
+    key = hashlib.blake2b(numbers.astype(np.int64).tobytes(), key=rows._fingerprint.encode(), digest_size=16)
+    return arrow_file(f"rows-{key.hexdigest()}", rows.features.arrow_schema, parts)
+
+
+def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
+    """Return a column of chosen rows: at once, where `datasets` makes a table of each row first."""
+    cells = rows.data.column(column)
+    return cells if rows._indices is None else cells.take(rows._indices.column(0))
+
+
+def distinct_cells(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
+    """Return the distinct cells of a column in the order of their first rows, and the number of each row's cell."""
+    cells = arrow_column(rows, column)
+    if pa.types.is_string(cells.type):
+        cells = cells.cast(pa.large_string())  # distinct texts may have more than 2 GiB
+    chunks = cells.dictionary_encode(null_encoding="encode").chunks  # which share a dictionary
+    numbers = [np.array([], dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)]
+    return (chunks[0].dictionary.to_pylist() if chunks else []), np.concatenate(numbers)
 
 
 def distinct_words(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:

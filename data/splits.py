@@ -15,8 +15,7 @@ from datasets import Dataset, DatasetDict
 from vanillaformer.console.reporting import report
 
 from .arguments import COLUMNS, DataArguments
-from .caching import arrow_column, distinct_cells, select_rows
-from .rows import ORDER, DataStats
+from .rows import ORDER, DataStats, arrow_column, distinct_cells, select_rows
 from .tasks import TASKS, TaskName
 
 MANY = 100  # documents of which whole ones are held out; of fewer the ends are

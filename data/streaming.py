@@ -21,11 +21,10 @@ from vanillaformer.console.limits import BUDGETS
 from vanillaformer.console.reporting import report
 
 from .arguments import COLUMNS, DataArguments, LongTexts
-from .caching import select_rows
 from .files import batched
 from .formats import FILE, LINES, PROBLEM, ROW, check_columns, column_names, image_cell, needed_cells
 from .preprocessing.tokenizing import Blocks
-from .rows import BAD, READ, SplitRows, readable_rows, usable_rows, with_labels
+from .rows import BAD, READ, SplitRows, readable_rows, select_rows, usable_rows, with_labels
 from .splits import text_keys, without_leaks
 from .tasks import TASKS, TaskName
 

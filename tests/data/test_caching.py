@@ -10,10 +10,11 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, concatenate_datasets
 
 from vanillaformer.data import caching
-from vanillaformer.data.caching import arrow_file, cached_map, changed_splits, fingerprints, select_rows, tokenizer_key
+from vanillaformer.data.caching import arrow_file, cached_map, changed_splits, fingerprints, tokenizer_key
 from vanillaformer.data.preprocessing.language_model import _joined_batch, block_rows
 from vanillaformer.data.preprocessing.sentence_pairs import sentence_pairs
 from vanillaformer.data.preprocessing.tokenizing import classification_rows, translation_rows
+from vanillaformer.data.rows import select_rows
 from vanillaformer.data.splits import text_numbers
 
 REVIEWS = ["the old ship", "", "café \U0001f600", "ab", "c"]

@@ -5,9 +5,8 @@ import pytest
 from datasets import Dataset, concatenate_datasets
 
 from vanillaformer.data.arguments import DATA_ARGUMENTS
-from vanillaformer.data.caching import select_rows
 from vanillaformer.data.loading import load_data
-from vanillaformer.data.rows import classes_in_words, label_names
+from vanillaformer.data.rows import classes_in_words, label_names, select_rows
 
 from .test_loading import classes, hub, load, write
 
