@@ -153,18 +153,3 @@ def test_words_and_a_card_that_is_no_text_stay_when_a_run_is_made_longer(tmp_pat
     train("classification", tmp_path, "--max_steps", "6", "--eval_steps", "2")
     assert (tmp_path / "README.edited2.md").read_bytes() == words
     assert "# How to use it" in path.read_text()
-
-
-def test_edited_card_is_kept_when_a_run_starts_anew(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    train("classification", tmp_path, *SHORT)
-    anew = (*SHORT, "--overwrite_output_dir", "--seed", "7")
-    train("classification", tmp_path, *anew)
-    assert not list(tmp_path.glob("README.edited*"))  # nobody wrote anything
-    for name in ("README.edited.md", "README.edited2.md"):
-        path = tmp_path / "README.md"
-        path.write_text(path.read_text().replace("\n# ", "\nFrom Ann.\n\n# ", 1))
-        capsys.readouterr()
-        train("classification", tmp_path, *anew)
-        assert f"it is {name} now" in capsys.readouterr().out
-        assert "From Ann." in (tmp_path / name).read_text()
-        assert "From Ann." not in path.read_text()

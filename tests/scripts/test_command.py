@@ -1,15 +1,21 @@
 """The command `vanillaformer`: its help, its subcommands, and what it answers to a word that is none of them."""
 
+import re
 import subprocess
 import sys
 import time
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from layout import PYPROJECT, ROOT
 
 import vanillaformer
 import vanillaformer_cli
+from vanillaformer.configuration import preset
+from vanillaformer.training.models import check_preset
+from vanillaformer.training.run import parse_arguments
+from vanillaformer.training.tasks import task_of
 
 SCRIPTS = {path.stem for path in (ROOT / "scripts").glob("*.py")} - {"__init__", "console"}
 
@@ -79,3 +85,23 @@ def test_python_m_is_the_command_and_errors_begin_with_its_name() -> None:
     assert result.returncode == 2
     assert "usage: vanillaformer push " in result.stderr
     assert "vanillaformer push: error: " in result.stderr
+
+
+# Every recipe is one that its program accepts, and its model can be built.
+
+
+RECIPES = sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))
+assert RECIPES
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    named = re.search(rf"^#\s+vanillaformer (train-\S+) scripts/recipes/{path.name} ", text, re.MULTILINE)
+    assert named, "say in a comment which command runs it"
+    args = parse_arguments(named[1], [str(path)])
+    task = task_of(named[1])(args).name
+    check_preset(task, args.model_args)
+    if args.model_args.model_name_or_path is None:
+        assert preset(args.model_args.preset, **args.model_args.config_overrides())
+    assert path.name in (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")

@@ -5,24 +5,11 @@ import math
 from pathlib import Path
 
 import pytest
-from script_runs import SENTENCES, record, state, stream_options, text_file, train
+from script_runs import SENTENCES, record, state, stream_options, train
 
 from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.run_folder.run import BY_DATA
 from vanillaformer.training.tasks.language_model import LanguageModel
-
-PACKED = "--max_train_samples", "80", "--packing", "--block_size", "24"
-
-
-@pytest.mark.parametrize("job", ["causal", "masked"])
-def test_packed_run(job: str, tmp_path: Path, capsys) -> None:
-    run = train(job, tmp_path / "run", *text_file(tmp_path), *PACKED)
-    assert run.metrics["eval_loss"] > 0
-    facts = run.details["data"]
-    assert facts["train"]["longest"] <= 24
-    assert facts["train"]["padding"] < 0.15  # 80 rows of 4 to 14 tokens padded to 24 would be over half
-    assert facts["validation"]["rows"] < 10 <= facts["train"]["rows"] < 80
-    assert "80 texts packed into" in capsys.readouterr().out
 
 
 def test_record_of_the_data(tmp_path: Path, capsys) -> None:

@@ -117,11 +117,14 @@ def test_a_full_disk_leaves_the_finished_run(overwrite: bool, run: Path, monkeyp
 
 
 def test_overwriting_deletes_only_what_a_run_has_written(run: Path, tmp_path: Path) -> None:
+    card = run / "README.md"
+    card.write_text(card.read_text().replace("\n# ", "\nFrom Ann.\n\n# ", 1))
     again(run, "--overwrite_output_dir", "True", "--seed", "7")
     again(tmp_path / "anew", "--seed", "7")
     assert_equal_weights(tmp_path / "anew", run)
-    names = {path.name for path in run.iterdir()}
-    assert names - {path.name for path in (tmp_path / "anew").iterdir()} == {"mine.png", "model_backup.safetensors"}
+    left = {path.name for path in run.iterdir()} - {path.name for path in (tmp_path / "anew").iterdir()}
+    assert left == {"README.edited.md", "mine.png", "model_backup.safetensors"}
+    assert ["From Ann." in path.read_text() for path in (run / "README.edited.md", card)] == [True, False]
 
 
 # --------------------------------------------------------------------------------------------- what is asked of it

@@ -264,13 +264,6 @@ def test_continues_prompts_in_a_batch_as_alone_and_from_the_end_of_long_ones(tra
     assert "cut to 60 tokens" in captured.err
 
 
-def test_sampling_follows_the_seed(trained, capsys) -> None:
-    common = ["--model", trained("causal"), "--text", "import os", "--max_new_tokens", "20", "--do_sample"]
-    runs = [answers(capsys, *common, "--seed", seed) for seed in ("1", "1", "2")]
-    assert runs[0] == runs[1]
-    assert runs[0] != runs[2]
-
-
 @pytest.mark.parametrize("kind", ["classification", "decoder_classification"])
 def test_classifies(kind: str, trained, capsys) -> None:
     texts = ["Deutschland", "France métropolitaine", "x"]
@@ -282,13 +275,6 @@ def test_classifies(kind: str, trained, capsys) -> None:
         label, probability = result.split("\t")
         assert label == best["label"]
         assert float(probability) == pytest.approx(best["score"], abs=1e-3)
-
-
-@pytest.mark.parametrize("job", ["masked", "mlm+nsp"])
-def test_fills_masks(job: str, trained, capsys) -> None:
-    (text,) = answers(capsys, "--model", trained(job), "--text", "import [MASK]")
-    assert "[MASK]" not in text
-    assert text.startswith("import")
 
 
 def test_unfinished_run_is_no_model_and_a_mistake_is_corrected_in_the_same_folder(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
-from script_runs import PROGRAMS, assert_equal_weights, record, stream_options, train, weights
+from script_runs import COMMON, PAIRS, PROGRAMS, assert_equal_weights, pictures, record, stream_options, train, weights
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from vanillaformer.scripts import demo
 from vanillaformer.tokenization import load_pair
 from vanillaformer.training.metrics.scores import SCORES as TABLE
 from vanillaformer.training.metrics.scores import scores_of
@@ -166,3 +167,21 @@ def test_what_is_refused_leaves_no_model(job: str, options: str, message: str, t
     for name in ("config.json", "model.safetensors", "README.md"):
         assert not (tmp_path / "run" / name).exists()
     assert not (tmp_path / "run" / "run.json").exists() or not record(tmp_path / "run")["finished"]
+
+
+# The demo, on a toy that learns nothing: everything it shows and leaves is there.
+
+
+def test_demo(tmp_path: Path, capsys) -> None:
+    argv = [*COMMON.split(), *PAIRS.split(), "--output_dir", str(tmp_path), "--max_steps", "2"]
+    with pictures(drawn=True):
+        demo.main(argv)
+    shown = capsys.readouterr().out
+    assert shown.count("✗") + shown.count("✓") == min(demo.EXAMPLES, 5)
+    assert "On 5 held-out pairs: loss" in shown
+    for name in ("cross_attention.png", "loss_curve.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "cross_attention.png").unlink()
+    demo.main(argv)
+    assert "nothing to train" in capsys.readouterr().out
+    assert (tmp_path / "cross_attention.png").exists()
