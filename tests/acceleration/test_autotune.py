@@ -1,7 +1,6 @@
 """What is faster is measured once in a process, and kept in a file if asked."""
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vanillaformer.acceleration import autotune, chosen, keep
+from vanillaformer.acceleration import autotune, chosen, gemv, keep, linear
 from vanillaformer.acceleration.autotune import is_faster
 
 SWITCH = "VANILLAFORMER_SOMETHING"
@@ -43,8 +42,11 @@ class Dtypes(TorchDispatchMode):
         return result
 
 
-def assert_measures_anywhere(speed: Callable[[], float]) -> None:
-    """Assert that a speed is measured in any mode, in float32 and that no random state is changed."""
+needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+
+
+@pytest.mark.parametrize("speed", [gemv.speed, pytest.param(linear.speed, marks=needs_onednn)])
+def test_a_speed_is_measured_in_any_mode_in_float32_and_changes_no_random_state(speed):
     before, usual = torch.get_rng_state(), torch.get_default_dtype()
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         torch.set_default_dtype(dtype)

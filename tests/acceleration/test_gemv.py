@@ -13,8 +13,6 @@ from torch.nn.functional import linear
 from vanillaformer.acceleration import gemv, speed_up
 from vanillaformer.acceleration.gemv import BLOCK, MAX_ROWS, TRANSPOSED, WARMUP_CALLS, sum_of_rows, transposed_weights
 
-from .test_autotune import assert_measures_anywhere
-
 D, E = 40, 24
 
 
@@ -229,7 +227,3 @@ def test_copies_of_all_layers_have_a_limit(used, monkeypatch):
         for made in [*stack] * WARMUP_CALLS:
             made(torch.randn(1, D))
     assert len(used) == 2
-
-
-def test_its_speed_is_measured_in_the_midst_of_anything():
-    assert_measures_anywhere(gemv.speed)

@@ -18,8 +18,6 @@ from vanillaformer.acceleration.chunked_loss import chunked_cross_entropy
 from vanillaformer.acceleration.linear import linear_forward, onednn_is_faster, takes_onednn
 from vanillaformer.modeling.parts.dropout import identity
 
-from .test_autotune import assert_measures_anywhere
-
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
 D, E = 40, 24
@@ -238,7 +236,3 @@ def test_a_torch_without_onednn(monkeypatch):
     assert onednn_is_faster()
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert not onednn_is_faster()
-
-
-def test_its_speed_is_measured_in_the_midst_of_anything():
-    assert_measures_anywhere(fast_linear.speed)

@@ -30,7 +30,7 @@ from vanillaformer.acceleration.plain import is_marked
 from vanillaformer.acceleration.plug_in import HOOKS
 from vanillaformer.modeling.acceleration import Acceleration, acceleration
 
-from .test_rows import END, end_rows
+from .test_unfinished_rows import END, end_rows
 
 WAYS = {
     "linear": (fast_linear, "onednn_linear"),

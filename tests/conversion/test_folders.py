@@ -93,14 +93,6 @@ def test_a_translation_model_keeps_both_tokenizers(tmp_path):
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "native").config.model_type == "marian"
 
 
-def test_an_existing_folder_is_not_overwritten(ours, tmp_path):
-    (tmp_path / "native").mkdir()
-    (tmp_path / "native" / "precious.txt").write_text("x")
-    with pytest.raises(ValueError, match="native exists already and is not an empty folder"):
-        convert_folder(str(ours), tmp_path / "native")
-    assert files(tmp_path / "native") == ["precious.txt"]
-
-
 @pytest.mark.parametrize(("error", "words"), [(0.5, r"5\.0e-01"), (float("nan"), "nan")])
 def test_logits_that_differ_write_nothing(error, words, ours, tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "logit_error", lambda *models: error)

@@ -287,15 +287,6 @@ def test_a_position_table_of_another_kind_is_refused():
         from_native(native)
 
 
-def test_a_folder_that_lacks_a_tensor_is_refused(tmp_path):
-    native = LlamaForCausalLM(LlamaConfig(**GROUPED))
-    weights = native.state_dict()
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    native.save_pretrained(tmp_path, state_dict=weights)
-    with pytest.raises(ValueError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
-        from_native(tmp_path)
-
-
 def test_padding_is_where_roberta_numbers_positions_from():
     fitting = VanillaEncoderConfig(vocab_size=41, position_offset=PAD + 1, pad_token_id=PAD)
     assert native_architectures(fitting) == ["roberta"]

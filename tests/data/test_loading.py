@@ -11,7 +11,6 @@ from vanillaformer.data.loading import load_data
 from vanillaformer.data.rows import label_names
 
 PAIRS = [{"en": f"house {n}", "de": f"Haus {n}", "more": n} for n in range(20)]
-NAMED = {"source_column": "en", "target_column": "de"}
 
 
 def write(path, rows):

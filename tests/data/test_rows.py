@@ -23,15 +23,6 @@ def bad_pairs(tmp_path):
     return write(tmp_path / "a.jsonl", [{"source": one, "target": other} for one, other in PAIRS])
 
 
-def test_the_first_bad_row_is_named(tmp_path):
-    path = bad_pairs(tmp_path)
-    with pytest.raises(ValueError, match=r"a.jsonl, row 5: the source is not text \(2 such rows\).*--bad_rows skip"):
-        load("translation", train_file=path, validation_file=path)
-    path = write(tmp_path / "a.jsonl", [{"source": one, "target": other} for one, other in PAIRS[:4]])
-    with pytest.raises(ValueError, match=r"a.jsonl, row 2: the source is empty \(1 such rows\).*--bad_rows skip"):
-        load("translation", train_file=path, validation_file=path)
-
-
 def test_bad_pairs_are_left_out_and_counted(tmp_path, capsys):
     path = bad_pairs(tmp_path)
     good = write(tmp_path / "b.jsonl", [{"source": "x", "target": "y"}])

@@ -236,19 +236,6 @@ def in_order(tmp_path, cells, extension="csv", **options):
     return {split: [int(text.split()[1]) for text in part["text"]] for split, part in parts.items()}
 
 
-@pytest.mark.parametrize(
-    ("extension", "fraction", "held_out"),
-    [("csv", 0.05, 1), ("jsonl", 0.2, 2), ("parquet", 0.01, 1), ("parquet", 0.24, 2), ("csv", 0.98, 9)],
-)
-def test_rows_with_equal_values_stay_together(tmp_path, extension, fraction, held_out, capsys):
-    parts = in_order(tmp_path, [n % 10 for n in range(300)], extension, validation_fraction=fraction)
-    assert {n % 10 for n in parts["validation"]} == set(range(10 - held_out, 10))
-    assert len(parts["validation"]) == 30 * held_out
-    assert len(parts["train"]) == 300 - 30 * held_out
-    words = f"Split by when: train 0 to {9 - held_out} ({300 - 30 * held_out} rows), validation {10 - held_out} to 9 ("
-    assert words in capsys.readouterr().out
-
-
 def test_values_that_are_too_few_to_split(tmp_path):
     with pytest.raises(ValueError, match=r"--order_column 'when': 1 distinct value: too few for train, validation"):
         in_order(tmp_path, ["3"] * 40)

@@ -27,7 +27,6 @@ from vanillaformer import (
     VanillaEncoderForTokenClassification,
     VanillaEncoderModel,
 )
-from vanillaformer.scripts import generate
 from vanillaformer.tokenization import save_pair, train
 
 from .tiny import TEXTS, batch_of, tiny, tokenizer_of
@@ -235,18 +234,3 @@ def test_the_prefix_of_a_task_is_that_of_the_config(saved):
     model.config.task_specific_params = {"summarization": {"prefix": "summarize: "}}
     found = [pipeline(task, model=model, tokenizer=tokenizer, device="cpu").prefix for task in NAMES]
     assert found == [None, "summarize: ", None]
-
-
-def test_translation_goes_through_generate_py(saved, capsys):
-    folder = saved(VanillaEncoderDecoderForConditionalGeneration)
-    generate.main(["--model", str(folder), "--max_new_tokens", "8", "--text", *TEXTS])
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    expected = [
-        tokenizer.decode(
-            model.generate(**tokenizer(text, return_tensors="pt"), do_sample=False, max_new_tokens=8)[0],
-            skip_special_tokens=True,
-        )
-        for text in TEXTS
-    ]
-    assert capsys.readouterr().out.splitlines() == expected

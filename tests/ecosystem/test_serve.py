@@ -82,40 +82,26 @@ def client(folder, tmp_path_factory) -> Iterator[OpenAI]:
             process.kill()
 
 
-def reply_to(folder: Path, messages: list[dict[str, str]]) -> str:
+def reply_to(folder: Path, asked: str | list[dict[str, str]]) -> str:
     """What the model itself writes."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    if isinstance(asked, str):
+        prompt = tokenizer(asked, return_tensors="pt")
+    else:
+        prompt = tokenizer.apply_chat_template(
+            asked, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
     written = tiny(VanillaDecoderForCausalLM).generate(**prompt, do_sample=False, max_new_tokens=NEW)[0]
     written = written[prompt["input_ids"].shape[1] :]
     assert len(set(written.tolist())) > 2, "one token over and over: a mix-up would not be seen"
     return tokenizer.decode(written, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("turns", [1, 3])
-def test_chat(client, folder, turns):
-    messages = [
-        {"role": "assistant" if number % 2 else "user", "content": text} for number, text in enumerate(TEXTS[:turns])
-    ]
+def test_a_dialogue(client, folder):
+    messages = [{"role": role, "content": text} for role, text in zip(("user", "assistant", "user"), TEXTS)]
     (choice,) = client.chat.completions.create(model=str(folder), messages=messages, **GREEDY).choices
     assert choice.message.role == "assistant"
     assert choice.message.content == reply_to(folder, messages)
-
-
-def test_chat_that_streams(client, folder):
-    messages = [{"role": "user", "content": TEXTS[1]}]
-    stream = client.chat.completions.create(model=str(folder), messages=messages, stream=True, **GREEDY)
-    pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
-    assert "".join(pieces) == reply_to(folder, messages)
-    assert len([piece for piece in pieces if piece]) > 1, "it came in one piece"
-
-
-def test_completion_of_a_prompt(client, folder):
-    (choice,) = client.completions.create(model=str(folder), prompt=TEXTS[2], **GREEDY).choices
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    prompt = tokenizer(TEXTS[2], return_tensors="pt")
-    written = tiny(VanillaDecoderForCausalLM).generate(**prompt, do_sample=False, max_new_tokens=NEW)[0]
-    assert choice.text == tokenizer.decode(written[prompt["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
 def test_the_model_is_the_only_one_that_is_listed(client, folder):
@@ -153,24 +139,28 @@ def test_transformers_chat_talks_to_it(client, folder):
 
 
 def written(client, folder, kind: str, **options) -> str:
-    """Return an answer of the server, streamed or not, and check why it ended."""
+    """Return an answer of the server, streamed or not, and check why it ended and what it names."""
     options |= GREEDY | {"model": str(folder), "stream": "streamed" in kind}
     if "chat" in kind:
         made = client.chat.completions.create(messages=[{"role": "user", "content": TEXTS[1]}], **options)
     else:
         made = client.completions.create(prompt=TEXTS[2], **options)
-    choices = [part.choices[0] for part in made] if options["stream"] else made.choices
+    parts = [*made] if options["stream"] else [made]
+    assert {part.model for part in parts} == {str(folder)}
+    choices = [part.choices[0] for part in parts]
     if "chat" in kind:
         texts = [(choice.delta if options["stream"] else choice.message).content or "" for choice in choices]
     else:
         texts = [choice.text for choice in choices]
     assert choices[-1].finish_reason == "stop" or "stop" not in options
+    assert len([*filter(None, texts)]) > 1 or not options["stream"] or "stop" in options, "it came in one piece"
     return "".join(texts)
 
 
 @pytest.mark.parametrize("kind", ["completion", "streamed completion", "chat", "streamed chat"])
-def test_an_answer_ends_before_its_stop_sequence(kind, client, folder):
+def test_an_answer_is_the_models_and_ends_before_its_stop_sequence(kind, client, folder):
     whole = written(client, folder, kind)
+    assert whole == reply_to(folder, [{"role": "user", "content": TEXTS[1]}] if "chat" in kind else TEXTS[2])
     middle = len(whole) // 2
     for stop in (whole[middle], whole[middle : middle + 3], whole[-2:], ["never", whole[middle:]]):
         stops = [stop] if isinstance(stop, str) else stop
@@ -193,12 +183,6 @@ def test_a_stop_sequence_is_not_looked_for_in_the_prompt(client, folder):
     whole = written(client, folder, "completion")
     reply = client.completions.create(model=str(folder), prompt=TEXTS[2], stop=TEXTS[2][-1] + whole[0], **GREEDY)
     assert reply.choices[0].text == whole
-
-
-def test_answers_name_the_model_as_it_was_asked_for(client, folder):
-    options = {"model": str(folder), "prompt": TEXTS[2], **GREEDY}
-    assert client.completions.create(**options).model == str(folder)
-    assert {part.model for part in client.completions.create(stream=True, **options)} == {str(folder)}
 
 
 # ------------------------------------------------------------------------------------- one app, in this process
@@ -404,9 +388,13 @@ def test_continuous_batching_is_refused_before_the_server_starts(saved):
         serve.main([str(folder), "--continuous-batching"])
 
 
-def test_a_model_has_to_be_named():
-    with pytest.raises(SystemExit, match=r"name the model to serve: vanillaformer serve MODEL"):
-        serve.main([])
+@pytest.mark.parametrize(
+    ("words", "said"), [([], "name the model to serve: vanillaformer serve MODEL"), (["."], r": \. is not a model")]
+)
+def test_a_model_has_to_be_named(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=said):
+        serve.main(words)
 
 
 def test_damaged_weights_are_refused_before_the_server_starts(folder, tmp_path):
@@ -417,11 +405,6 @@ def test_damaged_weights_are_refused_before_the_server_starts(folder, tmp_path):
     )
     with pytest.raises(SystemExit, match=rf"MODEL {tmp_path}/model has weights without .*down_proj"):
         serve.main([str(tmp_path / "model")])
-
-
-def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(SystemExit, match=rf": {tmp_path} is not a model"):
-        serve.main([str(tmp_path)])
 
 
 def test_code_of_a_model_runs_with_the_option_alone(tmp_path):
@@ -438,10 +421,3 @@ def test_missing_libraries_are_named(monkeypatch):
     monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())
     with pytest.raises(SystemExit, match=r"serving needs uvicorn: pip install 'vanillaformer\[serve\]'"):
         serve.main(["somewhere"])
-
-
-def test_help_lists_the_options_of_the_server(capsys):
-    with pytest.raises(SystemExit) as ended:
-        serve.main(["--help"])
-    assert ended.value.code == 0
-    assert "--continuous-batching" in capsys.readouterr().out

@@ -1,7 +1,5 @@
 """Run in a process of its own, where the package cannot be imported: loads models from a Hub by their ids."""
 
-from pathlib import Path
-
 import torch
 import transformers
 from without_package import do_jobs, refusal, same_answers
@@ -34,12 +32,7 @@ def work(jobs):
     moved = causal.from_pretrained(jobs["moved"], trust_remote_code=True)
     report["widths"] = [pinned.config.hidden_size, moved.config.hidden_size]
     report["private"] = refusal(causal, jobs["private"], token=False, trust_remote_code=True)
-    report["bad"] = refusal(causal, jobs["bad"])
-    report["trace"] = Path(jobs["trace"]).exists()
-    refusal(causal, jobs["bad"], trust_remote_code=True)
-    report["trace with the flag"] = Path(jobs["trace"]).exists()
-    report["pickle"] = refusal(transformers.AutoModelForMaskedLM, jobs["pickle"], trust_remote_code=True)
-    return report | {"pickled trace": Path(jobs["pickled trace"]).exists()}
+    return report
 
 
 if __name__ == "__main__":

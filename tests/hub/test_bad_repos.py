@@ -27,7 +27,7 @@ from vanillaformer.scripts import generate
 from vanillaformer.tokenization import train
 
 from .conftest import edit
-from .test_pull import Trap, trapped, upload
+from .test_pull import upload
 
 Change = Callable[[Path], object]
 LIMIT = 2**30  # bytes that a program may take on top of what it is made of
@@ -46,6 +46,16 @@ def overwrite(folder: Path, place: int, data: bytes) -> None:
 def index(folder: Path, shard: object) -> None:
     (folder / WEIGHTS).rename(folder / "model-00001-of-00001.safetensors")
     (folder / INDEX).write_text(json.dumps({"weight_map": {"lm_head.weight": shard}}))
+
+
+class Trap:
+    """Something that leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
 
 
 def to_pickle(folder: Path) -> None:
@@ -99,10 +109,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
         lambda folder: [(folder / WEIGHTS).unlink(), (folder / INDEX).write_text("[" * 10**6)],
         "has a damaged model.safetensors.index.json",
     ),
-    "export": (
-        lambda folder: (folder / "vanillaformer_export.json").write_text("{}"),
-        "has an exported model .* which generate.py runs and nothing else opens",
-    ),
+    "export": (lambda folder: (folder / "vanillaformer_export.json").write_text("{}"), "has an exported model"),
     "adapters": (lambda folder: (folder / "adapter_config.json").write_text("{}"), "has adapters .* merge them"),
     "shard missing": (lambda folder: index(folder, "b.safetensors"), "names 'b.safetensors', which is not there"),
     "config no JSON": (text("{"), "has a config.json that is not JSON"),
@@ -110,20 +117,11 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "deep config": (text("[" * 10**6), "has a config.json that is not JSON"),
     "layers": (fields(num_hidden_layers=10**12), "num_hidden_layers=1,000,000,000,000 must be at most"),
     "layers, some": (fields(num_hidden_layers=9000), r"has num_hidden_layers=9,000 .* weights of \d+ tensors"),
-    "layers, few": (
-        fields(num_hidden_layers=20),
-        r"has weights without model\.layers\.10\.mlp\.down_proj\.bias, .* and \d+ more, which a Vanilla",
-    ),
-    "layers, fewer": (
-        fields(num_hidden_layers=1),
-        r"has weights with model\.layers\.1\..* more, which a VanillaDecoderForCausalLM does not have",
-    ),
+    "layers, few": (fields(num_hidden_layers=20), r"has weights without model\.layers\.10\.mlp\.down_proj\.bias"),
+    "layers, fewer": (fields(num_hidden_layers=1), r"has weights with model\.layers\.1\..* more, which a"),
     "width": (fields(hidden_size=10**9), "hidden_size=1,000,000,000 must be at most 1,048,576"),
     "width, some": (fields(hidden_size=2**16), "has hidden_size=65,536 in config.json, but weights of"),
-    "inner width": (
-        fields(intermediate_size=7000),
-        r"has model.layers.0.mlp.down_proj.weight of shape \(16, 64\) in its weights, but \(16, 7000\) by config.json",
-    ),
+    "inner width": (fields(intermediate_size=7000), r"has model.layers.0.mlp.down_proj.weight of shape \(16, 64\)"),
     "tensor missing": (
         tensors(lambda values: values.pop(DOWN)),
         f"has weights without {DOWN}, which a VanillaDecoderForCausalLM has$",
@@ -144,33 +142,21 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "infinite": (one_number(float("-inf")), f"has {DOWN} with NaN or infinity in model.safetensors$"),
     "large config": (text(f'{{"a": "{"x" * 2**25}"}}'), "has a config.json of 33,554,441 bytes, at most 33,554,432"),
     "nested config": (text('{"a": ' * 900 + "1" + "}" * 900), "has an invalid config.json: "),
-    "architecture of a number": (
-        fields(architectures=[5]),
-        r"has architectures=\[5\] in config.json: it must name one of VanillaDecoderModel, VanillaDecoderForCausalLM",
-    ),
+    "architecture of a number": (fields(architectures=[5]), r"has architectures=\[5\] in config.json: it must name"),
     "architecture of Python": (fields(architectures=["__builtins__"]), "has architectures=.'__builtins__'. in config"),
     "architecture of another": (fields(architectures=["VanillaEncoderForMaskedLM"]), "must name one of VanillaD"),
     "no architecture": (fields(architectures=None), "has architectures=None in config.json"),
     "encoder": (fields(is_encoder_decoder=True), "is_encoder_decoder=?.*True"),
     "data type": (fields(dtype="float8_e4m3fn"), "has dtype='float8_e4m3fn' in config.json: it must be one of float6"),
     "beams": (generation(num_beams=10**7), "has num_beams=10000000 in generation_config.json: it must be an integer"),
-    "beams of the config": (
-        fields(num_beams=10**7),
-        "num_beams=10000000 in config.json: it must be an integer from 1",
-    ),
-    "outputs": (
-        generation(num_return_sequences=10**7),
-        "has num_return_sequences=10000000 .* an integer from 1 to 256",
-    ),
+    "beams of the config": (fields(num_beams=10**7), "num_beams=10000000 in config.json: it must be an integer from"),
+    "outputs": (generation(num_return_sequences=10**7), "has num_return_sequences=10000000 .* an integer from 1 to"),
     "length": (generation(max_length=10**12), "has max_length=1000000000000 .* an integer from 0 to 1,048,576"),
     "length of half a token": (generation(max_new_tokens=2.5), "has max_new_tokens=2.5 in generation_config.json"),
     "end": (generation(eos_token_id="x"), "has eos_token_id='x' in .*: it must be a token id or a list of them"),
     "ends": (generation(eos_token_id=[1, None]), r"has eos_token_id=\[1, None\] in generation_config.json"),
     "temperature": (generation(temperature="hot"), "has temperature='hot' .* it must be a finite number"),
-    "cache": (
-        generation(cache_implementation="static"),
-        "has cache_implementation='static' in generation_config.json",
-    ),
+    "cache": (generation(cache_implementation="static"), "has cache_implementation='static' in"),
     "settings of a list": (
         lambda folder: (folder / "generation_config.json").write_text("[1, 2]"),
         "has a generation_config.json that holds no JSON object, but a list",
@@ -180,7 +166,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "window": (fields(sliding_window=4, num_hidden_layers=10**12), "num_hidden_layers=1,000,000,000,000"),
     "table": (
         fields(position_embedding_type="sinusoidal", max_position_embeddings=10**9),
-        "makes a table of max_position_embeddings by hidden_size numbers, at most 268,435,456",
+        "a table of max_position_embeddings by hidden_size",
     ),
     "kernel": (fields(attn_implementation="evil/kernel"), "attn_implementation='evil/kernel' .* kernels of the Hub"),
     "kernel of a part": (
@@ -197,7 +183,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "native": (fields(model_type="llama", num_hidden_layers=10**9), "num_hidden_layers=1,000,000,000"),
     "part of a native": (
         fields(model_type="gemma3", text_config={"num_hidden_layers": 10**9}),
-        "num_hidden_layers=1,000,000,000 must be at most",
+        "layers=1,000,000,000 must",
     ),
     "part of a native, some": (fields(model_type="gemma3", text_config={"hidden_size": 2**19}), "hidden_size=524,288"),
     "native, some": (fields(model_type="qwen2", num_hidden_layers=9000), r"weights of \d+ tensors"),
@@ -402,9 +388,9 @@ def test_a_limit_on_memory_is_one(client, saved, tmp_path):
 @pytest.mark.parametrize("model_type", ["vanilla_decoder", "unknown"])
 def test_no_program_runs_code_of_a_repository(model_type, where, client, server, copy, tmp_path):
     trace = tmp_path / "trace"
-    for name, text in trapped(copy, trace).items():
-        (copy / name).write_bytes(text)
-    (copy / "evil.py").write_text(f"open({str(trace)!r}, 'w').close()\n")
+    for path in (*copy.glob("*.py"), copy / "evil.py"):
+        with path.open("a") as module:
+            module.write(f"\nopen({str(trace)!r}, 'w').close()\n")
     if model_type == "unknown":
         edit(copy, model_type="unknown", auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"})
     evil = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}

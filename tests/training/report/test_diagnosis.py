@@ -1,5 +1,6 @@
 """What is said of a run, from made-up logs."""
 
+import re
 from typing import Any
 
 import pytest
@@ -147,34 +148,20 @@ POOR = {"training": {"loss": 1.39, "accuracy": 0.3}, "metrics": {"eval_loss": 1.
 
 
 @pytest.mark.parametrize(
-    ("summary", "sentence"),
+    ("summary", "said"),
     [
         (
             classifier(RISING, PEAKED, **OVERFITTED, settings=UNUSED),
-            "It fits the training data but not the validation data (loss 0.0100 on training rows, 0.6000 on "
-            "validation rows; accuracy 99.8% on training rows, 84.0% on validation rows). What can help: more "
-            "training data; `--set dropout=0.3`; `--token_dropout 0.1`; `--r_drop 1`; pre-training on the same or "
-            "more texts (`vanillaformer train-language-model --objective masked`, then `--model_name_or_path`).",
+            "fits the training data but not the validation.* 0.0100 .* 0.6000 .* 99.8% .* 84.0% .* data; "
+            "`--set dropout=0.3`; `--token_dropout 0.1`; `--r_drop 1`; pre-training .*--objective masked`",
         ),
-        (
-            language_model(RISEN, training={"loss": 2.5}),
-            "It fits the training data but not the validation data (loss 2.5000 on training rows, 3.9000 on "
-            "validation rows). What can help: more training data; `--set dropout=0.3`.",
-        ),
-        (
-            classifier([1.4] * 10, [0.3] * 10, **POOR),
-            "It does not fit the training data either (loss 1.390 on training rows, 1.400 with the majority class): "
-            "try a higher or lower --learning_rate, a larger model, or longer training.",
-        ),
-        (
-            language_model([*DESCENT, *[3.8] * 5], training={"loss": 3.7}),
-            "It does no better on training rows than on validation rows (loss 3.7000 on training rows, 3.8000 on "
-            "validation rows): not regularization, but a larger model or longer training can help.",
-        ),
+        (language_model(RISEN, training={"loss": 2.5}), "but not .* 2.5000 .* 3.9000 .*data; `--set dropout=0.3`.$"),
+        (classifier([1.4] * 10, [0.3] * 10, **POOR), "does not fit .*either .* 1.390 .* 1.400 .*: .*--learning_rate"),
+        (language_model([*DESCENT, *[3.8] * 5], training={"loss": 3.7}), "no better on training .* 3.7000 .* 3.8000 "),
     ],
 )
-def test_fit(summary: RunSummary, sentence: str) -> None:
-    assert diagnose(summary)[1] == sentence
+def test_fit(summary: RunSummary, said: str) -> None:
+    assert re.search(said, diagnose(summary)[1])
 
 
 @pytest.mark.parametrize(
@@ -198,10 +185,8 @@ def test_below_the_majority_class_and_the_copied_source() -> None:
         "training": {},
         "trivial": {"majority class": {"eval_accuracy": 0.61, "test_accuracy": 0.58, "test_f1": 0.2}},
     }
-    assert diagnose(classifier(FLAT, STANDING, **changes))[1:] == [
-        "Not above a trivial baseline (test accuracy 55.0%, majority class 58.0%): do the labels belong to the rows "
-        "(the columns and their order), and is --learning_rate or the number of steps far off?"
-    ]
+    (said,) = diagnose(classifier(FLAT, STANDING, **changes))[1:]
+    assert said.startswith("Not above a trivial baseline (test accuracy 55.0%, majority class 58.0%): do the labels")
     # What may be wrong is left out where more is known
     changes = {"training": {"loss": 1.39}, "metrics": {"eval_loss": 1.41, "eval_accuracy": 0.2}}
     assert diagnose(classifier([1.4] * 10, [0.2] * 10, **changes))[2:] == [
@@ -214,10 +199,8 @@ def test_below_the_majority_class_and_the_copied_source() -> None:
         "training": {},
         "trivial": {"copied source": {"test_bleu": 2.0}, "unigram of the targets": {"eval_loss": 5.0}},
     }
-    assert diagnose(classifier(FLAT, STANDING, **changes))[1:] == [
-        "Not above a trivial baseline (test BLEU 1.0, copied source 2.0): are sources and targets aligned, and is "
-        "--learning_rate or the number of steps far off?"
-    ]
+    (said,) = diagnose(classifier(FLAT, STANDING, **changes))[1:]
+    assert said.startswith("Not above a trivial baseline (test BLEU 1.0, copied source 2.0): are sources and targets")
 
 
 @pytest.mark.parametrize(("theirs", "count"), [(0.93, 1), (0.905, 0), (0.5, 0)])
