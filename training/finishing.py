@@ -207,16 +207,13 @@ def finish(run: Run, task: TrainingTask, *, example: str) -> None:
     training_args.license, data_args.data_license = options["license"], options["data_license"]
     data_args.data_description, data_args.card_example = options["data_description"], options["card_example"]
     if not run.finished or run.needs_test or options != run.details.get("card", options):
-        if "training" in run.details:
-            run.details["card"] = options
-            with optional(CARD, run.failed):
-                config = AutoConfig.from_pretrained(run.folder, trust_remote_code=False)
-                text = card_example(data_args, task.name, example)
-                facts = run_facts(run, task.name, training_args, data_args, config=config, example=text)
-                facts.baselines = {name: does for name, does, _ in (*task.baselines, *task.trained_baselines)}
-                update_card(run, facts)
-        else:
-            report(f"{CARD} stays as it is: an earlier version made the run, and recorded less than a card says.")
+        run.details["card"] = options
+        with optional(CARD, run.failed):
+            config = AutoConfig.from_pretrained(run.folder, trust_remote_code=False)
+            text = card_example(data_args, task.name, example)
+            facts = run_facts(run, task.name, training_args, data_args, config=config, example=text)
+            facts.baselines = {name: does for name, does, _ in (*task.baselines, *task.trained_baselines)}
+            update_card(run, facts)
         run.finished = True
         run.write()
     discard(run.folder)

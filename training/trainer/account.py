@@ -18,7 +18,7 @@ from vanillaformer.modeling.counts import TextFlops, patch_grid, polynomial_term
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 WITH_GRADIENT = 3  # a forward and a backward pass cost as much as three forward passes
-COUNTED = ("steps", "rows", "tokens", "flops", "retried_steps")
+COUNTED = ("steps", "rows", "tokens", "flops")
 
 
 class StatefulCallback(TrainerCallback, ExportableState):
@@ -62,9 +62,8 @@ class Reading:
 class Account(StatefulCallback):
     """Counts what a training consumes, in all its processes, with all that it computes for a step.
 
-    That is optimizer `steps`, and `retried_steps` without an update, because gradients in half precision overflowed;
-    `rows` and `tokens` of data read; and `flops` of matrix products. Those of padding, and those that are computed
-    again to save memory, do not count.
+    That is optimizer `steps`, `rows` and `tokens` of data read, and `flops` of matrix products. Those of padding, and
+    those that are computed again to save memory, do not count.
     """
 
     saved_attributes = COUNTED
@@ -72,7 +71,7 @@ class Account(StatefulCallback):
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
-        self.steps = self.rows = self.tokens = self.flops = self.retried_steps = 0
+        self.steps = self.rows = self.tokens = self.flops = 0
         self.step: list[int] = [0, 0, 0]  # rows, tokens and operations of this process in this step
 
     # ----------------------------------------------------------------------------------------------- the numbers
@@ -89,7 +88,6 @@ class Account(StatefulCallback):
         self.step = [0, 0, 0]
         self.rows, self.tokens, self.flops = self.rows + rows, self.tokens + tokens, self.flops + flops
         self.steps += 1
-        self.retried_steps += self.trainer.accelerator.optimizer_step_was_skipped
 
     # ------------------------------------------------------------------------------------- batches and passes
     def read(self, inputs: Mapping[str, Any]) -> Reading:
