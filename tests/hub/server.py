@@ -111,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
         self.query = {name: values[0] for name, values in parse_qs(address.query).items()}
         self.broken = self.server.fault(self.command, address.path)
         try:
-            self.body = self.read_body()
+            self.body = self.read(int(self.headers.get("Content-Length", 0)))
             if self.broken and self.command in ("POST", "PUT"):
                 raise Dropped
             self.dispatch(address.path)
@@ -140,16 +140,6 @@ class Handler(BaseHTTPRequestHandler):
         raise Refused(404, f"this server has no {self.command} {path}")
 
     # ------------------------------------------------------------------------------------------------ the wire
-    def read_body(self) -> bytes:
-        if "chunked" in self.headers.get("Transfer-Encoding", ""):
-            return b"".join(iter(self.read_chunk, b""))
-        return self.read(int(self.headers.get("Content-Length", 0)))
-
-    def read_chunk(self) -> bytes:
-        chunk = self.read(int(self.rfile.readline(), 16))
-        self.rfile.readline()
-        return chunk
-
     def read(self, size: int) -> bytes:
         """Read bytes of the body, as long as the connection is whole."""
         upload = self.broken if self.broken and self.command in ("POST", "PUT") else None

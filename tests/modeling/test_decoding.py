@@ -141,11 +141,14 @@ def test_training_without_labels_is_an_error_that_says_why(decoding):
 
 
 @every_parallel
-def test_a_saved_model_generates_the_same(models, decoding, tmp_path):
-    model = models[decoding]
+def test_a_saved_model_generates_the_same(decoding, tmp_path):
+    model = parallel_toy(decoding)
+    if decoding == "mask_predict":
+        model.generation_config.refinement_steps = 7
     model.save_pretrained(tmp_path)
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.float64)
     assert again.config.decoding == decoding
+    assert getattr(again.generation_config, "refinement_steps", 7) == 7
     options = {"max_new_tokens": NEW}
     assert torch.equal(again.generate(**source(), **options), model.generate(**source(), **options))
 
@@ -273,13 +276,6 @@ def test_length_scale_is_a_factor_on_the_length(models):
         model.generate(**inputs, max_new_tokens=20, length_scale=scale).shape[1] - 2 for scale in (1.0, 0.5, 1.5)
     ]
     assert others == [round(0.5 * length), min(round(1.5 * length), 19)]
-
-
-def test_the_options_are_saved_with_the_generation_settings(tmp_path):
-    model = parallel_toy("mask_predict")
-    model.generation_config.refinement_steps = 7
-    model.save_pretrained(tmp_path)
-    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config.refinement_steps == 7
 
 
 def test_draws_hide_any_number_of_tokens_and_never_the_end():

@@ -22,14 +22,6 @@ KIND = "image_encoder"
 IMAGE = {"image_size": 12, "patch_size": 4, "num_channels": 2, "num_labels": 5}
 
 
-def test_a_linear_map_of_flattened_patches_is_the_convolution():
-    convolution, linear = toy(KIND), toy(KIND, patch_embedding="linear")
-    weights = convolution.state_dict()
-    name = "model.embeddings.patch_embeddings.projection.weight"
-    linear.load_state_dict(weights | {name: weights[name].flatten(1)})
-    assert_close(linear(pixels()).logits, convolution(pixels()).logits, "logits", 1e-6)
-
-
 def test_early_convolutions_are_torchs():
     model = toy(KIND, patch_embedding="early_convolutions", patch_size=4).double()
     stem, images = model.base_model.embeddings.patch_embeddings, pixels(2, 8, 8).double()
