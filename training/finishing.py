@@ -61,7 +61,12 @@ def score_and_predict(
     for split in splits:
         prefix, given = PREFIXES[split], task.test_options() if split == "test" else {}
         if split != splits[-1] or trainer.compute_metrics is None:
-            run.metrics |= trainer.evaluate(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
+            known = trainer.scored(rows[split])
+            run.metrics |= (  # those of the weights that were kept
+                trainer.evaluate(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
+                if known is None
+                else known.metrics or {}
+            )
             continue
         output = trainer.predict(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
         run.metrics |= output.metrics or {}

@@ -2,11 +2,13 @@
 
 import contextlib
 from typing import Any
+from zlib import crc32
 
 import torch
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
+from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.data.preprocessing.batching import EpochCollator, evaluation_order
 from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
@@ -15,7 +17,7 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .saving import SavingTrainer, temporarily
 
-# Options of the training that would leave rows out of a score, or score them in another order
+# Options of the training that would leave rows out of a score, or score those again that were scored before
 ALL_ROWS: dict[str, Any] = {
     **{"dataloader_drop_last": False, "dataloader_persistent_workers": False},
     "train_sampling_strategy": "sequential",
@@ -23,7 +25,7 @@ ALL_ROWS: dict[str, Any] = {
 
 
 class EvaluatingTrainer(SavingTrainer):
-    """A `Trainer` whose held-out loss is `Σ CE / N` over all N targets.
+    """A `Trainer` whose held-out loss is `Σ CE / N` over all N targets, and which scores the same weights once.
 
     A model with two losses, of tokens and of pairs of segments, has the sum of their means. Trainer's own loss gives
     each row the mean of its batch, so that a token of a batch of short rows counts more than one among long rows, and
@@ -32,6 +34,10 @@ class EvaluatingTrainer(SavingTrainer):
     """
 
     evaluated: Any = None  # the rows that are scored now, or were last
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        self.scores: dict[int, tuple[int | None, Any]] = {}  # by step: the weights' checksum, and their scores
+        super().__init__(*arguments, **keywords)
 
     # ------------------------------------------------------------------------------------------------------- the rows
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
@@ -51,12 +57,17 @@ class EvaluatingTrainer(SavingTrainer):
         fixed = collator.evaluation() if isinstance(collator, EpochCollator) else contextlib.nullcontext()
         with fixed, self.average.exchanged():
             output: Any = super().evaluation_loop(*arguments, **keywords)
+            weights = checksum(self.model) if self.is_in_train and self.evaluated is self.eval_dataset else None
         name = f"{keywords.get('metric_key_prefix', 'eval')}_loss"
         if self._sums:
             totals, targets = torch.stack(self._sums).sum(dim=0).unbind(dim=1)
             output.metrics[name] = (totals[targets > 0] / targets[targets > 0]).sum().item()
             if not targets.any():  # the mean over no target is not a number
                 del output.metrics[name]
+        if weights is not None:
+            best = self.state.best_global_step
+            self.scores = {step: found for step, found in self.scores.items() if step == best}
+            self.scores[self.state.global_step] = weights, output
         return output
 
     def prediction_step(
@@ -97,6 +108,23 @@ class EvaluatingTrainer(SavingTrainer):
         sums: Any = self.accelerator.gather(torch.stack([totals, counts.float()], dim=1)[None])
         self._sums.append(sums.sum(dim=0).double().cpu())
 
+    # ------------------------------------------------------------------------------------------- scores that are known
+    def predict(self, test_dataset: Any, *arguments: Any, **keywords: Any) -> PredictionOutput:
+        """Return predictions and scores as `Trainer` does; of the validation data maybe those found in training."""
+        prefix = keywords.get("metric_key_prefix", "test")
+        known = self.scored(test_dataset) if prefix == "eval" and not self.args.prediction_loss_only else None
+        return super().predict(test_dataset, *arguments, **keywords) if known is None else known
+
+    def scored(self, rows: Any) -> PredictionOutput | None:
+        """Return the scores of the present weights on these rows, if training has found them."""
+        if rows is not self.eval_dataset:
+            return None
+        weights = checksum(self.model)
+        output = next((found for known, found in self.scores.values() if known == weights is not None), None)
+        if output is None:
+            return None
+        return PredictionOutput(output.predictions, output.label_ids, {**output.metrics, "epoch": self.state.epoch})
+
 
 def in_evaluation_order(rows: Any) -> Any:
     """Return held-out rows in the order in which they are scored, without raw texts."""
@@ -104,3 +132,13 @@ def in_evaluation_order(rows: Any) -> Any:
         return rows
     texts = [name for name in RAW_TEXTS if name in rows.column_names]
     return rows.remove_columns(texts).select(evaluation_order(rows), keep_in_memory=True)
+
+
+def checksum(model: torch.nn.Module) -> int | None:
+    """Return a checksum of a model's weights; None if they are distributed over processes."""
+    found = 0
+    for value in model.state_dict().values():
+        if hasattr(value, "full_tensor"):  # of which a process has a part
+            return None
+        found = crc32(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy(), found)
+    return found
