@@ -55,7 +55,7 @@ def test_record_of_what_a_stream_shares_with_the_test(tmp_path: Path, capsys) ->
     (tmp_path / "test.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in [*late, {"text": "-", "label": "a"}])
     )
-    options += ["--test_file", str(tmp_path / "test.jsonl"), "--tokenizer_samples", "9"]
+    options += ["--test_file", str(tmp_path / "test.jsonl"), "--tokenizer_samples", "200"]
     run = train("classification", tmp_path / "run", *options)
     facts = record(tmp_path / "run")["details"]["data"]
     assert facts == run.details["data"]
