@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from script_runs import SENTENCES, record, state, stream_options, train
+from script_runs import record, state, stream_options, train
 
 from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.run_folder.run import BY_DATA
@@ -47,21 +47,6 @@ def test_streamed_run(tmp_path: Path, capsys) -> None:
     assert "Streaming: what is said of the training data is true of its first rows." in out
     assert run.details["data"]["train"]["sampled rows"] > 0
     assert run.details["rows"].keys() == {"validation"}
-
-
-def test_record_of_what_a_stream_shares_with_the_test(tmp_path: Path, capsys) -> None:
-    options = stream_options("classification", tmp_path)
-    late = [{"text": SENTENCES[n].upper(), "label": "ab"[n % 2]} for n in (20, 21, 34)]
-    (tmp_path / "test.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in [*late, {"text": "-", "label": "a"}])
-    )
-    options += ["--test_file", str(tmp_path / "test.jsonl"), "--tokenizer_samples", "200"]
-    run = train("classification", tmp_path / "run", *options)
-    facts = record(tmp_path / "run")["details"]["data"]
-    assert facts == run.details["data"]
-    assert facts["test"]["also in train"] == 3
-    assert "test data: the text of 3 of 4 rows also occurs in the training data" in capsys.readouterr().out
-    assert "- 3 of the 4 test rows are in the training data too." in (tmp_path / "run" / "README.md").read_text()
 
 
 # ------------------------------------------------------------------------------------- defaults that follow the data

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from transformers import AutoTokenizer
 
@@ -111,11 +109,3 @@ def test_folder_that_is_a_file(joint, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileExistsError):
         save_pair(*joint, tmp_path / "file")
-
-
-def test_config_names_a_stock_class(separate, tmp_path):
-    save_pair(*separate, tmp_path)
-    for folder in (tmp_path, tmp_path / "target_tokenizer"):
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        assert config["tokenizer_class"] in {"TokenizersBackend", "PreTrainedTokenizerFast"}
-        assert "auto_map" not in config

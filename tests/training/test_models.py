@@ -128,18 +128,6 @@ def test_changes_are_checked_alike_in_new_and_saved_models(changes, message, dec
             build("causal", decoder_tokenizer, overrides=changes, **start)
 
 
-@pytest.mark.parametrize("scheme", ["none", "alibi", "learned"])
-def test_a_saved_model_takes_another_position_scheme_and_can_be_saved(scheme, decoder_tokenizer, tmp_path) -> None:
-    build("causal", decoder_tokenizer, preset="llama-tiny").save_pretrained(tmp_path / "a")
-    changes = [f"position_embedding_type={scheme}", "num_key_value_heads=2"]
-    model = build("causal", decoder_tokenizer, model_name_or_path=str(tmp_path / "a"), overrides=changes)
-    assert not hasattr(model.config, "rope_parameters")
-    model.save_pretrained(tmp_path / "b")
-    again = build("causal", decoder_tokenizer, model_name_or_path=str(tmp_path / "b"))
-    ids = torch.tensor([[5, 6, 7]])
-    assert torch.equal(again.eval()(ids).logits, model.eval()(ids).logits)
-
-
 @pytest.mark.parametrize(
     ("decoding", "excluded"),
     [
