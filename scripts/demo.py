@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the model
@@ -35,19 +35,6 @@ RECIPE = f"""
 EXAMPLES = 10
 
 
-def show_translations(model: Any, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, str]]) -> int:
-    """Print source, translation (by beam search) and reference of each row; return how many translations are right."""
-    output = model.generate(
-        **tokenizer([row["source"] for row in rows], return_tensors="pt", padding=True), num_beams=4
-    )
-    translations = tokenizer.batch_decode(output, skip_special_tokens=True)
-    for row, translation in zip(rows, translations):
-        right = translation == row["target"]
-        report(f"  {'✓' if right else '✗'} {row['source']}")
-        report(f"    {translation}" if right else f"    {translation}   (reference: {row['target']})")
-    return sum(translation == row["target"] for row, translation in zip(rows, translations))
-
-
 def show(run: Run) -> None:
     """Load the saved model with transformers, translate sentences of the test split, and draw its attention."""
     logging.disable_progress_bar()
@@ -59,8 +46,13 @@ def show(run: Run) -> None:
     )
     rows = corpus["test"].select(range(EXAMPLES)).to_list()
     report(f"\nLoaded again with AutoModelForSeq2SeqLM.from_pretrained; {len(rows)} sources not in the training data:")
-    correct = show_translations(model, tokenizer, rows)
-    report(f"  {correct} of {len(rows)} right")
+    inputs: Any = tokenizer([row["source"] for row in rows], return_tensors="pt", padding=True)
+    translations = tokenizer.batch_decode(model.generate(**inputs, num_beams=4), skip_special_tokens=True)
+    rights = [translation == row["target"] for row, translation in zip(rows, translations)]
+    for row, translation, right in zip(rows, translations, rights):
+        report(f"  {'✓' if right else '✗'} {row['source']}")
+        report(f"    {translation}" if right else f"    {translation}   (reference: {row['target']})")
+    report(f"  {sum(rights)} of {len(rows)} right")
     draw_attention(model, tokenizer, rows[0]["source"], run.folder / "cross_attention.png")
 
 
