@@ -44,7 +44,7 @@ def show(run: Run) -> None:
     corpus = cldr_translation(
         data["source_locale"], data["target_locale"], size=data["embedded_size"], seed=data["split_seed"]
     )
-    rows = corpus["test"].select(range(EXAMPLES)).to_list()
+    rows = corpus["test"].to_list()[:EXAMPLES]
     report(f"\nLoaded again with AutoModelForSeq2SeqLM.from_pretrained; {len(rows)} sources not in the training data:")
     inputs: Any = tokenizer([row["source"] for row in rows], return_tensors="pt", padding=True)
     translations = tokenizer.batch_decode(model.generate(**inputs, num_beams=4), skip_special_tokens=True)
