@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from vanillaformer.console.limits import NOT_NEGATIVE, POSITIVE_INT, Limit, check_limits, option
 from vanillaformer.console.reporting import report
 
 from .formats import ReadOptions, format_of
-from .tasks import TASKS, TaskName
+from .tasks import TASKS, Objective, TaskName
 
 COLUMNS: dict[TaskName, tuple[str, ...]] = {name: task.columns for name, task in TASKS.items()}
 SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -159,7 +159,7 @@ class LanguageModelDataArguments(TextDataArguments):
 
     text_column: str = option("text", "Column of the text")
     sample_by: Literal["line", "paragraph", "passage", "document"] | None = option(
-        None, "Text unit of .txt files; a passage has 2,048 characters (default: document if causal, else line)"
+        None, "Text unit of .txt files; a passage has 2,048 characters (default: document; masked, packed: line)"
     )
     block_size: int = option(128, "Length of a block in tokens")
     block_stride: int | None = option(None, "Offset of blocks in tokens (default: block_size)")
@@ -180,7 +180,7 @@ class LanguageModelDataArguments(TextDataArguments):
             return
         texts = any(format_of(Path(name)) == ".txt" for name in self.train_file or ())
         self.sample_by = "line"
-        if texts and objective == "causal" and not self.packing:
+        if texts and objective not in ("masked", "mlm+nsp") and not self.packing:
             self.sample_by = "passage" if self.streaming else "document"
             what = "Passages of a .txt file are" if self.streaming else "Each .txt file is"
             report(f"{what} one text, line breaks included; --sample_by line makes each line one.")
@@ -231,7 +231,7 @@ class ImageDataArguments(DataArguments):
 
 DATA_ARGUMENTS: dict[TaskName, type[DataArguments]] = {
     "translation": TranslationDataArguments,
-    **dict.fromkeys(("causal", "masked", "mlm+nsp"), LanguageModelDataArguments),
+    **dict.fromkeys(get_args(Objective), LanguageModelDataArguments),
     **dict.fromkeys(("classification", "multi_label_classification", "regression"), ClassifierDataArguments),
     "token_classification": TokenDataArguments,
     **dict.fromkeys(("image_classification", "masked_image"), ImageDataArguments),

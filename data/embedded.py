@@ -15,14 +15,14 @@ from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from babel import Locale, dates, numbers
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
 
 from .cldr import cldr_translation, parted
-from .tasks import TaskName
+from .tasks import Objective, TaskName
 
 LANGUAGES = (
     *("ar", "cs", "de", "el", "en", "es", "fi", "fr", "hi", "hu"),
@@ -270,7 +270,7 @@ def tagged_phrases(*, seed: int = 0, size: int = 4_000) -> DatasetDict:
 
 CORPORA: dict[TaskName, Callable[[Any], Corpus]] = {
     "translation": translation_corpus,
-    **dict.fromkeys(("causal", "masked", "mlm+nsp"), language_model_corpus),
+    **dict.fromkeys(get_args(Objective), language_model_corpus),
     "classification": classification_corpus,
     "token_classification": tagged_corpus,
     **dict.fromkeys(("image_classification", "masked_image"), digits_corpus),

@@ -13,6 +13,11 @@ TaskName = Literal[
     "causal",
     "masked",
     "mlm+nsp",
+    "span",
+    "infill",
+    "denoise",
+    "prefix",
+    "ul2",
     "classification",
     "multi_label_classification",
     "regression",
@@ -20,7 +25,8 @@ TaskName = Literal[
     "image_classification",
     "masked_image",
 ]
-Objective = Literal["causal", "masked", "mlm+nsp"]  # the tasks of language models
+Denoising = Literal["span", "infill", "denoise", "prefix", "ul2"]  # the tasks that pre-train an encoder-decoder
+Objective = Literal["causal", "masked", "mlm+nsp", Denoising]  # the tasks of language models
 ImageObjective = Literal["image_classification", "masked_image"]  # the tasks of image encoders
 Prediction = Literal[
     "texts", "tokens", "next_tokens", "sentence_pairs", "classes", "labels", "values", "tags", "pixels"
@@ -28,6 +34,7 @@ Prediction = Literal[
 """Kinds of predictions, which decide the scores."""
 
 MASK = "[MASK]"
+MASK_TOKEN = "<mask>"  # of an encoder-decoder
 IOBES = {"L-": "E-", "U-": "S-"}
 """The prefixes of tags that IOBES, which seqeval reads, calls otherwise than BILOU."""
 KINDS: dict[str, str] = {**MODEL_KINDS, "vanilla_image_encoder": "image_encoder"}
@@ -94,6 +101,23 @@ filling_in = partial(
     columns=("text",),
     length_option="block_size",
     pipeline_tag="fill-mask",
+)
+denoising = partial(
+    Task,
+    program="train-language-model",
+    auto_class=transformers.AutoModelForSeq2SeqLM,
+    architectures=(),
+    model_kinds=("encoder_decoder",),
+    preset="transformer-tiny",
+    generates=True,
+    predicts=("tokens",),
+    columns=("text",),
+    length_option="block_size",
+    pipeline_tag="text2text-generation",
+    limits="As it is, it restores texts and does no other task: it is there to be fine-tuned "
+    "(`train-translation --model_name_or_path`).",
+    use="""inputs = tokenizer([{example!r}], return_tensors="pt")
+print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=32), skip_special_tokens=True))""",
 )
 
 TASKS: dict[TaskName, Task] = {
@@ -163,6 +187,29 @@ outputs = model(**inputs)
 logits = outputs.prediction_logits[inputs["input_ids"] == tokenizer.mask_token_id]
 print(tokenizer.batch_decode(logits.topk(5).indices.T))
 print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1)[0, 0].item())""",
+    ),
+    "span": denoising(
+        does="fills in the spans of a text that sentinels stand for",
+        example="A sentence with <extra_id_0> in it.",
+        embedded_example="import <extra_id_0>\nfrom <extra_id_1> import",
+    ),
+    "infill": denoising(
+        does="restores a text in which spans are masked and the sentences are in another order",
+        example=f"A sentence with {MASK_TOKEN} in it.",
+        embedded_example=f"import {MASK_TOKEN}",
+    ),
+    "denoise": denoising(
+        does="restores a text whose tokens were masked, deleted or rotated",
+        example="A sentence with words in it.",
+        embedded_example="import",
+    ),
+    "prefix": denoising(
+        does="continues a text of the kind that it was trained on", example="Once upon a time", embedded_example="def "
+    ),
+    "ul2": denoising(
+        does="fills in spans of a text ([NLU], [NLG]) or continues it ([S2S])",
+        example="[S2S]Once upon a time<extra_id_0>",
+        embedded_example="[S2S]def <extra_id_0>",
     ),
     "classification": classifying(
         predicts=("classes",),

@@ -118,7 +118,7 @@ def blocks(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_arg
     known = {"mlm_probability": 0.15, "seed": 42} | training | {"objective": objective}
     arguments = SimpleNamespace(**known)
     rows = language_model_rows(texts, tokenizers[0], data_args, arguments)
-    return rows[SPLIT], language_model_collator(tokenizers[0], data_args, arguments)
+    return rows[SPLIT], language_model_collator(model, tokenizers[0], data_args.block_size, arguments)
 
 
 def labeled(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_args: Any, training: Settings) -> Rows:

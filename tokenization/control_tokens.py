@@ -14,15 +14,20 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 
-def text_tokenizer(tokenizer: PreTrainedTokenizerBase, recognized: Collection[str] = ()) -> PreTrainedTokenizerBase:
-    """Return a copy of a tokenizer for texts of users: names of control tokens are text, but for `recognized` ones."""
+def text_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, recognized: Collection[str] = (), unrecognized: Collection[str] = ()
+) -> PreTrainedTokenizerBase:
+    """Return a copy of a tokenizer for texts of users: names of control tokens are text, but for `recognized` ones.
+
+    So are those of the `unrecognized` tokens, declared or not.
+    """
     twin = copy.copy(tokenizer)
     twin.init_kwargs = {**tokenizer.init_kwargs, "split_special_tokens": True}
     twin.split_special_tokens = True
     twin.model_max_length = twin.init_kwargs["model_max_length"] = VERY_LARGE_INTEGER  # who reads texts cuts them
     if isinstance(twin, PreTrainedTokenizerFast):
         control = {*tokenizer.special_tokens_map.values()} - {*tokenizer.extra_special_tokens} - {*recognized}
-        twin._tokenizer = with_special(tokenizer.backend_tokenizer, control)
+        twin._tokenizer = with_special(tokenizer.backend_tokenizer, control | {*unrecognized})
     return twin
 
 

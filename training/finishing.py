@@ -163,7 +163,7 @@ def _summary(run: Run, task: TrainingTask, trainer: RunTrainer, history: Sequenc
     targets = validation.get("rows", 1)  # about how many predictions the validation loss is a mean of
     if {"classes", "labels", "values"}.isdisjoint(TASKS[task.name].predicts):
         length = validation.get("target mean length", validation.get("mean length", 1))
-        targets = round(targets * length * (args.mlm_probability if task.name in ("masked", "mlm+nsp") else 1.0))
+        targets = round(targets * length * (task.predicted_share()))
     if budget is not None and state.max_steps != budget.largest:
         more = budget.option, option_value(budget.option, 2 * budget.amount)
     else:

@@ -8,7 +8,6 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report, stage
-from vanillaformer.hub.languages import set_languages
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
 
 from .arguments import TokenizerArguments
@@ -45,8 +44,7 @@ def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) ->
                 if model_args.saved and tokenizer_args.tokenizer_name_or_path:
                     names = tokenizer_args.tokenizer_name_or_path, model_args.saved, str(model_args.model_name_or_path)
                     warn_of_other_tokenizers(pair, *names)
-                if task.name == "translation":
-                    set_languages(pair[0], task.data_args.source_lang, task.data_args.target_lang)
+                task.complete(pair)
                 save_pair(*pair, folder)
     source, target = load_pair(folder, trust_remote_code=False)
     size = f"{len(source):,} tokens" if source is target else f"{len(source):,} and {len(target):,} tokens"

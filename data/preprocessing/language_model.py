@@ -5,22 +5,50 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, Value
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
 from ..arguments import LanguageModelDataArguments, LongTexts
 from ..caching import IDS, arrow_file, flat_values, value_chunks
+from ..tasks import Objective
 from .batching import BlockCollator, RowMasking
+from .denoising import DENOISING, is_denoising_token
 from .sentence_pairs import sentence_pairs
 from .tokenizing import Batch, Blocks, TokenizedSplits, frame, handle_long_texts, map_splits, token_ids
+
+
+class RowForm(NamedTuple):
+    """What frames the texts of an objective in its rows."""
+
+    tokenizer: PreTrainedTokenizerBase  # of the texts
+    start: list[int]
+    end: list[int]
+    joint: list[int]  # what ends each text in the stream of all
+    framed: bool  # whether each row or piece of a text has the frame, not only each text
+
+
+def row_form(tokenizer: PreTrainedTokenizerBase, objective: Objective) -> RowForm:
+    """Return the form of an objective's rows."""
+    start, end = frame(tokenizer, masked=objective == "masked")
+    if objective not in DENOISING:
+        return RowForm(text_tokenizer(tokenizer), start, end, end, objective == "masked")
+    vocabulary = tokenizer.get_vocab()
+    texts = text_tokenizer(tokenizer, unrecognized=list(filter(is_denoising_token, vocabulary)))
+    start = [vocabulary[token] for token in DENOISING[objective].start if token in vocabulary]
+    return RowForm(texts, start, end, [], True)
+
+
+def frame_size(objective: Objective) -> int:
+    """Return how many tokens frame each row, whose other tokens are of texts."""
+    return len(DENOISING[objective].start) + 1 if objective in DENOISING else 2 * (objective == "masked")
 
 
 def block_rows(
@@ -29,15 +57,16 @@ def block_rows(
     *,
     block_size: int,
     block_stride: int | None = None,
-    masked: bool = False,
+    objective: Objective = "causal",
     num_proc: int | None = None,
 ) -> TokenizedSplits:
     """Join the texts to one stream, `<s> text </s>` each, and cut it to `input_ids` of `block_size` tokens.
 
-    For a masked language model each text is ended by [SEP], and a block is `[CLS] ... [SEP]`. No token is lost: the
-    end of the stream is a shorter block, which the collators pad.
+    For a masked language model each text is ended by [SEP], and a block is `[CLS] ... [SEP]`; to be corrupted, texts
+    follow each other and a block ends in </s>. No token is lost: the end of the stream is a shorter block, which the
+    collators pad.
     """
-    join, blocks = block_cutter(tokenizer, block_size, block_stride, masked=masked)
+    join, blocks = block_cutter(tokenizer, block_size, block_stride, objective=objective)
     tokenized = map_splits(dataset, join, num_proc, features={"input_ids": IDS})
     apart = replace(blocks, stride=blocks.size)  # a score is on every token once: only training blocks overlap
     return TokenizedSplits(
@@ -46,21 +75,21 @@ def block_rows(
 
 
 def block_cutter(
-    tokenizer: PreTrainedTokenizerBase, block_size: int, block_stride: int | None = None, *, masked: bool
+    tokenizer: PreTrainedTokenizerBase, block_size: int, block_stride: int | None = None, *, objective: Objective
 ) -> tuple[Callable[[Batch], Batch], Blocks]:
     """Return the function from batches of texts to pieces of the stream of tokens, and what cuts blocks from these.
 
     The arguments are those of `block_rows`.
     """
-    if block_size < 2 + masked:
-        needed = "a token between [CLS] and [SEP]" if masked else "two tokens, one to see and one to predict"
+    form, size = row_form(tokenizer, objective), block_size - frame_size(objective)
+    if size < 2 - form.framed:
+        needed = "a token of text in its frame" if form.framed else "two tokens, one to see and one to predict"
         raise ValueError(f"block_size={block_size}: a block needs {needed}")
-    start, end = frame(tokenizer, masked=masked)
-    join = partial(_joined_batch, tokenizer=text_tokenizer(tokenizer), start=[] if masked else start, end=end)
-    if not masked:
-        return join, Blocks(block_size, check_stride(block_stride, block_size))
-    size = block_size - 2
-    return join, Blocks(size, check_stride(block_stride, size), smallest=1, start=(*start,), end=(*end,))
+    start = [] if form.framed else form.start
+    join, stride = partial(_joined_batch, tokenizer=form.tokenizer, start=start, end=form.joint), block_stride
+    if not form.framed:
+        return join, Blocks(size, check_stride(stride, size))
+    return join, Blocks(size, check_stride(stride, size), smallest=1, start=(*form.start,), end=(*form.end,))
 
 
 def check_stride(stride: int | None, size: int) -> int:
@@ -92,17 +121,17 @@ def packed_rows(
     tokenizer: PreTrainedTokenizerBase,
     *,
     block_size: int,
-    masked: bool = False,
+    objective: Objective = "causal",
     num_proc: int | None = None,
     long_texts: LongTexts = "cut",
 ) -> TokenizedSplits:
     """Put whole texts, `<s> text </s>` (masked: `[CLS] text [SEP]`), into rows {input_ids, position_ids}."""
-    start, end = frame(tokenizer, masked=masked)
-    room = block_size - len(start) - len(end) if masked else block_size
+    form, room = row_form(tokenizer, objective), block_size - frame_size(objective)
     if block_size < 2 or room < 1:
         raise ValueError(f"block_size={block_size}: a row needs room for a token and what frames a text")
-    text = text_tokenizer(tokenizer)
-    batch = partial(_text_batch, tokenizer=text, start=start, end=end, longest=room, reframe=masked)
+    batch = partial(
+        _text_batch, tokenizer=form.tokenizer, start=form.start, end=form.end, longest=room, reframe=form.framed
+    )
     columns = {"input_ids": IDS, "lengths": IDS, "text_cut": Value("bool")}
     tokenized = map_splits(dataset, batch, num_proc, features=columns)
     how = "cut into pieces of"
@@ -175,26 +204,25 @@ def _rows(texts: Dataset, size: int) -> Dataset:
     return Dataset(pa.table({name: pa.LargeListArray.from_arrays(bounds, values) for name, values in columns.items()}))
 
 
-FRAME = 2  # [CLS] and [SEP] of a masked row
-
-
 def language_model_rows(
     texts: DatasetDict, tokenizer: PreTrainedTokenizerBase, data_args: LanguageModelDataArguments, training_args: Any
 ) -> Any:
     """Return the rows of token ids that the objective asks for."""
-    masked = training_args.objective == "masked"
-    make: Callable[..., Any] = partial(block_rows, block_stride=data_args.block_stride, masked=masked)
+    objective = training_args.objective
+    make: Callable[..., Any] = partial(block_rows, block_stride=data_args.block_stride, objective=objective)
     if data_args.packing:
-        make = partial(packed_rows, masked=masked, long_texts=data_args.long_texts)
-    if training_args.objective == "mlm+nsp":
+        make = partial(packed_rows, objective=objective, long_texts=data_args.long_texts)
+    if objective == "mlm+nsp":
         make = partial(sentence_pairs, seed=training_args.seed)
     return make(texts, tokenizer, block_size=data_args.block_size, num_proc=data_args.preprocessing_num_workers)
 
 
 def language_model_collator(
-    tokenizer: PreTrainedTokenizerBase, data_args: LanguageModelDataArguments, training_args: Any
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, block_size: int, training_args: Any
 ) -> Any:
     """Return the collator of such rows."""
+    if training_args.objective in DENOISING:
+        return DENOISING[training_args.objective](model, tokenizer, training_args, block_size)
     if training_args.objective == "causal":
         return BlockCollator(tokenizer)
     return RowMasking(tokenizer, mlm_probability=training_args.mlm_probability, mask_seed=training_args.seed)

@@ -177,7 +177,7 @@ def frame(tokenizer: PreTrainedTokenizerBase, *, masked: bool) -> tuple[list[int
             )
         return [tokenizer.cls_token_id], [tokenizer.sep_token_id]
     if tokenizer.eos_token_id is None:
-        raise ValueError("the tokenizer has no eos_token, which a causal language model needs after a text")
+        raise ValueError("the tokenizer has no eos_token, which the model needs after a text")
     start = [] if tokenizer.bos_token_id in (None, tokenizer.eos_token_id) else [tokenizer.bos_token_id]
     return start, [tokenizer.eos_token_id]
 

@@ -132,6 +132,13 @@ class TrainingTask:
         """Return an input from the data."""
         raise NotImplementedError
 
+    def complete(self, tokenizers: Tokenizers) -> None:
+        """Set in the tokenizers of a new run what the task needs; raise ValueError if a saved model's lack it."""
+
+    def predicted_share(self) -> float:
+        """Return about which share of a row's tokens is predicted."""
+        return 1.0
+
     def labels(self, data: TaskData) -> list[str] | None:
         """Return the names of the classes by id, if there are any."""
         return label_names(data.splits) if "label" in TASKS[self.name].columns else None

@@ -1,8 +1,9 @@
-"""Train a language model: a decoder that predicts the next token, or an encoder that predicts hidden ones.
+"""Train a language model: it predicts the next token, hidden ones, or a text that was corrupted.
 
 Without arguments: a small decoder on the source text of Python's standard library. `--objective masked` trains an
 encoder, from which `train-classifier` can start; `--objective mlm+nsp` does so as BERT was trained, on pairs of
-segments. With `--turns_column` the texts are dialogues, and `vanillaformer generate --chat` talks with the model.
+segments. `span`, `infill`, `denoise`, `prefix` and `ul2` pre-train an encoder-decoder, from which `train-translation`
+can start. With `--turns_column` the texts are dialogues, and `vanillaformer generate --chat` talks with the model.
 
 Examples:
   vanillaformer train-language-model --train_file input.txt --preset gpt2 --block_size 1024
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
+from transformers import AddedToken, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.console.limits import option
@@ -28,22 +29,23 @@ from vanillaformer.data.arguments import LanguageModelDataArguments
 from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.dialogue import SEPARATOR, WithoutSeparators, reverse_dialogues, set_chat_template
 from vanillaformer.data.loading import TaskData
+from vanillaformer.data.preprocessing.denoising import DENOISING, Denoising, DenoisingArguments
 from vanillaformer.data.preprocessing.language_model import (
-    FRAME,
     block_cutter,
     check_stride,
+    frame_size,
     language_model_collator,
     language_model_rows,
 )
-from vanillaformer.data.preprocessing.packing import check_attention
+from vanillaformer.data.preprocessing.packing import check_attention, check_packing
 from vanillaformer.data.streaming import StreamedRows, TextStream
-from vanillaformer.data.tasks import Objective
+from vanillaformer.data.tasks import TASKS, Objective
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..arguments import ModelArguments, TokenizerArguments
 from ..metrics import compute
 from ..models import set_generation
-from ..report.baselines import UNIGRAM
+from ..report.baselines import UNIGRAM, Baseline
 from ..report.card.facts import example_row
 from ..run_folder.files import SAMPLES, write_lines
 from ..run_folder.run import Run
@@ -66,12 +68,14 @@ HEAD = 64
 
 
 @dataclass
-class LanguageModelTrainingArguments(ScheduledSamplingArguments, RunDefaults, TrainingArguments):  # type: ignore[misc]
+class LanguageModelTrainingArguments(  # type: ignore[misc]
+    DenoisingArguments, ScheduledSamplingArguments, RunDefaults, TrainingArguments
+):
     """Training arguments of `train-language-model`."""
 
     HELP_GROUP = TRAINING
 
-    objective: Objective = option("causal", "What is predicted; mlm+nsp as BERT")
+    objective: Objective = option("causal", "What is predicted")
     mlm_probability: float = option(0.15, "Fraction of hidden tokens (masked, mlm+nsp)")
     num_train_epochs: float = option(1.0, EPOCHS)
     per_device_train_batch_size: int = option(16, "Blocks per batch and process")
@@ -80,6 +84,7 @@ class LanguageModelTrainingArguments(ScheduledSamplingArguments, RunDefaults, Tr
     def __post_init__(self) -> None:
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"--mlm_probability {self.mlm_probability}: it must lie between 0 and 1")
+        self.check_denoising(self.objective)
         if self.scheduled_sampling != "none" and self.objective != "causal":
             raise ValueError(
                 f"--scheduled_sampling {self.scheduled_sampling}: --objective {self.objective} feeds itself no tokens"
@@ -91,13 +96,13 @@ class LanguageModelTrainingArguments(ScheduledSamplingArguments, RunDefaults, Tr
 
 
 class LanguageModel(TrainingTask):
-    """Texts or dialogues for a decoder or an encoder."""
+    """Texts or dialogues for a decoder, texts for an encoder or an encoder-decoder."""
 
     program = "train-language-model"
     arguments = (ModelArguments, LanguageModelDataArguments, TokenizerArguments, LanguageModelTrainingArguments)
     auto_defaults = ("causal",)
     follow = "vocabulary, blocks, sizes, batch and optimizer (causal)"
-    baselines = (UNIGRAM,)
+    baselines: tuple[Baseline, ...] = (UNIGRAM,)
 
     def check(self) -> None:
         data_args, tokenizer_args, objective = self.data_args, self.tokenizer_args, self.name
@@ -110,18 +115,46 @@ class LanguageModel(TrainingTask):
             if SEPARATOR not in tokenizer_args.extra_special_tokens:
                 tokenizer_args.extra_special_tokens = [*tokenizer_args.extra_special_tokens, SEPARATOR]
         data_args.choose_sampling(objective)
+        if self.denoises:  # whose losses are not those of texts
+            self.baselines = ()
+            tokens = dict.fromkeys((*tokenizer_args.extra_special_tokens, *self.special_tokens()))
+            tokenizer_args.extra_special_tokens = list(tokens)
         pairs = objective == "mlm+nsp"
         if data_args.packing and pairs:
-            raise ValueError(
-                "--packing is for --objective causal and masked: the rows of mlm+nsp are pairs of segments"
-            )
+            raise ValueError("--packing is not for --objective mlm+nsp, whose rows are pairs of segments")
         if data_args.block_stride is not None:
             if data_args.packing or pairs:
                 other = f"--objective {objective}" if pairs else "--packing, which --turns_column implies"
                 raise ValueError(f"--block_stride is for blocks cut from the stream of all texts, not for {other}")
-            check_stride(data_args.block_stride, data_args.block_size - (0 if objective == "causal" else FRAME))
+            check_stride(data_args.block_stride, data_args.block_size - frame_size(self.training_args.objective))
         if data_args.streaming and pairs:
-            raise ValueError("--streaming is for --objective causal and masked: mlm+nsp draws from all documents")
+            raise ValueError("--streaming is not for --objective mlm+nsp, which draws from all documents")
+
+    @property
+    def denoises(self) -> bool:
+        """Whether the task pre-trains an encoder-decoder."""
+        return self.name in DENOISING
+
+    def special_tokens(self) -> list[str]:
+        """Return the tokens that stand for what was corrupted, or tell how."""
+        return DENOISING[self.name].tokens(self.training_args, self.data_args.block_size)
+
+    def complete(self, tokenizers: Tokenizers) -> None:
+        if not self.denoises:
+            return
+        vocabulary = tokenizers[0].get_vocab()
+        missing = [name for name in self.special_tokens() if name not in vocabulary]
+        if missing and self.model_args.saved:
+            raise ValueError(
+                f"--objective {self.name}: the tokenizer of {self.model_args.model_name_or_path} has no {missing[0]}, "
+                f"and blocks of {self.data_args.block_size} tokens need {len(self.special_tokens())} such tokens"
+            )
+        tokenizers[0].add_tokens([AddedToken(name, normalized=False) for name in missing])
+
+    def predicted_share(self) -> float:
+        if self.denoises:
+            return DENOISING[self.name].predicted
+        return self.training_args.mlm_probability if self.name in ("masked", "mlm+nsp") else 1.0
 
     def defaults(self, data: TaskData, hardware: HardwareFacts) -> list[Default]:
         given = self.data_args
@@ -149,15 +182,18 @@ class LanguageModel(TrainingTask):
 
     def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
         size, stride = self.data_args.block_size, self.data_args.block_stride
-        return StreamedRows(texts, *block_cutter(tokenizers[0], size, stride, masked=self.name != "causal"))
+        return StreamedRows(texts, *block_cutter(tokenizers[0], size, stride, objective=self.training_args.objective))
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
         set_generation(model, self.name, length=self.data_args.block_size)
+        decoding = getattr(model.config, "decoding", "autoregressive")
+        if self.denoises and decoding != "autoregressive":
+            raise ValueError(f"--objective {self.name} is for decoding=autoregressive, not {decoding}")
         if self.data_args.packing:
-            check_attention(model)
+            check_packing(model, self.training_args) if self.denoises else check_attention(model)
 
     def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
-        return language_model_collator(tokenizers[0], self.data_args, self.training_args)
+        return language_model_collator(model, tokenizers[0], self.data_args.block_size, self.training_args)
 
     def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
         causal = self.name == "causal"
@@ -175,7 +211,7 @@ class LanguageModel(TrainingTask):
         return None if self.name == "causal" else filled_in(output, tokenizers[0])
 
     def add_samples(self, run: Run, trainer: Any, rows: DatasetDict, tokenizers: Tokenizers) -> None:
-        if self.name == "causal" and "validation" in rows:
+        if TASKS[self.name].generates and "validation" in rows:
             with optional(SAMPLES, run.failed):
                 write_samples(run.folder, trainer, rows["validation"], tokenizers[0])
 
@@ -191,24 +227,38 @@ def filled_in(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> I
         yield {"positions": np.flatnonzero(kept).tolist(), "reference": pieces[0], "prediction": pieces[1]}
 
 
+def prompts(rows: Dataset, collator: Any) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield what is read and what follows: of a row its halves, or its corrupted text and what restores that."""
+    for row in rows:
+        starts = [index for index, number in enumerate(row.get("position_ids", [])) if index and not number]
+        ids = row["input_ids"][: starts[0] if starts else None]  # of texts packed into a row the first
+        if isinstance(collator, Denoising):
+            with collator.evaluation():
+                pair = collator.pair(ids)
+            yield pair["input_ids"], pair["labels"]
+        else:
+            half = (len(ids) + 1) // 2
+            yield ids[:half], ids[half:]
+
+
 def write_samples(folder: Path, trainer: RunTrainer, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Continue the first half of some rows as the saved model samples; one process cannot with a sharded model."""
+    """Continue, or restore, some rows as the saved model generates; one process cannot with a sharded model."""
     if not trainer.is_world_process_zero() or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         return
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     model.eval()
     set_seed(trainer.args.seed)
     records = []
-    for row in rows.select(range(min(SAMPLES_WRITTEN, len(rows)))):
-        starts = [index for index, number in enumerate(row.get("position_ids", [])) if index and not number]
-        ids = row["input_ids"][: starts[0] if starts else None]  # of texts packed into a row the first
-        prompt, rest = ids[: (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :][:SAMPLE_TOKENS]
+    start = 1 if model.config.is_encoder_decoder else None  # of what is new: after the decoder's start token
+    for prompt, whole in prompts(rows.select(range(min(SAMPLES_WRITTEN, len(rows)))), trainer.data_collator):
+        rest = whole[:SAMPLE_TOKENS]
         if not rest:
             continue
         inputs = torch.tensor([prompt], device=model.device)
         with torch.inference_mode():
             options = {"max_new_tokens": len(rest), "max_length": None}
-            new = model.generate(inputs, attention_mask=torch.ones_like(inputs), **options)[0, len(prompt) :].tolist()
+            output = model.generate(inputs, attention_mask=torch.ones_like(inputs), **options)[0]
+        new = output[start or len(prompt) :].tolist()
         texts = [tokenizer.decode(part, skip_special_tokens=True) for part in (prompt, rest, new)]
         records.append(dict(zip(("prompt", "reference", "prediction"), texts)))
     write_lines(folder / SAMPLES, records)

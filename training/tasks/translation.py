@@ -25,6 +25,7 @@ from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.packing import fit_packing
 from vanillaformer.data.preprocessing.tokenizing import encode_pairs, translation_rows
 from vanillaformer.data.streaming import StreamedRows, TextStream
+from vanillaformer.hub.languages import set_languages
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..arguments import ModelArguments, TokenizerArguments
@@ -126,6 +127,9 @@ class Translation(TrainingTask):
         decoding = str(self.model_args.config_overrides().get("decoding"))
         found = translator_defaults(facts, hardware, decoding)
         return [entry for entry in found if data.stream is None or entry.option != "tokens_per_batch"]
+
+    def complete(self, tokenizers: Tokenizers) -> None:
+        set_languages(tokenizers[0], self.data_args.source_lang, self.data_args.target_lang)
 
     def example(self, run: Run, data: TaskData) -> str:
         return example_row(data.splits["validation"], "source")

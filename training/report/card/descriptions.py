@@ -68,6 +68,11 @@ SCHEDULES = {
 # By `objective`
 OBJECTIVES = {
     "masked": Technique("masked language modeling, {mlm_probability:.0%} of the tokens hidden", ("devlin2019bert",)),
+    "span": Technique("span corruption", ("raffel2020exploring",)),
+    "infill": Technique("text infilling and sentence permutation", ("lewis2020bart",)),
+    "denoise": Technique("denoising of texts ({noise})", ("lewis2020bart",)),
+    "prefix": Technique("prefix language modeling", ("raffel2020exploring",)),
+    "ul2": Technique("mixture of denoisers", ("tay2023ul2",)),
     "masked_image": Technique("masked image modeling, {mask_ratio:.0%} of the patches hidden", ("xie2022simmim",)),
     "mlm+nsp": Technique(
         "masked language modeling and next-sentence prediction, {mlm_probability:.0%} of the tokens hidden",
@@ -150,7 +155,7 @@ def short(number: float) -> str:
 
 def techniques(training: Settings, data: Settings) -> list[Technique]:
     """Return the techniques that arguments of training and data by name turn on, with their words filled in."""
-    settings = {"mlm_probability": 0, "mask_ratio": 0, **data, **training}
+    settings = {"mlm_probability": 0, "mask_ratio": 0, "noise": "mask", **data, **training}
     optim = str(settings.get("optim", "adamw_torch_fused"))
     known = (entry for name, entry in OPTIMIZERS.items() if optim.startswith(name))
     schedule = settings.get("lr_scheduler_type", "linear")
