@@ -90,7 +90,7 @@ class Denoising(EpochCollator):
 
     def pair(self, ids: list[int]) -> dict[str, list[int]]:
         """Return the {input_ids, labels} of a text that ends in </s>."""
-        text = np.array(ids[len(self.start) : -1])
+        text = np.array(ids[len(self.start) : -1], np.int64)
         draw = np.random.default_rng(crc32(text.tobytes(), epoch_seed(self.seed, self.epoch)))
         corrupted, wanted = self.corrupt(text, draw)
         return {"input_ids": [*corrupted, ids[-1]], "labels": [*wanted, ids[-1]]}
@@ -159,7 +159,8 @@ class MixtureOfDenoisers(SpanCorruption):
         if span is not None:
             spans = random_spans(len(ids), density, span, draw)
         else:
-            spans = [(len(ids) - noise_counts(len(ids), density, 1)[0], len(ids))]
+            noise, count = noise_counts(len(ids), density, len(ids))
+            spans = [(len(ids) - noise, len(ids))] * count
         corrupted, wanted = self.without_spans(ids, spans)
         return [self.ids[mode], *corrupted], wanted
 

@@ -148,7 +148,7 @@ JOBS = {
     ),
     "classification": lambda decoder, encoder: classification_rows(labeled(), encoder, max_length=6),
     "causal": lambda decoder, encoder: block_rows(texts(), decoder, block_size=8),
-    "masked": lambda decoder, encoder: block_rows(texts(), encoder, block_size=8, masked=True),
+    "masked": lambda decoder, encoder: block_rows(texts(), encoder, block_size=8, objective="masked"),
     "mlm+nsp": lambda decoder, encoder: sentence_pairs(texts(), encoder, block_size=16, seed=0),
 }
 

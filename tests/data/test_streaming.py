@@ -93,7 +93,7 @@ def test_blocks(tmp_path, masked, block_size, stride, decoder_tokenizer, encoder
     path = write(tmp_path / "a.txt", [*TEXTS[:9], "", "  ", *TEXTS[9:]])
     options = {"train_file": path, "validation_file": path}
     tokenizer = encoder_tokenizer if masked else decoder_tokenizer
-    cut = {"block_size": block_size, "block_stride": stride, "masked": masked}
+    cut = {"block_size": block_size, "block_stride": stride, "objective": "masked" if masked else "causal"}
     loaded = block_rows(load_data(LanguageModelDataArguments(**options), "causal").splits, tokenizer, **cut)
     texts, stream = open_stream("causal", **options)
     assert list(texts["validation"]["text"]) == TEXTS
@@ -221,7 +221,7 @@ def test_epochs_follow_each_other_without_end(tmp_path, decoder_tokenizer):
     path = write(tmp_path / "a.txt", TEXTS)
     options = {"train_file": path, "validation_file": path, "streaming_buffer": 16}
     _, stream = open_stream("causal", **options)
-    rows = StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, masked=False))
+    rows = StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, objective="causal"))
     epochs = [list(rows.epoch_rows(epoch)) for epoch in range(3)]
     assert epochs[0] != epochs[1] != epochs[2]
     joined = [row for epoch in epochs for row in epoch]
@@ -232,7 +232,7 @@ def test_epochs_follow_each_other_without_end(tmp_path, decoder_tokenizer):
 def test_processes_get_parts_that_are_disjoint_and_complete(tmp_path, decoder_tokenizer):
     path = write(tmp_path / "a.txt", TEXTS)
     _, stream = open_stream("causal", train_file=path, validation_file=path, streaming_buffer=16)
-    rows = StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, masked=False))
+    rows = StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, objective="causal"))
     shards = [IterableDatasetShard(rows, batch_size=4, num_processes=2, process_index=index) for index in (0, 1)]
     parts = [list(islice(shard, 40)) for shard in shards]
     together = [row for start in range(0, 40, 4) for part in parts for row in part[start : start + 4]]
@@ -267,7 +267,7 @@ def test_no_rows(tmp_path, decoder_tokenizer):
     texts, stream = open_stream("causal", train_file=path, validation_file=path)
     stream.left_out = stream.keys(texts["validation"])
     with pytest.raises(ValueError, match="--streaming finds no rows to train on"):
-        next(iter(StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, masked=False))))
+        next(iter(StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, objective="causal"))))
 
 
 # ------------------------------------------------------------------------------------------------------- checks

@@ -57,6 +57,7 @@ PROGRAMS = {
     "causal": (train_language_model, f"{OF_TEXTS} {TEXTS}"),
     "masked": (train_language_model, f"{OF_TEXTS} {TEXTS} --objective masked"),
     "mlm+nsp": (train_language_model, f"{OF_TEXTS} {TEXTS} --objective mlm+nsp"),
+    "span": (train_language_model, f"{OF_TEXTS} {TEXTS} --objective span --packing"),
     "classification": (train_classifier, f"{OF_TEXTS} {NAMES}"),
     "token_classification": (train_token_classifier, f"{OF_TEXTS} {NAMES}"),
     "image_classification": (train_image_classifier, f"{FEW} --shift 1 --flip both --random_erasing 0.5"),

@@ -72,7 +72,7 @@ def test_texts_are_whole(decoder_tokenizer, capsys):
 
 
 def test_masked_texts_are_framed_each(encoder_tokenizer):
-    rows = packed_rows(splits(), encoder_tokenizer, block_size=16, masked=True)["train"]
+    rows = packed_rows(splits(), encoder_tokenizer, block_size=16, objective="masked")["train"]
     found = [document for row in rows for document in documents(row)]
     assert all(document[0] == 2 and document[-1] == 3 for document in found)
     text = sorted("".join(encoder_tokenizer.decode(document[1:-1]) for document in found))
@@ -100,7 +100,7 @@ def test_batch(decoder_tokenizer):
 
 
 def test_masked_batch(encoder_tokenizer):
-    rows = list(packed_rows(splits(), encoder_tokenizer, block_size=16, masked=True)["train"])
+    rows = list(packed_rows(splits(), encoder_tokenizer, block_size=16, objective="masked")["train"])
     batch = RowMasking(encoder_tokenizer, mlm_probability=0.5)(rows)
     assert set(batch) == {"input_ids", "position_ids", "labels"}
     for row, ids, positions, labels in zip(rows, *(batch[name] for name in ("input_ids", "position_ids", "labels"))):

@@ -122,7 +122,7 @@ def test_one_token_that_starts_and_ends_a_text_is_not_doubled(decoder_tokenizer)
 
 
 PAIRS = partial(sentence_pairs, seed=0)
-BLOCKS, PACKED = (partial(rows, masked=True) for rows in (block_rows, packed_rows))
+BLOCKS, PACKED = (partial(rows, objective="masked") for rows in (block_rows, packed_rows))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_tokenizers_need_what_frames_a_text(rows, decoder_tokenizer):
 
 @pytest.mark.parametrize("block_size", [3, 8, 1000])
 def test_masked_blocks_are_the_stream_in_frames(encoder_tokenizer, block_size):
-    rows = block_rows(splits(text=TEXTS), encoder_tokenizer, block_size=block_size, masked=True)
+    rows = block_rows(splits(text=TEXTS), encoder_tokenizer, block_size=block_size, objective="masked")
     blocks = list(rows["train"]["input_ids"])
     assert all(block[0] == 2 and block[-1] == 3 for block in blocks)
     assert [len(block) for block in blocks[:-1]] == [block_size] * (len(blocks) - 1)
@@ -155,7 +155,7 @@ def test_masked_blocks_are_the_stream_in_frames(encoder_tokenizer, block_size):
 
 
 def test_masked_blocks_collate(encoder_tokenizer):
-    rows = block_rows(splits(text=TEXTS), encoder_tokenizer, block_size=16, masked=True)
+    rows = block_rows(splits(text=TEXTS), encoder_tokenizer, block_size=16, objective="masked")
     batch = RowMasking(encoder_tokenizer, mlm_probability=1.0)(list(rows["train"]))
     special = (batch["labels"] == -100) & (batch["attention_mask"] == 1)
     assert special.any()
@@ -182,7 +182,13 @@ def test_blocks_leave_no_token_out(decoder_tokenizer, encoder_tokenizer, stride,
     tokenizer = encoder_tokenizer if masked else decoder_tokenizer
     size = 12 if masked else 10
     with pytest.raises(ValueError, match=f"block_stride={stride}: from 1 to the 10 tokens of a block"):
-        block_rows(splits(text=TEXTS), tokenizer, block_size=size, block_stride=stride, masked=masked)
+        block_rows(
+            splits(text=TEXTS),
+            tokenizer,
+            block_size=size,
+            block_stride=stride,
+            objective="masked" if masked else "causal",
+        )
 
 
 def test_classification_rows(encoder_tokenizer, capsys):
@@ -214,6 +220,6 @@ def test_blocks_take_four_bytes_for_a_token(decoder_tokenizer, encoder_tokenizer
     dataset = DatasetDict(train=Dataset.from_dict({"text": ["some text", "more of it"]}))
     for rows in (
         block_rows(dataset, decoder_tokenizer, block_size=8),
-        block_rows(dataset, encoder_tokenizer, block_size=8, masked=True),
+        block_rows(dataset, encoder_tokenizer, block_size=8, objective="masked"),
     ):
         assert rows["train"].features["input_ids"].feature.dtype == "int32"
