@@ -71,7 +71,7 @@ def test_presets_configuration_fields_and_options_of_transformers_are_listed(pro
     for option, choices in (OPTIONS if "image_encoder" in kinds else of_texts).items():
         if option in fields - {"layer_types"}:
             assert f"{option} ({', '.join(choices)})" in " ".join(listed.split())
-    assert ("encoder_hidden_size" in listed) == (program == "train-translation")
+    assert ("encoder_hidden_size" in listed) == ("encoder_decoder" in kinds)
     short, everything = (set(OPTION.findall(page(program, option))) for option in ("--help", "--help-all"))
     assert short < everything
     assert {"--ddp_backend", "--dataloader_pin_memory"} <= everything - short

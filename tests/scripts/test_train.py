@@ -19,6 +19,7 @@ SCORES = {
     "translation": ("bleu", "chrf", "exact_match"),
     "causal": ("perplexity", "accuracy"),
     "masked": ("perplexity", "accuracy"),
+    "span": ("perplexity", "accuracy"),
     "mlm+nsp": ("perplexity", "accuracy", "next_sentence_accuracy"),
     "classification": ("accuracy", "f1"),
     "token_classification": ("entity_f1", "entity_precision", "entity_recall", "accuracy"),
@@ -31,7 +32,7 @@ BASELINES = {
     "token_classification": ["tag of the word"],
     "image_classification": ["majority class", "nearest mean image"],
     "masked_image": ["mean image"],
-    **{job: ["unigram"] for job in ("causal", "masked", "mlm+nsp")},
+    **{job: ["unigram"] for job in ("causal", "masked", "mlm+nsp", "span")},
 }
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
 
@@ -64,7 +65,7 @@ def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_pat
     assert {2, 4, 6} <= {entry["step"] for entry in history["log_history"] if "eval_loss" in entry}
     # Another run may replace what this one has written
     wanted = {"all_results.json", "loss_curve.png"}
-    wanted.add({"causal": "samples.jsonl", "masked_image": "reconstructions.png"}.get(job, "predictions_test.jsonl"))
+    wanted.add({"causal": "samples.jsonl", "span": "samples.jsonl", "masked_image": "reconstructions.png"}.get(job, "predictions_test.jsonl"))
     wanted |= {"confusion_matrix.png"} if "f1" in SCORES[job] else set()
     wanted |= {"confused_images.png", "example.png"} if job == "image_classification" else set()
     assert wanted <= {path.name for path in folder.iterdir()}
@@ -127,10 +128,16 @@ REFUSED = [
     ("masked", "--scheduled_sampling linear --scheduled_sampling_k 5", "linear: .* feeds itself no tokens"),
     ("causal", "--fp16", "--fp16 needs an accelerator: .*; --bf16 works there"),
     ("causal", "--train_file missing.csv", "missing.csv"),
-    ("mlm+nsp", "--packing", "--packing is for --objective causal and masked"),
+    ("mlm+nsp", "--packing", "--packing is not for --objective mlm"),
+    ("span", "--mean_span_length 0.5", "--mean_span_length 0.5: a span has at least 1 token"),
+    ("span", "--noise_density 1", "--noise_density 1.0: it must lie between 0 and 1"),
+    ("span", "--noise delete", "--noise delete does not go with --objective span"),
+    ("span", "--set decoding=mask_predict", "--objective span is for decoding=autoregressive, not mask_predict"),
+    ("causal", "--mean_span_length 2", "--mean_span_length 2.0 does not go with --objective causal"),
+    ("span", "--objective denoise --noise rotate --noise_density 0.1", "--noise rotate corrupts no single tokens"),
     ("causal", "--packing --block_stride 8", "--block_stride .* not for --packing"),
     ("mlm+nsp", "--block_stride 8", "--block_stride .* not for --objective mlm"),
-    ("mlm+nsp", "STREAM", "--streaming is for --objective causal and masked"),
+    ("mlm+nsp", "STREAM", "--streaming is not for --objective mlm"),
     ("causal", "--turns_column turns --objective masked", "--turns_column turns does not go with --objective"),
     ("causal", "--turns_column turns --streaming", "--turns_column turns does not go with --streaming"),
     ("classification", "--dataloader_drop_last true --per_device_train_batch_size 500", "no step was made: the"),

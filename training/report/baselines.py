@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from transformers import EvalPrediction
 
 from vanillaformer.console.reporting import optional, stage
-from vanillaformer.data.preprocessing.batching import RowMasking
+from vanillaformer.data.preprocessing.batching import EpochCollator, RowMasking
 from vanillaformer.data.preprocessing.statistics import token_counts
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
@@ -116,15 +116,15 @@ def unigram(data: BaselineData) -> Scorer:
     """
     tokenizer = data.tokenizers[0]
     counts = token_counts(data.rows, "input_ids", len(tokenizer))
-    masked = isinstance(data.collator, RowMasking)
-    if masked:
+    aligned = isinstance(data.collator, EpochCollator)  # labels with what predicts them
+    if isinstance(data.collator, RowMasking):
         counts[tokenizer.all_special_ids] = 0  # never a target
     losses, most = -_log_shares(counts), counts.argmax()
 
     def score(rows: Dataset) -> Scores:
         labels, pairs = _targets(rows, data.collator)
         counted = labels != IGNORE_INDEX
-        if not masked:
+        if not aligned:
             counted[:, 0] = False  # nothing predicts the first token
         predicted = np.where(counted, most, IGNORE_INDEX)
         predictions: tuple[Any, ...] = predicted, np.where(counted, losses[np.where(counted, labels, 0)], 0.0)
@@ -142,7 +142,7 @@ def unigram(data: BaselineData) -> Scorer:
 
 def _targets(rows: Dataset, collator: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the labels (N, T) of rows as the model's evaluation has them, and those of pairs of segments (N)."""
-    with collator.evaluation() if isinstance(collator, RowMasking) else contextlib.nullcontext():
+    with collator.evaluation() if isinstance(collator, EpochCollator) else contextlib.nullcontext():
         batches = list(batches_of(rows, collator, ROWS_AT_ONCE))
     length = max(batch["labels"].shape[1] for batch in batches)
     padded = [

@@ -45,7 +45,7 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 from ..arguments import ModelArguments, TokenizerArguments
 from ..metrics import compute
 from ..models import set_generation
-from ..report.baselines import UNIGRAM, Baseline
+from ..report.baselines import UNIGRAM
 from ..report.card.facts import example_row
 from ..run_folder.files import SAMPLES, write_lines
 from ..run_folder.run import Run
@@ -102,7 +102,7 @@ class LanguageModel(TrainingTask):
     arguments = (ModelArguments, LanguageModelDataArguments, TokenizerArguments, LanguageModelTrainingArguments)
     auto_defaults = ("causal",)
     follow = "vocabulary, blocks, sizes, batch and optimizer (causal)"
-    baselines: tuple[Baseline, ...] = (UNIGRAM,)
+    baselines = (UNIGRAM,)
 
     def check(self) -> None:
         data_args, tokenizer_args, objective = self.data_args, self.tokenizer_args, self.name
@@ -115,8 +115,7 @@ class LanguageModel(TrainingTask):
             if SEPARATOR not in tokenizer_args.extra_special_tokens:
                 tokenizer_args.extra_special_tokens = [*tokenizer_args.extra_special_tokens, SEPARATOR]
         data_args.choose_sampling(objective)
-        if self.denoises:  # whose losses are not those of texts
-            self.baselines = ()
+        if self.denoises:
             tokens = dict.fromkeys((*tokenizer_args.extra_special_tokens, *self.special_tokens()))
             tokenizer_args.extra_special_tokens = list(tokens)
         pairs = objective == "mlm+nsp"
