@@ -1,8 +1,8 @@
 """What pre-training is worth to a translator of 1,000 pairs: from a span-corruption model, and from scratch.
 
-The sentences to pre-train on are 10 MB of English and French, shuffled: Tatoeba's, and of the other captions of Multi30k
-the English ones of one half and the French ones of the other. Both translators have the same size, tokenizer and number
-of steps.
+The sentences to pre-train on are 10 MB of English and French, shuffled: Tatoeba's, and of the other captions of
+Multi30k the English ones of one half and the French ones of the other. Both translators have the same size, tokenizer
+and number of steps.
 
     python benchmarks/pretraining.py --multi30k FOLDER --tatoeba FILE.parquet --output_dir runs/pretraining
 """

@@ -65,7 +65,11 @@ def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_pat
     assert {2, 4, 6} <= {entry["step"] for entry in history["log_history"] if "eval_loss" in entry}
     # Another run may replace what this one has written
     wanted = {"all_results.json", "loss_curve.png"}
-    wanted.add({"causal": "samples.jsonl", "span": "samples.jsonl", "masked_image": "reconstructions.png"}.get(job, "predictions_test.jsonl"))
+    wanted.add(
+        {"causal": "samples.jsonl", "span": "samples.jsonl", "masked_image": "reconstructions.png"}.get(
+            job, "predictions_test.jsonl"
+        )
+    )
     wanted |= {"confusion_matrix.png"} if "f1" in SCORES[job] else set()
     wanted |= {"confused_images.png", "example.png"} if job == "image_classification" else set()
     assert wanted <= {path.name for path in folder.iterdir()}
