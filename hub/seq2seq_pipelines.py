@@ -5,6 +5,7 @@ alone: a pushed model has a copy of it, named in its config, by which
 `pipeline("translation", ID, trust_remote_code=True)` works where the package is not installed.
 """
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +65,20 @@ class Text2TextGenerationPipeline(Pipeline):
 
         They depend on where its tokenizer puts a target's language: first, or last (mBART, which starts from it).
         """
-        self.set_language("tgt_lang", tgt_lang)
+        self.set_language(self.tokenizer, "tgt_lang", tgt_lang)
         *_, first, last = self.tokenizer(text_target="")["input_ids"]
         return (
             {"forced_bos_token_id": first} if last == self.tokenizer.eos_token_id else {"decoder_start_token_id": last}
         )
 
-    def set_language(self, name: str, code: str) -> None:
-        """Set `src_lang` or `tgt_lang` of the tokenizer; raise ValueError for a code that it does not have."""
-        codes = getattr(self.tokenizer, "lang_code_to_id", None) or self.tokenizer.extra_special_tokens
-        if not hasattr(self.tokenizer, name):
-            raise ValueError(f"{name}={code!r}: the tokenizer ({type(self.tokenizer).__name__}) has no languages")
+    def set_language(self, tokenizer: Any, name: str, code: str) -> None:
+        """Set `src_lang` or `tgt_lang` of a tokenizer; raise ValueError for a code that it does not have."""
+        codes = getattr(tokenizer, "lang_code_to_id", None) or tokenizer.extra_special_tokens
+        if not hasattr(tokenizer, name):
+            raise ValueError(f"{name}={code!r}: the tokenizer ({type(tokenizer).__name__}) has no languages")
         if code not in codes:
             raise ValueError(f"{name}={code!r} must be one of the tokenizer's codes: {', '.join(map(str, codes))}")
-        setattr(self.tokenizer, name, code)
+        setattr(tokenizer, name, code)
 
     def preprocess(  # type: ignore[override]  # which names them in general
         self, text: str, prefix: str | None = None, truncation: Any = False, src_lang: str | None = None
@@ -86,12 +87,13 @@ class Text2TextGenerationPipeline(Pipeline):
         if not isinstance(text, str):
             raise ValueError(f"a text must be a string, got {type(text).__name__}: {text!r:.60}")
         before = getattr(self.tokenizer, "src_lang", None)
+        tokenizer = self.tokenizer if before is not None else copy.copy(self.tokenizer)  # to none it cannot be set
         if src_lang is not None:
-            self.set_language("src_lang", src_lang)
+            self.set_language(tokenizer, "src_lang", src_lang)
         prefix = self.prefix if prefix is None else prefix
-        inputs = self.tokenizer((prefix or "") + text, truncation=truncation, return_tensors="pt")
+        inputs = tokenizer((prefix or "") + text, truncation=truncation, return_tensors="pt")
         if src_lang is not None and before is not None:
-            self.tokenizer.src_lang = before  # a later call may name none
+            tokenizer.src_lang = before  # a later call may name none
         return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
     def _forward(self, inputs: Any, **generate_kwargs: Any) -> Any:  # type: ignore[override]  # by another name

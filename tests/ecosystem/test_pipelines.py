@@ -14,6 +14,7 @@ from transformers import (
     MBartForConditionalGeneration,
     MBartTokenizer,
     NllbTokenizer,
+    PreTrainedTokenizerFast,
     pipeline,
 )
 
@@ -211,6 +212,28 @@ def test_languages(name, option, tmp_path):
     assert made.src_lang == before, "the next call would be of this one's language"
     with pytest.raises(ValueError, match="tgt_lang='klingon' must be one of the tokenizer's codes: "):
         pipe("a b", tgt_lang="klingon")
+
+
+def test_the_language_of_a_call_is_no_others():
+    """M2M-100's tokenizer has none at first, and cannot be set to none again."""
+    read = []
+
+    class Undecided(PreTrainedTokenizerFast):
+        src_lang = None
+
+        def __call__(self, *texts, **options):
+            read.append(self.src_lang)
+            return super().__call__(*texts, **options)
+
+    tokenizer = copy.deepcopy(tokenizer_of("encoder_decoder"))
+    tokenizer.__class__ = Undecided
+    tokenizer.add_tokens(["de"])
+    tokenizer.lang_code_to_id = {"de": len(tokenizer) - 1}
+    model = tiny(VanillaEncoderDecoderForConditionalGeneration)
+    pipe = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=2)
+    pipe(TEXTS[0], src_lang="de")
+    pipe(TEXTS[0])
+    assert read == ["de", None]
 
 
 GERMAN = ["ein alter Hund", "das rote Haus"] * 9

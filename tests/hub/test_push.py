@@ -1,5 +1,6 @@
 """Saved models are pushed: what arrives and what does not, by whom, and what is said when it cannot be."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from vanillaformer.hub.loading import saved_folder
-from vanillaformer.hub.pushing import files_to_push
+from vanillaformer.hub.pushing import config_with_pipelines, files_to_push
 from vanillaformer.scripts import push
 
 from .conftest import KINDS, OTHER, READ, WRITE, WRONG, Answer, Client, edit, pipelines_of
@@ -132,11 +133,15 @@ def test_code_elsewhere_does_not(auto_map, client, server, copy):
 
 
 def test_code_that_the_config_names_comes_along(client, server, copy):
-    edit(copy, auto_map={"AutoModelForCausalLM": "mine.Mine"})
+    pipelines = {"chat": {"impl": "talk.Talk"}, "translation": {"impl": "talk.Translate"}}
+    edit(copy, auto_map={"AutoModelForCausalLM": "mine.Mine"}, custom_pipelines=pipelines)
     (copy / "mine.py").write_text("from .parts import part\n")
     (copy / "parts.py").write_text("part = 1\n")
+    (copy / "talk.py").write_text("class Talk: ...\n")
     client.ok("push", copy, "ann/mine")
-    assert {"mine.py", "parts.py"} <= server.hub.files("ann/mine").keys()
+    assert {"mine.py", "parts.py", "talk.py"} <= server.hub.files("ann/mine").keys()
+    added = json.loads(config_with_pipelines(copy / "config.json"))["custom_pipelines"]
+    assert {name: added[name] for name in pipelines} == pipelines
 
 
 @pytest.mark.parametrize(
