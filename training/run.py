@@ -40,7 +40,7 @@ from .hardware import configure_cpu
 from .models import build_model, check_model, check_preset, fit_attention
 from .report.card.facts import card_example, data_source, training_facts
 from .run_folder.files import locked, move_aside, resume_point, spent_of_budget
-from .run_folder.run import Run, compared_settings, open_folder, recover
+from .run_folder.run import Run, compared_settings, keep_rows_per_step, open_folder, recover
 from .tasks import PROGRAMS, task_of
 from .tasks.base import Tokenizers, TrainingTask
 from .tokenizers import prepare_tokenizers
@@ -120,6 +120,7 @@ def start(task: TrainingTask, argv: Sequence[str] | None) -> Iterator[Run]:
     card_example(data_args, task.name)  # before anything is done
     groups = {"model": model_args, "data": data_args, "tokenizer": tokenizer_args}
     groups = {name: group for name, group in groups.items() if group is not None}
+    keep_rows_per_step(Path(training_args.output_dir), training_args)
     settings = compared_settings(task.program.replace("-", "_"), training_args, groups)
     run = Run(Path(training_args.output_dir), command_line(task.program, argv), explicit_settings(settings, task))
     data_args.check()

@@ -18,6 +18,7 @@ from script_runs import (
     assert_same_training,
     die_after_four,
     json_lines,
+    kill_in_step,
     losses,
     nan_in_second,
     note_dropped_layers,
@@ -123,6 +124,33 @@ def test_accumulated_batches_are_the_large_batch(case: str, alone, tmp_path: Pat
         assert losses(tmp_path) == pytest.approx(losses(folder), rel=1e-5)
     else:
         assert_same_training(folder, tmp_path)
+
+
+ELASTIC = {
+    "pairs": ("translation", "--predict_with_generate False"),
+    "rows by length, streamed": ("causal", "--streaming"),
+    "uneven": ("classification", "--max_train_samples 19"),
+    "by tokens": ("span", "--tokens_per_batch 400"),
+}
+
+
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("case", ELASTIC)
+def test_a_run_goes_on_with_other_processes(case: str, more: bool, alone, tmp_path: Path, capfd) -> None:
+    """Killed on two and resumed on one, or killed on one and resumed on two: the batches stay, each row once."""
+    job, text = ELASTIC[case]
+    whole, options = alone(job, text)
+    if more:
+        kill_in_step(job, 4, arguments(job, tmp_path, *ALONE, *options))
+        train_together(job, tmp_path, "--per_device_train_batch_size", "8", *options)
+    else:
+        train_together(job, tmp_path, *options, setups=[die_after_four], exitcode=-signal.SIGKILL)
+        train(job, tmp_path, *HALVED, *options)
+    assert_same_training(whole, tmp_path, error=1e-5)
+    assert record(tmp_path)["details"]["consumed"] == record(whole)["details"]["consumed"]
+    if not more:  # other processes print elsewhere
+        said = "8 rows per step, as on 2 processes: 1 x 4 rows x 2 batches."
+        assert (said in capfd.readouterr().out) == ("tokens" not in text)
 
 
 @pytest.mark.parametrize("options", [[], ["--gradient_checkpointing"]])

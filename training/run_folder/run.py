@@ -45,7 +45,7 @@ NOT_COMPARED = frozenset(
     accelerator_config parallelism_config dataloader_num_workers dataloader_pin_memory
     dataloader_persistent_workers dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order
     ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout
-    fsdp fsdp_config deepspeed debug skip_memory_metrics
+    processes fsdp fsdp_config deepspeed debug skip_memory_metrics
     """.split()  # noqa: SIM905 - a list would be a line for each
 )
 # Fields that are `None` by default now, with their earlier defaults, which old records have or stand for
@@ -257,7 +257,30 @@ def compared_settings(program: str, training: Any, groups: Mapping[str, Any]) ->
         for group, values in chosen.items()
     }
     settings["training"]["rows_per_step"] = None if training.tokens_per_batch is not None else rows
+    settings["training"]["processes"] = training.world_size
     return json.loads(json.dumps({"program": {"name": program}, **settings}, default=str))
+
+
+def keep_rows_per_step(folder: Path, training: Any) -> None:
+    """Divide the batches of an unfinished run otherwise where there are more or fewer processes than before.
+
+    Raises ValueError if as many rows cannot be divided among them.
+    """
+    record = {} if training.overwrite_output_dir else _read_record(folder) or {}
+    before = record.get("settings", {}).get("training", {})
+    rows, processes = before.get("rows_per_step"), before.get("processes")
+    asked, now = training.train_batch_size * training.gradient_accumulation_steps, training.world_size
+    if record.get("finished") or not rows or processes in (None, now) or asked * processes != rows:
+        return  # or other batches are asked for
+    if rows % now:
+        raise ValueError(
+            f"the run in {folder} has {rows} rows per step, which {now} processes cannot divide among them; give "
+            f"--per_device_train_batch_size, or processes by which {rows} can be divided"
+        )
+    share = rows // now
+    size = max(size for size in range(1, training.train_batch_size + 1) if share % size == 0)
+    training.per_device_train_batch_size, training.gradient_accumulation_steps = size, share // size
+    report(f"{rows} rows per step, as on {processes} processes: {now} x {size} rows x {share // size} batches.")
 
 
 def changed_settings(old: Settings, new: Settings) -> Changes:

@@ -1,7 +1,9 @@
 """All settings are compared but those that are named as without influence."""
 
+import json
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +14,7 @@ from vanillaformer.training.run_folder.run import (
     changed_settings,
     compared_settings,
     is_longer,
+    keep_rows_per_step,
     listed,
 )
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
@@ -35,7 +38,7 @@ def test_every_field_is_compared_or_named() -> None:
             assert declared - found[group].keys() <= NOT_COMPARED
             assert not declared & found[group].keys() & NOT_COMPARED
             names |= declared
-    assert names >= NOT_COMPARED, "a name that no argument has any more"
+    assert names | {"processes"} >= NOT_COMPARED, "a name that no argument has any more"
 
 
 @pytest.mark.parametrize(
@@ -102,3 +105,22 @@ def test_settings_that_a_record_of_an_earlier_version_lacks_are_not_compared() -
 )
 def test_longer(old: dict, new: dict, longer: bool) -> None:
     assert is_longer(changed_settings(settings(**old), settings(**new))) is longer
+
+
+@pytest.mark.parametrize(
+    ("processes", "size", "divided"),
+    [(4, 8, (8, 1)), (1, 8, (8, 4)), (2, 8, (8, 2)), (8, 8, (4, 1)), (32, 8, (1, 1)), (2, 16, (16, 1))],
+)
+def test_rows_of_a_step_on_other_processes(processes: int, size: int, divided: tuple, tmp_path: Path) -> None:
+    """A run of 4 x 8 rows; who asks for 16 rows per process asks for other batches."""
+    record = {"settings": {"training": {"rows_per_step": 32, "processes": 4}}, "finished": False}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    training = SimpleNamespace(
+        world_size=processes, train_batch_size=size, per_device_train_batch_size=size, gradient_accumulation_steps=1
+    )
+    training.overwrite_output_dir = False
+    keep_rows_per_step(tmp_path, training)
+    assert (training.per_device_train_batch_size, training.gradient_accumulation_steps) == divided
+    training.world_size, training.train_batch_size, training.gradient_accumulation_steps = 3, 8, 1
+    with pytest.raises(ValueError, match="has 32 rows per step, which 3 processes cannot divide among them"):
+        keep_rows_per_step(tmp_path, training)
