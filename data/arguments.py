@@ -21,8 +21,11 @@ DATA_LIMITS: dict[str, Limit] = {
     **dict.fromkeys(("tokenizer_samples", "preprocessing_num_workers", "image_size", "max_length"), POSITIVE_INT),
     **dict.fromkeys(("block_size", "max_source_length", "max_target_length"), POSITIVE_INT),
     "streaming_buffer": NOT_NEGATIVE,
+    "task_temperature": ("at least 1", lambda value: 1 <= value < float("inf")),
     "embedded_size": ("at least 100", lambda value: value >= 100),
 }
+MARKS = ("task_column", "target_lang_column")
+"""Options with the columns of what is put before each source."""
 CARD, EVALUATION = "Model card and Hub", "Evaluation and checkpoints"
 
 
@@ -38,6 +41,7 @@ class DataArguments:
     test_target_file = cast("list[str] | None", None)
     turns_column = cast("str | None", None)
     text_pair_column = cast("str | None", None)
+    source_prefix = task_column = target_lang_column = cast("str | None", None)
     packing = cast("bool | None", False)
     sample_by = cast('Literal["line", "paragraph", "passage", "document"] | None', None)
     image_size = cast("int | None", None)
@@ -100,7 +104,7 @@ class DataArguments:
             for name in (f"{split}{side}_file" for side in ("", "_target") for split in SPLITS):
                 if getattr(self, name) is not None:
                     raise ValueError(f"--{name} needs --train_file")
-        for name in ("split_column", "order_column", "turns_column", "text_pair_column"):
+        for name in ("split_column", "order_column", "turns_column", "text_pair_column", *MARKS):
             if self.is_embedded and getattr(self, name) is not None:
                 raise ValueError(f"--{name} {getattr(self, name)} needs --train_file or a --dataset on the Hub")
         if self.is_embedded and self.streaming:
@@ -141,6 +145,10 @@ class TranslationDataArguments(TextDataArguments):
     test_target_file: list[str] | None = option(None, "Target lines of a text --test_file")
     source_column: str = option("source", "Column of the source, such as translation.en")
     target_column: str = option("target", "Column of the target text")
+    source_prefix: str | None = option(None, 'Text before each source: "summarize: "')
+    task_column: str | None = option(None, "Column of the task, put before each source")
+    task_temperature: float = option(1.0, "Sampling of tasks or languages: size^(1/T)")
+    target_lang_column: str | None = option(None, "Column of the target's language code")
     source_lang: str | None = option(None, "Code of the source (multilingual tokenizers)")
     target_lang: str | None = option(None, "Code of the target (multilingual tokenizers)")
     embedded_size: int = option(30_000, "Embedded data: number of pairs in all splits")

@@ -10,12 +10,23 @@ from datasets import Dataset, DatasetDict, Image, load_dataset
 
 from vanillaformer.console.reporting import stage
 
-from .arguments import COLUMNS, SPLITS, DataArguments
+from .arguments import COLUMNS, MARKS, SPLITS, DataArguments
 from .embedded import CORPORA
 from .files import find_files, load_files, named, stream_files
 from .formats import NAME, READERS, ROW, Columns, ImageOptions, Paths, format_of
 from .order import by_column, in_order
-from .rows import ORDER, RESERVED, SplitRows, encode_labels, text_columns, usable_rows, with_labels, with_pairs
+from .rows import (
+    GROUP,
+    ORDER,
+    RESERVED,
+    SplitRows,
+    encode_labels,
+    text_columns,
+    usable_rows,
+    with_labels,
+    with_marks,
+    with_pairs,
+)
 from .splits import divide
 from .streaming import TextStream, open_streams
 from .tasks import TASKS, TaskName
@@ -52,7 +63,7 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
         parts = _checked_rows(sources, data_args, task)
     if "label" in COLUMNS[task]:
         parts = encode_labels(parts)
-    columns = [*COLUMNS[task], *((NAME,) if TASKS[task].reads_images else ()), ORDER]
+    columns = [*COLUMNS[task], *((NAME,) if TASKS[task].reads_images else ()), ORDER, GROUP]
     found = {split: [name for name in columns if name in part.rows.column_names] for split, part in parts.items()}
     splits = DatasetDict({split: part.rows.select_columns(found[split]) for split, part in parts.items()})
     stats = {split: dict(part.stats) for split, part in parts.items()}
@@ -90,6 +101,9 @@ def _checked_rows(sources: dict[str, SplitRows], data_args: DataArguments, task:
         parts["train"] = in_order(parts["train"], data_args.order_column)
     if data_args.text_pair_column is not None:
         parts = {split: with_pairs(part, data_args.text_pair_column) for split, part in parts.items()}
+    marks = {name: getattr(data_args, name) for name in ("source_prefix", *MARKS) if getattr(data_args, name)}
+    if marks:
+        parts = {split: with_marks(part, data_args) for split, part in parts.items()}
     size, workers = data_args.image_size or 0, data_args.preprocessing_num_workers or 1
     for split, part in parts.items():
         part.images = replace(part.images, size=size, workers=workers)
@@ -114,6 +128,7 @@ def find_sources(data_args: DataArguments, task: TaskName) -> dict[str, SplitRow
             raise ValueError(f"{' and '.join(f'--{option}' for option in columns)} name the same column")
     if data_args.text_pair_column is not None:  # after the columns of the task
         columns["text_pair_column"] = data_args.text_pair_column
+    columns |= {name: getattr(data_args, name) for name in MARKS if getattr(data_args, name) is not None}
     more = {name: getattr(data_args, name) for name in ("split_column", "order_column")}
     more = {name: column for name, column in more.items() if column is not None}
     sources = (_hub if data_args.train_file is None else _local)(data_args, task, columns, more)

@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset
 from vanillaformer.console.limits import BUDGETS
 from vanillaformer.console.reporting import report
 
-from .arguments import COLUMNS, DataArguments, LongTexts
+from .arguments import COLUMNS, MARKS, DataArguments, LongTexts
 from .files import batched
 from .formats import FILE, LINES, PROBLEM, ROW, check_columns, column_names, image_cell, needed_cells
 from .preprocessing.tokenizing import Blocks
@@ -46,7 +46,7 @@ def check_streaming(data_args: DataArguments, training_args: Any) -> None:
             f"--dataloader_num_workers {training_args.dataloader_num_workers}: a stream is read by one at most"
         )
     data_args.packing = data_args.packing or False  # the default, None, follows the lengths of all rows
-    columns = {"split_column": None, "order_column": None}
+    columns = dict.fromkeys(("split_column", "order_column", "source_prefix", *MARKS))
     fractions = {"test_fraction": 0.0, "validation_fraction": DataArguments.validation_fraction, "split_seed": 0}
     for name, unset in {"packing": False, **fractions, **columns, "hold_out": "random"}.items():
         if getattr(data_args, name) != unset:

@@ -84,7 +84,8 @@ class LoadedModel:
 
 
 def translate(loaded: LoadedModel, texts: list[str], **options: Any) -> list[str]:
-    """Return the translations of texts."""
+    """Return the translations of texts, before which stands what the model was trained with before its sources."""
+    texts = [(getattr(loaded.model.config, "prefix", None) or "") + text for text in texts]
     output = loaded.model.generate(**loaded.encode(texts), **loaded.with_length(options, 1))
     return loaded.target_tokenizer.batch_decode(output, skip_special_tokens=True)
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 # Libraries for data, metrics and pictures: the scripts load them when they use them.
-HEAVY = ["datasets", "sklearn", "pandas", "matplotlib", "babel", "sacrebleu", "peft"]
+HEAVY = ["datasets", "evaluate", "sklearn", "pandas", "matplotlib", "babel", "sacrebleu", "peft"]
 
 # Of these, `generate` loads what a task needs when it is given: exports, data, the Trainer.
 NOT_OF_GENERATE = [

@@ -22,7 +22,7 @@ from vanillaformer.data.preprocessing.batching import evaluation_order
 from vanillaformer.data.preprocessing.statistics import shortfalls
 from vanillaformer.data.tasks import TASKS, TaskName
 
-from .metrics.scores import SCORES
+from .metrics.scores import SCORES, scores_of_group
 from .report.baselines import BaselineData, baseline_scores
 from .report.card.facts import card_example, input_option, read_samples, run_facts, terminal_example
 from .report.card.writing import update_card
@@ -245,6 +245,8 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
             for name, found in run.details.get("baselines", {}).items():
                 if scores := scores_text(found, prefix):
                     report(f"{split.capitalize()}, {name}: {scores}")
+            for group in run.details.get("groups", ()):
+                report(f"{split.capitalize()}, {group}: {scores_text(scores_of_group(run.metrics, group), prefix)}")
             cut = shortfalls(run.details.get("data", {}).get(split, {}))
             if cut and TASKS[task].whole_texts:
                 report(f"{split.capitalize()} data: {'; '.join(cut)}")

@@ -19,7 +19,7 @@ from vanillaformer.data.preprocessing.batching import BatchArguments
 from vanillaformer.data.tasks import TaskName
 
 from .hardware import warn_of_emulation
-from .metrics.scores import ranking_names, ranking_score
+from .metrics.scores import SCORES, ranking_names, ranking_score
 from .trainer.adaptation import AdaptationArguments
 from .trainer.averaging import AveragingArguments
 from .trainer.budget import TimeBudgetArguments
@@ -41,14 +41,12 @@ TRANSFORMERS_HELP = {
     LOSS: {"label_smoothing_factor": "Label smoothing"},
     OPTIMIZER: {
         "lr_scheduler_type": "Schedule: linear, cosine, ...",
-        "lr_scheduler_kwargs": "Options of the schedule, as a JSON object",
         "adam_beta1": "Decay of Adam's first moment",
         "adam_epsilon": "Epsilon of Adam",
         "max_grad_norm": "Maximum gradient norm; 0 for no clipping",
     },
     LOGGING: {
         "report_to": "Trackers: tensorboard, wandb, mlflow, ..., all",
-        "run_name": "Name of the run in the tracker",
     },
     CARD: {
         "push_to_hub": "Push the model to the Hub at the end",
@@ -119,7 +117,7 @@ FOLLOWING = ("reduce_lr_on_plateau", "greedy")
 
 
 def best_checkpoint_help(*tasks: TaskName) -> str:
-    names = dict.fromkeys(name for task in tasks for name in ranking_names(task))
+    names = dict.fromkeys(name for task in tasks for name in ranking_names(task) if not SCORES[name].optional)
     return f"Best by: {', '.join(names)}"
 
 
@@ -163,7 +161,7 @@ class RunDefaults(
     save_total_limit: int | None = option(2, "Maximum number of checkpoints kept", EVALUATION)
     load_best_model_at_end: bool = option(True, "Save the best checkpoint, not the last", EVALUATION)
     use_cache: bool = option(True, "Value of use_cache in the saved config", OTHERS)
-    disable_tqdm: bool | None = option(None, "Disable progress bars (default: off a terminal)", LOGGING)
+    disable_tqdm: bool | None = option(None, "Disable progress bars", OTHERS)
     hub_strategy: str = option("end", "Pushes: the model, at the end", OTHERS)
     # As words; the parser takes only true and false for transformers' own field
     include_num_input_tokens_seen: str = option(

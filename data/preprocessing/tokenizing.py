@@ -20,11 +20,11 @@ from vanillaformer.tokenization.passages import PASSAGE, as_pair, passages
 
 from ..arguments import LongTexts
 from ..caching import cached_map
-from ..rows import DataStats
+from ..rows import GROUP, DataStats
 
 Batch = dict[str, list[Any]]
 PARTS = 32  # parts of long texts that are tokenized together
-RAW_TEXTS = ("source", "target", "text", "name", "tokens", "tags")
+RAW_TEXTS = ("source", "target", "text", "name", "tokens", "tags", GROUP)
 """Columns of rows with the texts of the data, or the names of images, which are not passed to the model."""
 
 

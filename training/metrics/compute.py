@@ -11,22 +11,27 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
-from .scores import accuracy, compute_scores, perplexity
+from .scores import accuracy, added_scores, compute_scores, perplexity
 
 UNPRINTABLE = (*range(33), *range(127, 161), 173)  # bytes, as the byte-level alphabet has them: from 256 on
 ComputeMetrics = Callable[..., dict[str, float]]
 
 
-def translation_metrics(tokenizer: PreTrainedTokenizerBase, **bleu_options: Any) -> ComputeMetrics:
+def translation_metrics(
+    tokenizer: PreTrainedTokenizerBase, added: Sequence[str] = (), **bleu_options: Any
+) -> ComputeMetrics:
     """Return `compute_metrics` for a Seq2SeqTrainer that predicts with generate.
 
     The scores are bleu, chrf, ter, exact_match (all in percent) and gen_len, the mean number of generated tokens
     up to and including the first </s>. Predictions, decoded without special tokens, are compared with the texts that
     the function is given as `references`, as by `TranslationTrainer`; without any, with the decoded labels, which may
-    be cut, normalized or lack characters.
+    be cut, normalized or lack characters. `added` names further scores; with `groups`, one of each row, all are also
+    computed for each, as `bleu_GROUP`.
     """
 
-    def compute_metrics(prediction: EvalPrediction, references: Sequence[str] | None = None) -> dict[str, float]:
+    def compute_metrics(
+        prediction: EvalPrediction, references: Sequence[str] | None = None, groups: Sequence[str] = ()
+    ) -> dict[str, float]:
         outputs = np.asarray(_first(prediction.predictions))
         if references is None:
             references = decoded(prediction.label_ids)
@@ -35,8 +40,17 @@ def translation_metrics(tokenizer: PreTrainedTokenizerBase, **bleu_options: Any)
         ends = ids == tokenizer.eos_token_id
         filled = ((ids != tokenizer.pad_token_id) & (ids != IGNORE_INDEX)).sum(axis=1)
         lengths = np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, filled)
-        scores = compute_scores("texts", "texts", decoded(outputs), references, bleu=bleu_options)
-        return {**scores, "gen_len": float(lengths.mean())}
+        predictions = decoded(outputs)
+        scores = scores_of_texts(predictions, references) | {"gen_len": float(lengths.mean())}
+        for group in sorted({*groups}):
+            rows = [row for row, name in enumerate(groups) if name == group]
+            found = scores_of_texts([predictions[row] for row in rows], [references[row] for row in rows])
+            scores |= {f"{name}_{group}": value for name, value in found.items()}
+        return scores
+
+    def scores_of_texts(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        scores = compute_scores("texts", "texts", predictions, references, bleu=bleu_options)
+        return scores | added_scores(added, predictions, references)
 
     def decoded(ids: Any) -> Any:
         real = np.where(ids == IGNORE_INDEX, tokenizer.pad_token_id, ids)

@@ -5,9 +5,10 @@ A new score is one function and one entry of `ENTRIES`.
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from operator import eq
 from typing import Any, Literal, get_args
 
@@ -48,6 +49,60 @@ def ter(predictions: Sequence[str], references: Sequence[str]) -> float:
 def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
     """How many predictions are their references, letter for letter, in percent."""
     return 100 * sum(map(eq, predictions, references)) / len(predictions)
+
+
+def rouge(kind: str) -> Callable[[Sequence[str], Sequence[str]], float]:
+    """Return ROUGE of a kind (Lin 2004): rouge_score's F1 in percent, the mean over texts, without stemming.
+
+    Words are letters and digits of any script, where rouge_score by itself drops all but a to z; sentences of
+    rougeLsum are separated by line breaks.
+    """
+
+    def mean(predictions: Sequence[str], references: Sequence[str]) -> float:
+        from rouge_score.rouge_scorer import RougeScorer  # which only these scores need
+
+        scorer = RougeScorer([kind], tokenizer=Words())
+        scores = [scorer.score(*pair)[kind].fmeasure for pair in zip(references, predictions)]
+        return 100 * math.fsum(scores) / len(scores)
+
+    return mean
+
+
+class Words:
+    """A tokenizer of rouge_score."""
+
+    def tokenize(self, text: str) -> list[str]:
+        """Return the words of a text, in lower case."""
+        return re.findall(r"[^\W_]+", text.lower())
+
+
+@cache
+def load_metric(name: str) -> Any:
+    """Return a metric of `evaluate`, by its name on the Hub or the path of its file; ValueError if there is none."""
+    import evaluate  # slow to load, and only needed for these
+
+    try:
+        return evaluate.load(name)
+    except Exception as error:  # of the network, the file or its code
+        raise ValueError(f"--metrics {name}: no score of ours, and evaluate cannot load it: {error}") from error
+
+
+def added_scores(names: Sequence[str], predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """Return the scores of texts that `--metrics` adds: optional ones of ours, and numbers of `evaluate`'s metrics."""
+    scores: dict[str, float] = {}
+    for name in names:
+        if name in SCORES:
+            function = SCORES[name].function
+            scores |= {name: function(predictions, references)} if function else {}
+        else:
+            found = load_metric(name).compute(predictions=predictions, references=references)
+            scores |= {key: float(value) for key, value in found.items() if isinstance(value, int | float)}
+    return scores
+
+
+def scores_of_group(metrics: Mapping[str, float], group: str) -> dict[str, float]:
+    """Return the metrics of the rows of a group, by the names that those of all rows have."""
+    return {key.removesuffix(f"_{group}"): value for key, value in metrics.items() if key.endswith(f"_{group}")}
 
 
 def bleu_scorer(tokenize: str, lowercase: bool) -> BLEU:
@@ -127,6 +182,7 @@ class Score:
     on_hub: bool = False  # whether the Hub lists it (https://hf.co/metrics)
     resolution: float = 0.0  # differences up to this say nothing while a model produces little that is right
     drawn: bool = False  # whether it can be drawn with the loss; the first such score of a task is
+    optional: bool = False  # whether it is computed only where it is asked for
     per_token: bool = False  # a mean over tokens where tokens are predicted: of another tokenizer it is another one
 
     @property
@@ -162,6 +218,10 @@ ENTRIES = (
     Score(
         "ter", "TER (lower is better)", ("texts",), False, "TER {:.1f}", ("snover2006study",),
         function=ter, on_hub=True, resolution=0.5,
+    ),
+    *(
+        Score(name, name, ("texts",), True, f"{name} {{:.1f}}", ("lin2004rouge",), function=rouge(name), optional=True)
+        for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")
     ),
     Score("gen_len", "tokens of an output, mean", ("texts",), None),
     Score(
@@ -217,7 +277,7 @@ def compute_scores(
     return {
         score.name: score.function(predictions, references, **options.get(score.name, {}))
         for score in ENTRIES
-        if score.function and kind in score.compares and score.inputs == inputs
+        if score.function and kind in score.compares and score.inputs == inputs and not score.optional
     }
 
 

@@ -1,10 +1,10 @@
 """What training does for a task: one class a task, in a file of its own; `training/run.py` is the engine."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from datasets import Dataset, DatasetDict
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AddedToken, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.data.loading import TaskData
@@ -12,7 +12,7 @@ from vanillaformer.data.rows import label_names
 from vanillaformer.data.streaming import StreamedRows, TextStream
 from vanillaformer.data.tasks import TASKS, TaskName
 
-from ..arguments import Arguments
+from ..arguments import Arguments, ModelArguments
 from ..report.baselines import Baseline
 from ..run_folder.run import Run
 from ..trainer.trainer import RunTrainer
@@ -71,6 +71,19 @@ def names_of_training(found: Mapping[str, set[str]], what: str) -> list[str]:
                 f"{', '.join(names[:20])}"
             )
     return names
+
+
+def add_tokens(
+    tokenizer: PreTrainedTokenizerBase, names: Sequence[str], model_args: ModelArguments, option: str
+) -> None:
+    """Declare the tokens that a tokenizer lacks; raise ValueError where a saved model has no embeddings of them."""
+    missing = [name for name in names if name not in tokenizer.get_vocab()]
+    if missing and model_args.saved:
+        raise ValueError(
+            f"{option}: the tokenizer of {model_args.model_name_or_path} has no {missing[0]}, and needs {len(names)} "
+            "such tokens"
+        )
+    tokenizer.add_tokens([AddedToken(name, normalized=False) for name in missing])
 
 
 class TrainingTask:

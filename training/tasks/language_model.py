@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import AddedToken, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.console.limits import option
@@ -52,7 +52,7 @@ from ..run_folder.run import Run
 from ..trainer.losses import ScheduledSamplingArguments
 from ..trainer.trainer import RunTrainer
 from ..training_arguments import EPOCHS, EVALUATION, TRAINING, RunDefaults, best_checkpoint_help
-from .base import BFLOAT16, Default, HardwareFacts, Tokenizers, TrainingTask
+from .base import BFLOAT16, Default, HardwareFacts, Tokenizers, TrainingTask, add_tokens
 
 STREAMED = 100_000_000  # bytes of text that a stream is taken to have
 BYTES_PER_CORE_SECOND = 15_000  # bytes of text that a processor core trains the smallest model on, in a second
@@ -139,16 +139,9 @@ class LanguageModel(TrainingTask):
         return DENOISING[self.name].tokens(self.training_args, self.data_args.block_size)
 
     def complete(self, tokenizers: Tokenizers) -> None:
-        if not self.denoises:
-            return
-        vocabulary = tokenizers[0].get_vocab()
-        missing = [name for name in self.special_tokens() if name not in vocabulary]
-        if missing and self.model_args.saved:
-            raise ValueError(
-                f"--objective {self.name}: the tokenizer of {self.model_args.model_name_or_path} has no {missing[0]}, "
-                f"and blocks of {self.data_args.block_size} tokens need {len(self.special_tokens())} such tokens"
-            )
-        tokenizers[0].add_tokens([AddedToken(name, normalized=False) for name in missing])
+        if self.denoises:
+            option = f"--objective {self.name} --block_size {self.data_args.block_size}"
+            add_tokens(tokenizers[0], self.special_tokens(), self.model_args, option)
 
     def predicted_share(self) -> float:
         if self.denoises:

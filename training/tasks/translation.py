@@ -8,8 +8,10 @@ Examples:
   vanillaformer train-translation settings.yaml --output_dir runs/second --learning_rate 5e-4
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,18 +21,20 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, Seq2SeqTrainin
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.console.limits import FINITE, POSITIVE_INT, check_limits, option
 from vanillaformer.console.reporting import report, warn
-from vanillaformer.data.arguments import TranslationDataArguments
+from vanillaformer.data.arguments import MARKS, TranslationDataArguments
 from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.packing import fit_packing
 from vanillaformer.data.preprocessing.tokenizing import encode_pairs, translation_rows
+from vanillaformer.data.rows import GROUP, LANGUAGE_TOKEN, sampled_rows
 from vanillaformer.data.streaming import StreamedRows, TextStream
 from vanillaformer.hub.languages import set_languages
+from vanillaformer.hub.loading import open_config
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..arguments import ModelArguments, TokenizerArguments
 from ..metrics.compute import translation_metrics
-from ..metrics.scores import sacrebleu_signatures
+from ..metrics.scores import SCORES, load_metric, sacrebleu_signatures
 from ..models import fit_decoding, set_generation
 from ..report.baselines import TARGET_UNIGRAM, copied_source
 from ..report.card.facts import example_row
@@ -39,7 +43,16 @@ from ..run_folder.run import Run
 from ..trainer.losses import GuidedAttentionArguments, ScheduledSamplingArguments, TokenDropoutArguments
 from ..trainer.trainer import TranslationTrainer
 from ..training_arguments import EVALUATION, OUTPUT, SAMPLING_STRATEGIES, TRAINING, RunDefaults, best_checkpoint_help
-from .base import BFLOAT16, Default, HardwareFacts, LengthRule, Tokenizers, TrainingTask
+from .base import (
+    BFLOAT16,
+    Default,
+    HardwareFacts,
+    LengthRule,
+    Tokenizers,
+    TrainingTask,
+    add_tokens,
+    names_of_training,
+)
 
 STREAMED = 1_000_000  # pairs that a stream is taken to have
 # Hidden size, layers on each side: the core-seconds and pairs from which on it is the better one
@@ -47,6 +60,7 @@ MODELS = ((128, 4, 0, 0), (256, 4, 12_000, 100_000), (512, 6, 100_000, 1_000_000
 # Pairs up to which this dropout is the better one
 DROPOUT = ((0.3, 60_000), (0.1, float("inf")))
 HEAD = 32
+LANGUAGE = re.compile(LANGUAGE_TOKEN.format(".*?"))
 
 
 @dataclass
@@ -66,6 +80,7 @@ class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer v
 
     output_dir: str | None = option("runs/translation", "Folder of the run, resumed if unfinished", OUTPUT)
     metric_for_best_model: str | None = option("bleu", best_checkpoint_help("translation"), EVALUATION)
+    metrics: list[str] = option([], "More scores: rouge1, rougeL, of evaluate", EVALUATION)
     predict_with_generate: bool = option(True, "Translate the validation data to score it", EVALUATION)
     generation_num_beams: int | None = option(1, "Beam search: number of beams in evaluations")
     num_beams: int = option(4, "Beam search: number of beams in test and use")
@@ -89,7 +104,23 @@ class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer v
                 )
             self.metric_for_best_model = "loss"
         self.choose_by("translation")
+        score = SCORES[str(self.metric_for_best_model).removeprefix("eval_")]
+        if score.optional:
+            self.metrics = list(dict.fromkeys((*self.metrics, score.name)))
+        self.check_metrics()
         super().__post_init__()
+
+    def check_metrics(self) -> None:
+        """Raise ValueError for a metric that is not there, before anything is trained."""
+        if self.metrics and not self.predict_with_generate:
+            raise ValueError(f"--metrics {' '.join(self.metrics)}: not with --predict_with_generate False")
+        for name in self.metrics:
+            if name not in SCORES:
+                load_metric(name)
+            elif "texts" not in SCORES[name].compares or SCORES[name].function is None:
+                raise ValueError(f"--metrics {name}: it is no score of texts")
+            elif SCORES[name].optional and find_spec("rouge_score") is None:
+                raise ValueError(f"--metrics {name} needs rouge_score: pip install 'vanillaformer[rouge]'")
 
     def search(self) -> dict[str, Any]:
         """Return how the saved model searches, as its generation config has it."""
@@ -104,12 +135,22 @@ class Translation(TrainingTask):
     auto_defaults = ("translation",)
     follow = "tokenizer, lengths, sizes, batch and optimizer"
     trainer_class = TranslationTrainer
+    groups: Sequence[str] = ()  # tasks and languages that have scores of their own
+    language_tokens: Sequence[str] = ()
 
     def check(self) -> None:
         self.baselines = copied_source(**self._bleu_options), TARGET_UNIGRAM
         if not self.data_args.is_embedded:
             texts = {"max_source_length": "sources", "max_target_length": "targets"}
             self.lengths = LengthRule(texts, longest=256, readable=64)
+        marked = any(getattr(self.data_args, name) is not None for name in MARKS)
+        if self.data_args.task_temperature != 1 and not marked:
+            options = " or ".join(f"--{name}" for name in MARKS)
+            raise ValueError(f"--task_temperature {self.data_args.task_temperature:g} needs {options}")
+
+    def fit_to_model(self) -> None:
+        if self.model_args.saved is not None and self.data_args.source_prefix is None:
+            self.data_args.source_prefix = getattr(open_config(self.model_args.saved), "prefix", None)
 
     @property
     def _lengths(self) -> tuple[int, int]:
@@ -129,17 +170,33 @@ class Translation(TrainingTask):
         return [entry for entry in found if data.stream is None or entry.option != "tokens_per_batch"]
 
     def complete(self, tokenizers: Tokenizers) -> None:
+        add_tokens(tokenizers[0], self.language_tokens, self.model_args, "--target_lang_column")
         set_languages(tokenizers[0], self.data_args.source_lang, self.data_args.target_lang)
 
     def example(self, run: Run, data: TaskData) -> str:
-        return example_row(data.splits["validation"], "source")
+        text = example_row(data.splits["validation"], "source")
+        return text.removeprefix(self.data_args.source_prefix or "")  # which use puts before it
 
     def columns(self, data: TaskData) -> list[Any]:
+        train = data.splits["train"]
+        if GROUP in train.column_names:
+            found = {name: {*rows[GROUP]} for name, rows in data.splits.items()}
+            self.groups = names_of_training(found, "task or language")
+        if self.data_args.target_lang_column is not None:
+            firsts = np.unique(train[GROUP][:], return_index=True)[1]
+            tokens = (LANGUAGE.search(train[int(row)]["source"]) for row in firsts)
+            self.language_tokens = sorted({token.group() for token in tokens if token})
+            given: Any = self.tokenizer_args
+            given.extra_special_tokens = list(dict.fromkeys((*given.extra_special_tokens, *self.language_tokens)))
         return [TextColumn(data.splits["train"], name) for name in ("source", "target")]
 
     def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
+        splits, temperature = data.splits, self.data_args.task_temperature
+        if temperature != 1:
+            chosen = sampled_rows(splits["train"][GROUP][:], temperature, self.training_args.seed)
+            splits = DatasetDict({**splits, "train": splits["train"].select(chosen)})
         return translation_rows(
-            data.splits,
+            splits,
             *tokenizers,
             max_source_length=self._lengths[0],
             max_target_length=self._lengths[1],
@@ -154,6 +211,8 @@ class Translation(TrainingTask):
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
         fit_decoding(model.config, self.training_args)
+        if self.data_args.source_prefix:
+            model.config.prefix = self.data_args.source_prefix  # which pipelines and `generate` read
         if self.training_args.guided_attention and not run.finished:
             attend_eagerly(model)
         set_generation(model, "translation", length=self._lengths[1], **self.training_args.search())
@@ -165,8 +224,11 @@ class Translation(TrainingTask):
     def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
         if not self.training_args.predict_with_generate:
             return {}
+        run.details["groups"] = list(self.groups)
         run.details["signatures"] = sacrebleu_signatures(**self._bleu_options)
-        return {"compute_metrics": translation_metrics(tokenizers[1], **self._bleu_options)}
+        return {
+            "compute_metrics": translation_metrics(tokenizers[1], self.training_args.metrics, **self._bleu_options)
+        }
 
     def test_options(self) -> dict[str, Any]:
         return {"num_beams": self.training_args.num_beams}

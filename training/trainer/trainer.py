@@ -21,6 +21,7 @@ from transformers import PreTrainedModel, Seq2SeqTrainer
 from vanillaformer.data.preprocessing import batching
 from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
+from vanillaformer.data.rows import GROUP
 from vanillaformer.data.targets import PAIRS, PATCHES, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
@@ -270,8 +271,9 @@ class TranslationTrainer(RunTrainer, Seq2SeqTrainer):
         compute: Any = self.compute_metrics
         rows = self.evaluated
         if compute is not None and isinstance(rows, Dataset) and "target" in rows.column_names:
-            targets = rows.select(batching.evaluation_order(rows))["target"]
-            self.compute_metrics = partial(compute, references=list(targets))
+            ordered = rows.select(batching.evaluation_order(rows))
+            groups = list(ordered[GROUP]) if GROUP in rows.column_names else ()
+            self.compute_metrics = partial(compute, references=list(ordered["target"]), groups=groups)
         try:
             output = super().evaluation_loop(*arguments, **keywords)
         finally:

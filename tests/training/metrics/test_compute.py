@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
+from rouge_score.rouge_scorer import RougeScorer
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import EvalPrediction
 
 from vanillaformer.training.metrics import compute as m
 from vanillaformer.training.metrics.scores import (
+    added_scores,
     bleu,
     compute_scores,
     corpus_perplexity,
@@ -46,6 +48,49 @@ def test_bleu_tokenization_and_letter_case_are_in_the_signatures():
     assert "case:mixed" in signatures["bleu"]
     assert signatures["ter"].startswith("nrefs:1|case:lc|")
     assert f"version:{sacrebleu.__version__}" in signatures["chrf"]
+
+
+METRIC = """
+import datasets
+import evaluate
+
+
+class Ratio(evaluate.Metric):
+    def _info(self):
+        texts = datasets.Features(dict.fromkeys(("predictions", "references"), datasets.Value("string")))
+        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=texts)
+
+    def _compute(self, predictions, references):
+        return {"ratio": len("".join(predictions)) / len("".join(references)), "names": predictions}
+"""
+
+
+def test_rouge_is_rouge_scores(tmp_path):
+    """And a metric of `evaluate` adds its numbers, of each group too."""
+    kinds = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
+    predictions = ["The cat sat on a mat.\nIt slept_well!", "nothing", "", "b a c"]
+    references = ["A cat sat on the mat.\nIt slept well.", "everything else", "x", "a b c"]
+    scores = added_scores(kinds, predictions, references)
+    scorer = RougeScorer(kinds)
+    for kind in kinds:
+        mean = np.mean([scorer.score(*pair)[kind].fmeasure for pair in zip(references, predictions)])
+        assert scores[kind] == pytest.approx(100 * mean)
+    assert added_scores(["rouge1"], ["Ärger über 日本"], ["ärger mit 日本"])["rouge1"] == pytest.approx(200 / 3)
+    (tmp_path / "ratio.py").write_text(METRIC)
+    assert added_scores([str(tmp_path / "ratio.py")], ["ab", "c"], ["abcd", "ef"]) == {"ratio": 0.5}
+    with pytest.raises(ValueError, match=r"--metrics .*none\.py: no score of ours, and evaluate cannot load it"):
+        added_scores([str(tmp_path / "none.py")], ["a"], ["a"])
+
+
+def test_groups_have_scores_of_their_own(translator_tokenizer):
+    ids = translator_tokenizer(TEXTS, padding=True, return_tensors="np")["input_ids"]
+    compute, pair = m.translation_metrics(translator_tokenizer, ["rougeL"]), EvalPrediction(ids, ids)
+    scores = compute(pair, references=WANTED, groups=["b", "a", "b"])
+    alone = compute(EvalPrediction(ids[[0, 2]], ids[[0, 2]]), references=[WANTED[0], WANTED[2]])
+    assert alone == {name: scores[name if name == "gen_len" else f"{name}_b"] for name in alone} | {
+        "gen_len": alone["gen_len"]
+    }
+    assert scores["bleu_a"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS[1:2], [WANTED[1:2]]).score)
 
 
 def test_translation_metrics_decode_and_ignore_padding(translator_tokenizer):

@@ -18,7 +18,7 @@ from vanillaformer.data.tasks import TASKS
 from vanillaformer.hub.card_merging import generated_card, merged_card, write_card
 
 from ...hardware import software
-from ...metrics.scores import SCORES, label
+from ...metrics.scores import SCORES, label, scores_of_group
 from ...run_folder.files import CARD
 from ...run_folder.run import Run
 from ...trainer.budget import in_short
@@ -185,11 +185,12 @@ def result_table(facts: CardFacts) -> Table:
     splits = {"eval": "validation", "test": "test"}
     if not any(key.startswith("test_") for key in facts.scores):
         del splits["test"]
+    groups = {f", {name}": scores_of_group(facts.metrics, name) for name in facts.details.get("groups", ())}
     baselines = {f" of the baseline ({name})": each for name, each in facts.details.get("baselines", {}).items()}
     rows = []
     for name in dict.fromkeys(key.split("_", 1)[1] for key in facts.scores):
         keys = [f"{split}_{name}" for split in splits]
-        for model, scores in {"": facts.scores, **baselines}.items():
+        for model, scores in {"": facts.scores, **groups, **baselines}.items():
             if any(key in scores for key in keys):
                 rows.append((label(name) + model, *(f"{scores[key]:.4g}" if key in scores else "" for key in keys)))
     return [("", *splits.values()), *rows] if rows else []
