@@ -1,4 +1,6 @@
-"""Attention with dropout on a CPU, where SDPA has no kernel for it: fewer random bits, no scores of later tokens.
+"""Attention with dropout on a CPU, where SDPA has no kernel for it: fewer random bits, no scores that are not needed.
+
+Those of later tokens and, with windows, of keys outside: training takes memory for the window of each token.
 
 Shape letters: B batch, T query length, S key length, H query heads, G key/value heads, K head width.
 """
@@ -16,23 +18,36 @@ from vanillaformer.modeling.parts.dropout import Dropout
 
 CHUNK = 128
 """Queries whose scores are computed together: these stay in the processor's cache."""
+LONG = 1_024
+"""Tokens in a row from which SDPA, which computes all scores and masks them, is slower for windows."""
 
 
 def with_dropout(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an attention function that gives what SDPA gives, with other draws of the same dropout."""
+    """Return an attention function that gives what SDPA gives, with other draws of the same dropout, if there is one.
+
+    Without dropout it is faster for windows alone.
+    """
     if not isinstance(function, partial) or function.func is not sdpa_attention_forward:
         return function
     options = {name: value for name, value in function.keywords.items() if value is not None}
     rate, scaling, is_causal = options.pop("dropout", 0), options.pop("scaling", None), function.args[0].is_causal
-    if not rate or scaling is None or options.keys() & {"is_causal", "position_bias", "cache", "softcap"}:
+    if scaling is None or options.keys() & {"is_causal", "position_bias", "cache", "softcap"}:
         return function
 
     def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> Any:
-        if not takes(query, key, mask, is_causal):
+        if not takes(query, key, mask, is_causal) or not (rate or is_window(mask)):
             return function(query, key, value, mask)
         return attention(query * scaling, key, value, mask, Dropout(rate), causal=is_causal and mask is None), None
 
     return attend
+
+
+def is_window(mask: torch.Tensor | None) -> bool:
+    """Tell whether a mask (B, 1, T, S) has long rows, and neither the first nor the last query sees half of them."""
+    if mask is None or mask.dtype != torch.bool or min(mask.shape[2:]) < LONG:
+        return False
+    half = mask.shape[3] // 2
+    return not bool(mask[:, :, 0, half:].any() or mask[:, :, -1, :half].any())
 
 
 def takes(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, is_causal: bool) -> bool:
@@ -60,13 +75,17 @@ def attention(
     outputs = []
     for start in range(0, query.shape[2], CHUNK):
         queries = query[:, :, start : start + CHUNK]
-        end = start + queries.shape[2] if causal else key.shape[2]
-        scores = queries @ key[:, :, :end].transpose(2, 3)
+        first, end = 0, start + queries.shape[2] if causal else key.shape[2]
+        part = None if mask is None else mask if mask.shape[2] == 1 else mask[:, :, start : start + CHUNK]
+        if part is not None and part.dtype == torch.bool:  # of a window, a few keys
+            seen = part.flatten(0, 2).any(dim=0).nonzero()
+            first, end = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, end)
+            part = part[..., first:end]
+        scores = queries @ key[:, :, first:end].transpose(2, 3)
         if causal:
             scores = scores + torch.full((end - start, end), -torch.inf).triu(start + 1)
-        elif mask is not None:
-            part = mask if mask.shape[2] == 1 else mask[:, :, start : start + CHUNK]
+        elif part is not None:
             smallest = torch.finfo(scores.dtype).min  # finite: a token of padding may attend to nothing
             scores = scores.masked_fill(~part, smallest) if part.dtype == torch.bool else scores + part
-        outputs.append(dropout(scores.softmax(-1)) @ value[:, :, :end])
+        outputs.append(dropout(scores.softmax(-1)) @ value[:, :, first:end])
     return torch.cat(outputs, dim=2).transpose(1, 2)

@@ -7,7 +7,7 @@
 | `unfinished_rows.py` | sampling or greedy search of rows on a CPU | what follows an end is not computed |
 | `shared_sources.py` | our translators: beams, samples, sources of unequal length | a source is computed once |
 | `length_buckets.py` | our encoders: packed texts on a CPU, by SDPA | no scores between texts |
-| `attention_dropout.py` | our models in training, float32 on a CPU, by SDPA | 16 random bits, no later tokens |
+| `attention_dropout.py` | our models in float32 on a CPU, by SDPA: dropout, windows | no scores that are masked |
 | `chunked_loss.py` | our language models, asked for a loss without logits | never all logits in memory |
 
 The first three work for any model of transformers that `speed_up` was called with, the others for ours. A layer or

@@ -209,7 +209,9 @@ def load_native(name: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
 
 
 def copy_runtime_state(source: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Give a model the device, mode and generation config of another."""
+    """Give a model the device, mode, generation config and prefix of texts of another."""
+    if getattr(source.config, "prefix", None):
+        target.config.prefix = source.config.prefix  # type: ignore[union-attr]  # which pipelines read
     if target.can_generate() and getattr(source, "generation_config", None) is not None:
         target.generation_config = copy.deepcopy(source.generation_config)
     torch.nn.Module.to(target, source.device)

@@ -16,6 +16,8 @@ from vanillaformer.modeling.decoder import VanillaDecoderForCausalLM
 
 LENGTH, HEADS, GROUPS, WIDTH, RATE = CHUNK + 40, 4, 2, 8, 0.25
 
+DISTANCES = (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)).abs()[None, None]
+
 
 def padding(length: int) -> torch.Tensor:
     """The second row ends a third earlier."""
@@ -27,6 +29,8 @@ MASKS = {
     "none": None,
     "padding": padding(LENGTH),
     "padding, causal": padding(LENGTH) & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(),
+    "window": DISTANCES < 20,
+    "window, padding": padding(LENGTH) & (DISTANCES < LENGTH * 3 // 4),
     "added": torch.linspace(-3, 3, LENGTH).outer(torch.linspace(0, 1, LENGTH))[None, None],
 }
 
@@ -55,6 +59,25 @@ def test_without_draws_it_is_sdpa(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert_close(*results, rtol=1e-4, atol=1e-4)
 
 
+def test_windows_are_found_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In long rows, whose scores outside are not computed: torch's own function is called for all others."""
+    monkeypatch.setattr(attention_dropout, "LONG", LENGTH)
+    calls = []
+
+    def counted(*tensors: Any, **options: Any) -> Any:
+        calls.append(tensors)
+        return sdpa_attention_forward(*tensors, **options)
+
+    monkeypatch.setattr(attention_dropout, "sdpa_attention_forward", counted)
+    plain = sdpa(False)
+    for name, mask in MASKS.items():
+        function = with_dropout(partial(counted, *plain.args, scaling=0.3))
+        output = function(*inputs(), mask)[0]
+        assert_close(output, plain.func(*plain.args, *inputs(), mask, scaling=0.3)[0], rtol=1e-4, atol=1e-4)
+        assert len(calls) == (name != "window"), name
+        calls.clear()
+
+
 @pytest.mark.parametrize("name", MASKS)
 def test_probabilities_are_dropped_and_scaled(name: str) -> None:
     """With unit vectors as values the output is the probabilities: each is 0 or that over 1 - rate."""
@@ -76,7 +99,6 @@ def test_probabilities_are_dropped_and_scaled(name: str) -> None:
         {"is_causal": False},
         {"softcap": 5.0},
         {"position_bias": torch.zeros(1, HEADS, LENGTH, LENGTH)},
-        {"dropout": 0.0},
     ],
 )
 def test_what_it_does_not_know_is_left_to_sdpa(options: dict[str, Any]) -> None:
