@@ -14,6 +14,7 @@ from .arguments import COLUMNS, MARKS, SPLITS, DataArguments
 from .embedded import CORPORA
 from .files import find_files, load_files, named, stream_files
 from .formats import NAME, READERS, ROW, Columns, ImageOptions, Paths, format_of
+from .marks import with_marks
 from .order import by_column, in_order
 from .rows import (
     GROUP,
@@ -24,7 +25,6 @@ from .rows import (
     text_columns,
     usable_rows,
     with_labels,
-    with_marks,
     with_pairs,
 )
 from .splits import divide

@@ -188,46 +188,6 @@ def with_pairs(split: SplitRows, column: str) -> SplitRows:
     return split.with_rows(rows)
 
 
-LANGUAGE_TOKEN = "<2{}>"  # before a source, the language to write (Johnson et al. 2017)
-
-
-def with_marks(split: SplitRows, data_args: Any) -> SplitRows:
-    """Return rows whose source follows `--source_prefix`, the row's task ("task: ") and its token of the language.
-
-    Their group is the task and the language.
-    """
-    forms = {data_args.task_column: "{}: ", data_args.target_lang_column: LANGUAGE_TOKEN}
-    forms = {column: form for column, form in forms.items() if column is not None}
-    columns = list(forms)
-    empty = np.array([[not str(name or "").strip() for name in split.rows[column][:]] for column in columns], bool)
-    if columns:
-        bad = np.asarray(empty.any(axis=0))
-        split = split.without(bad, lambda row: f"the column {columns[int(empty[:, row].argmax())]!r} is empty")
-    names = [[str(name).strip() for name in split.rows[column][:]] for column in forms]
-    source, prefix = split.columns["source_column"], data_args.source_prefix or ""
-    texts: list[str | None] = []
-    for text, *row in zip(split.rows[source][:], *names):
-        marks = "".join(form.format(name) for form, name in zip(forms.values(), row))
-        texts.append(text if text is None or not text.strip() else prefix + marks + text)
-    rows = split.rows.remove_columns(source).add_column(source, pa.array(texts, pa.large_string()))
-    return split.with_rows(rows.add_column(GROUP, pa.array(map("_".join, zip(*names)))) if names else rows)
-
-
-def sampled_rows(groups: Sequence[str], temperature: float, seed: int) -> np.ndarray:
-    """Return the rows of an epoch in which groups of n rows have shares of n^(1/T) (Arivazhagan et al. 2019).
-
-    The largest group is read once, others as many times more, and a part of theirs, drawn once, one time more.
-    """
-    _, group_of, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
-    times = (counts.max() / counts) ** (1 - 1 / temperature)
-    draw, parts = np.random.default_rng(seed), []
-    for group, factor in enumerate(times):
-        rows = np.flatnonzero(group_of == group)
-        rest = round((factor - int(factor)) * len(rows))
-        parts += [np.tile(rows, int(factor)), draw.permutation(rows)[:rest]]
-    return np.sort(np.concatenate(parts))
-
-
 def _with_texts(split: SplitRows, column: str, *, drop_blank: bool) -> SplitRows:
     empty, blank = np.zeros((2, len(split.rows)), dtype=bool)
     start = 0

@@ -7,7 +7,8 @@ import pytest
 
 from vanillaformer.data.arguments import TranslationDataArguments
 from vanillaformer.data.loading import load_data
-from vanillaformer.data.rows import GROUP, sampled_rows
+from vanillaformer.data.marks import sampled_rows
+from vanillaformer.data.rows import GROUP
 
 ROWS = [
     {"source": "a cat", "target": "eine Katze", "task": "translate", "lang": "de"},
