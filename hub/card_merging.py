@@ -28,11 +28,6 @@ from .file_names import CARD
 HEADER = re.compile(r"\A\s*---[ \t]*\n(?:(.*?)\n)??---[ \t]*(?:\n|\Z)", re.DOTALL)
 BEGIN, NOTE, END = "<!-- vanillaformer ", " generated: write above or below -->", "<!-- /vanillaformer -->"
 PART = re.compile(rf"{BEGIN}(\{{.*\}}){NOTE}\n((?s:.*?))\n{END}")
-# Cards of earlier versions had a part for each section, and a record at their end
-OLD_PART = re.compile(
-    r"\n*<!-- vanillaformer:([\w-]+) ([0-9a-f]{12}) -->\n(.*?)\n<!-- /vanillaformer:\1 -->", re.DOTALL
-)
-OLD_RECORD = re.compile(r"\n*<!-- vanillaformer: \{.*\} -->\s*\Z")
 RENEWED = ("base_model", "metrics", "model-index")  # metadata of the last training: what it does not state goes
 
 
@@ -121,8 +116,7 @@ def native_card(text: str, class_name: str, model_type: str) -> str:
 def is_edited(text: str) -> bool:
     """Tell whether a person has edited the text of a card."""
     card = parse_card(text)
-    unmarked = not card.part and not OLD_RECORD.search(text)
-    return unmarked or card.is_part_edited or bool(card.words)
+    return not card.part or card.is_part_edited or bool(card.words)
 
 
 def _merged(new: Card, old: Card) -> Card:
@@ -163,7 +157,6 @@ def parse_card(text: str) -> Card:
     text = _normalize_line_ends(text.removeprefix("\ufeff"))
     match = HEADER.match(text)
     header, body = (match[1] or "", text[match.end() :]) if match else ("", text)
-    body = OLD_PART.sub(lambda old: "" if text_hash(old[3]) == old[2] else f"\n\n{old[3]}", OLD_RECORD.sub("", body))
     found = PART.search(body)
     if found is None:
         return Card(header, body, "", "", {})

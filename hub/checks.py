@@ -25,7 +25,6 @@ from vanillaformer.console.reporting import one_line
 from vanillaformer.modeling.auto import AUTO_CLASSES
 
 from .file_names import ADAPTER, CONFIG, EXPORT, GENERATION, INDEX, PICKLES, WEIGHTS
-from .generation_settings import check_settings
 
 # Data types of parameters, as safetensors and transformers name them
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -61,8 +60,6 @@ def check_folder(folder: Path) -> None:
     if (folder / ADAPTER).is_file():  # transformers would put them on top, also those in a pickle
         raise ValueError(f"has adapters ({ADAPTER}): merge them (merge_and_unload of peft) and save the model itself")
     fields, stored = read_config(folder), read_headers(folder)
-    if (folder / GENERATION).is_file():
-        check_settings(read_json(folder / GENERATION), GENERATION)
     # What all architectures call alike: what a config has more of than the weights would take memory
     for name, value in ((name, value) for part in _parts(fields) for name, value in part.items()):
         if type(value) is int and name in LAYER_COUNTS and value > len(stored.shapes):
@@ -92,7 +89,6 @@ def read_config(folder: Path) -> dict[str, Any]:
             check_limits(part)
         except ValueError as error:
             raise ValueError(f"has an invalid {CONFIG}: {error}") from error
-        check_settings(part, CONFIG)
         for name in IMPLEMENTATIONS:
             value = part.get(name)
             if "/" in str(value):  # transformers would fetch and run it, from publishers that it trusts without asking

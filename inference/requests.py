@@ -2,11 +2,11 @@
 
 import inspect
 import json
+from collections.abc import Callable
+from math import isfinite
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
-
-from vanillaformer.hub.generation_settings import BOOLEAN, Setting, integer, is_list, is_number
 
 # Arguments of the template's function, which a request would otherwise replace: the template itself among them
 TEMPLATE_ARGUMENTS = frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
@@ -26,6 +26,31 @@ class Limits(NamedTuple):
     max_tokens: int
     max_prompt_tokens: int
     max_body_bytes: int
+
+
+class Setting(NamedTuple):
+    """Allowed values of a field: a test, and its description."""
+
+    holds: Callable[[Any], bool]
+    allowed: str
+
+
+def integer(smallest: int, largest: int) -> Setting:
+    """Return the setting that is a whole number within bounds, and no Boolean."""
+    return Setting(
+        lambda value: type(value) is int and smallest <= value <= largest,
+        f"an integer from {smallest:,} to {largest:,}",
+    )
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number, and no Boolean."""
+    return type(value) in (int, float) and isfinite(value)
+
+
+def is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
+    """Whether a value is a list of such values."""
+    return isinstance(value, list) and all(map(holds, value))
 
 
 def is_text(value: Any) -> bool:
@@ -48,6 +73,7 @@ def only(value: Any) -> Setting:
     )
 
 
+BOOLEAN = Setting(lambda value: isinstance(value, bool), "true or false")
 TEXT = Setting(lambda value: isinstance(value, str), "a text")
 OBJECTS = Setting(lambda value: is_list(value, lambda item: isinstance(item, dict)), "a list of objects")
 FIELDS: dict[str, Setting] = {

@@ -85,11 +85,6 @@ def one_number(value: float) -> Change:
     return tensors(lambda values: values[DOWN].view(-1)[-1:].fill_(value))
 
 
-def generation(**values) -> Change:
-    """Other generation settings."""
-    return lambda folder: (folder / "generation_config.json").write_text(json.dumps(values))
-
-
 def text(content: str) -> Change:
     """Another text for the config."""
     return lambda folder: (folder / "config.json").write_text(content)
@@ -148,15 +143,6 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "no architecture": (fields(architectures=None), "has architectures=None in config.json"),
     "encoder": (fields(is_encoder_decoder=True), "is_encoder_decoder=?.*True"),
     "data type": (fields(dtype="float8_e4m3fn"), "has dtype='float8_e4m3fn' in config.json: it must be one of float6"),
-    "beams": (generation(num_beams=10**7), "has num_beams=10000000 in generation_config.json: it must be an integer"),
-    "beams of the config": (fields(num_beams=10**7), "num_beams=10000000 in config.json: it must be an integer from"),
-    "outputs": (generation(num_return_sequences=10**7), "has num_return_sequences=10000000 .* an integer from 1 to"),
-    "length": (generation(max_length=10**12), "has max_length=1000000000000 .* an integer from 0 to 1,048,576"),
-    "length of half a token": (generation(max_new_tokens=2.5), "has max_new_tokens=2.5 in generation_config.json"),
-    "end": (generation(eos_token_id="x"), "has eos_token_id='x' in .*: it must be a token id or a list of them"),
-    "ends": (generation(eos_token_id=[1, None]), r"has eos_token_id=\[1, None\] in generation_config.json"),
-    "temperature": (generation(temperature="hot"), "has temperature='hot' .* it must be a finite number"),
-    "cache": (generation(cache_implementation="static"), "has cache_implementation='static' in"),
     "settings of a list": (
         lambda folder: (folder / "generation_config.json").write_text("[1, 2]"),
         "has a generation_config.json that holds no JSON object, but a list",
@@ -356,7 +342,7 @@ def runs(name: str, folder: Path) -> dict[str, list[str]]:
     "case",
     [
         *("pickle", "cut in the data", "layers", "layers, some", "width, some", "labels", "type"),
-        *("tensor missing", "integers", "not a number", "beams", "nested config"),
+        *("tensor missing", "integers", "not a number", "nested config"),
     ],
 )
 def test_every_program_refuses_in_bounded_memory(case, client, server, copy, tmp_path):

@@ -11,7 +11,6 @@ from vanillaformer.hub.card_merging import (
     merged_card,
     native_card,
     parse_card,
-    text_hash,
     write_card,
 )
 
@@ -95,16 +94,6 @@ def test_broken_cards(capsys: pytest.CaptureFixture) -> None:
     assert "none known" not in merged_card(generated("## More"), damaged)
     windows = edited(generated(), ("# my model", "# mine")).replace("\n", "\r\n")
     assert merged_card(generated(), windows).count("# mine") == merged_card(generated(), windows).count("none") == 1
-
-
-def test_parts_of_earlier_versions_are_replaced_unless_edited() -> None:
-    old = "# my model\n\nMine.\n"
-    for name, text, hashed in (("results", "## Results\n\n1", ""), ("limits", "## Limits\n\nfew", "edited")):
-        mark = f"vanillaformer:{name} {text_hash(text + hashed)}"
-        old += f"\n<!-- {mark} -->\n{text}\n<!-- /vanillaformer:{name} -->\n"
-    card = parse_card(merged_card(generated("## Results\n\n2"), old + '\n<!-- vanillaformer: {"parts": []} -->\n'))
-    assert card.before.strip() == "# my model\n\nMine.\n\n## Limits\n\nfew"
-    assert (card.part, card.after.strip()) == ("## Results\n\n2", "")
 
 
 def test_data_cannot_end_the_part() -> None:
