@@ -140,6 +140,8 @@ def read_plan(path: Path, **replaced: Any) -> Plan:
         found = ranking_score(score, task if task in tasks else tasks[0])
     except ValueError as error:
         raise ValueError(f"{path}: score: {str(error).removeprefix('--metric_for_best_model ')}") from None
+    if found.optional:
+        arguments["metrics"] = list(dict.fromkeys((*arguments.get("metrics", ()), found.name)))
     return Plan(
         program=program,
         arguments=arguments,

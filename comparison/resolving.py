@@ -56,7 +56,8 @@ def check_variants(plan: Plan) -> None:
                 raise ValueError(f"{label}: model_name_or_path: a saved model has its size; `equal` is for new ones")
             # The options that decide which targets of the held-out rows are scored
             options = vars(args.data_args) | vars(args.training_args)
-            scoring = ["mlm_probability", "mask_ratio"] + ["max_target_length"] * plan.score.per_token
+            scoring = ["mlm_probability", "mask_ratio", "noise_density", "mean_span_length", "noise"]
+            scoring += ["max_target_length"] * plan.score.per_token
             if options.get("long_texts") == "skip":
                 scoring += ["long_texts", "max_length", "max_source_length", "max_target_length"]
             targets[label] = {option: options[option] for option in scoring if option in options}

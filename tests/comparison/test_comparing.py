@@ -201,6 +201,12 @@ def test_a_classifier_is_as_large_as_its_own_model_is(equal, tmp_path, pretended
     assert sizes[1] == pytest.approx(sizes[0], rel=0.02)
 
 
+def test_runs_have_the_score_that_decides(tmp_path: Path) -> None:
+    """One that is computed only where it is asked for."""
+    plan = {"program": "train-translation", "arguments": {"metrics": ["rouge1"]}, "score": "rougeL"}
+    assert read_plan(plan_file(tmp_path, **plan)).arguments["metrics"] == ["rouge1", "rougeL"]
+
+
 TWO: dict[str, Any] = {"a": {}, "b": {}}
 WRONG = [("learning_rte", 1), ("learning_rate", -1)]  # options that cannot be
 
@@ -215,6 +221,7 @@ def other_targets(program: str, common: dict[str, Any], **changed: Any) -> tuple
 AT_ONCE: list[tuple[dict[str, Any], str]] = [
     ({"tune": {"tokenizer_vocab_size": [300, 400]}}, r"loss is a mean over tokens.* choose .*bits_per_byte, or give"),
     other_targets("train-language-model", {"objective": "masked"}, mlm_probability=0.4),
+    other_targets("train-language-model", {"objective": "span"}, noise_density=0.4),
     other_targets("train-image-classifier", {"objective": "masked_image"}, mask_ratio=0.3),
     other_targets("train-translation", {}, max_target_length=6),
     other_targets("train-classifier", {"long_texts": "skip"}, max_length=6),
