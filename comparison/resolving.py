@@ -62,7 +62,7 @@ def check_variants(plan: Plan) -> None:
                 scoring += ["long_texts", "max_length", "max_source_length", "max_target_length"]
             targets[label] = {option: options[option] for option in scoring if option in options}
             first = next(iter(targets))
-            if changed := sorted(set(targets[first].items()) ^ set(targets[label].items())):
+            if changed := sorted(set(targets[first].items()) ^ set(targets[label].items()), key=str):
                 raise ValueError(
                     f"{label}: {changed[0][0]}: it decides what is scored, and differs from that of {first}: scores "
                     "of other targets do not compare"

@@ -14,8 +14,6 @@ CARD = "README.md"
 LICENSES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE")
 # What a run draws of its model
 PICTURES = ("loss_curve.png", "confusion_matrix.png", "cross_attention.png")
-# What it draws of its data too: published only where the card shows it
-DATA_PICTURES = ("confused_images.png", "reconstructions.png")
 
 # Files of our tokenizers and those of native models: exact names, for other files may begin alike
 TOKENIZER = (

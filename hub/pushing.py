@@ -13,7 +13,6 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from vanillaformer.console.reporting import report
 
-from . import file_names
 from .card_merging import card_to_push, read_card, write_card
 from .checks import check_folder, read_config, read_json, weight_files
 from .engines import EXPORTED_FILES
@@ -62,11 +61,7 @@ def files_to_push(folder: Path) -> dict[str, Path]:
         more = files_by_name(folder, [*paths, folder / INDEX] if folder / WEIGHTS not in paths else paths)
         if "AutoModelForSeq2SeqLM" in (read_config(folder).get("auto_map") or {}):
             more[PIPELINES] = Path(pipelines_file)
-    card = folder / CARD
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    # Its owner, or the program, has decided so
-    shown = [name for name in file_names.DATA_PICTURES if f"]({name})" in text]
-    return dict(sorted((matching_files(folder, (*PUSHED, *shown)) | more).items()))
+    return dict(sorted((matching_files(folder, PUSHED) | more).items()))
 
 
 def config_with_pipelines(path: Path) -> bytes:

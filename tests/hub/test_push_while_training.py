@@ -51,7 +51,7 @@ def test_what_is_trained_is_pushed(program, client, server, tmp_path):
     assert repository.private
     there = server.hub.files(name)
     images = program == "train_image_classifier"
-    inputs = ["preprocessor_config.json", "confused_images.png"] if images else ["tokenizer.json"]
+    inputs = ["preprocessor_config.json"] if images else ["tokenizer.json"]
     for file in ("model.safetensors", "README.md", "all_results.json", "loss_curve.png", *inputs):
         assert there[file] == (local / file).read_bytes(), file
     added = pipelines_of(local)  # to a translator's

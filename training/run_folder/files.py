@@ -11,7 +11,7 @@ from typing import Any
 from zipfile import is_zipfile
 
 from vanillaformer.hub.atomic_files import flush
-from vanillaformer.hub.file_names import CARD, CONFIG, DATA_PICTURES, GENERATION, INDEX, SHARDS, TOKENIZERS, WEIGHTS
+from vanillaformer.hub.file_names import CARD, CONFIG, GENERATION, INDEX, SHARDS, TOKENIZERS, WEIGHTS
 from vanillaformer.hub.remote_code import saved_code
 
 try:
@@ -26,7 +26,7 @@ ADAPTER = "adapter"
 NAMES = (
     *(RECORD, CARD, "all_results.json", "trainer_state.json", "training_args.bin"),
     *("predictions_validation.jsonl", "predictions_test.jsonl", SAMPLES),
-    *("loss_curve.png", "confusion_matrix.png", EXAMPLE, *DATA_PICTURES),
+    *("loss_curve.png", "confusion_matrix.png", EXAMPLE),
     *(CONFIG, GENERATION, WEIGHTS, INDEX, SHARDS, *TOKENIZERS),
     *(f"{ADAPTER}/{name}" for name in ("adapter_config.json", "adapter_model.safetensors", CARD)),
     "runs/*/events.out.tfevents.*",

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from datasets import Dataset, DatasetDict
 from sklearn.linear_model import RidgeClassifier
 from sklearn.neighbors import NearestCentroid
@@ -23,7 +22,6 @@ from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 
 from vanillaformer.configuration import preset
 from vanillaformer.console.limits import option
-from vanillaformer.console.reporting import optional
 from vanillaformer.data.arguments import ImageDataArguments
 from vanillaformer.data.caching import batch_size
 from vanillaformer.data.image_rows import usual_patch
@@ -41,8 +39,7 @@ from ..metrics.compute import classification_metrics
 from ..metrics.scores import compute_scores
 from ..report.baselines import MAJORITY, Baseline, BaselineData, Scorer, Scores, batches_of
 from ..report.calibration import fit_outputs
-from ..report.classes import class_records, labels_and_predictions
-from ..report.plots import confused_picture, write_reconstructions
+from ..report.classes import class_records
 from ..run_folder.files import EXAMPLE
 from ..run_folder.run import Run
 from ..training_arguments import EVALUATION, OPTIMIZER, OUTPUT, TRAINING, RunDefaults, best_checkpoint_help
@@ -174,16 +171,7 @@ class Images(TrainingTask):
         fit_outputs(run, trainer, rows)
 
     def records(self, run: Run, trainer: Any, rows: Dataset, output: Any, tokenizers: Any, split: str) -> Any:
-        names, (labels, logits) = trainer.model.config.id2label, labels_and_predictions(output)
-        with optional("confused_images.png", run.failed):
-            probabilities = torch.as_tensor(logits).float().softmax(dim=-1).numpy()
-            confused_picture(run.folder, rows, trainer.data_collator.size, labels, probabilities, names)
-        return class_records(run, names, ("image", rows["name"]), output, split)
-
-    def add_samples(self, run: Run, trainer: Any, rows: DatasetDict, tokenizers: Tokenizers) -> None:
-        if self.name == "masked_image" and rows:
-            with optional("reconstructions.png", run.failed):
-                write_reconstructions(run.folder, trainer, rows.get("test", rows.get("validation")))
+        return class_records(run, trainer.model.config.id2label, ("image", rows["name"]), output, split)
 
     def finish(self, run: Run, data: TaskData) -> None:
         if self.training_args.should_save:  # an image as the model sees it

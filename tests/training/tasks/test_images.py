@@ -6,7 +6,6 @@ from datasets import ClassLabel, Dataset, Features, Value
 
 from vanillaformer.data.preprocessing.images import PatchMasking, image_processor
 from vanillaformer.training.report.baselines import BaselineData
-from vanillaformer.training.report.plots import confused_picture
 from vanillaformer.training.tasks.images import (
     FEWEST_EPOCHS,
     MOST_EPOCHS,
@@ -71,16 +70,3 @@ def test_the_mean_image_is_scored_on_hidden_pixels_only():
         hidden = np.kron(mask.numpy().reshape(2, 2), np.ones((4, 4))).astype(bool)
         found.append(np.abs(image - mean)[hidden].mean() / 0.25)
     assert loss == pytest.approx(np.mean(found), abs=0.01)
-
-
-def test_the_picture_shows_errors_only(tmp_path):
-    rows, labels = rows_of(images(10, 0)), np.arange(10) % 2
-    right = np.eye(2)[labels] * 0.8 + 0.1
-    names = {0: "dark", 1: "$bright\N{SNOWMAN}" * 9}
-    assert confused_picture(tmp_path, rows, (SIZE, SIZE), labels, right, names) is None
-    assert not (tmp_path / "confused_images.png").exists()
-    path = confused_picture(tmp_path, rows, (SIZE, SIZE), 1 - labels, right, names)
-    assert path is not None
-    assert path.stat().st_size > 1_000
-    assert confused_picture(tmp_path, rows, (SIZE, SIZE), labels, right, names) is None
-    assert not path.exists(), "that of another model"

@@ -20,7 +20,7 @@ from vanillaformer.configuration import VanillaConfig
 from vanillaformer.data.arguments import DataArguments
 from vanillaformer.data.embedded import CORPORA, NOT_STATED, Source
 from vanillaformer.data.tasks import MASK, TASKS, TaskName
-from vanillaformer.hub.file_names import DATA_PICTURES, PICTURES
+from vanillaformer.hub.file_names import PICTURES
 from vanillaformer.hub.remote_code import OFF, SWITCH
 from vanillaformer.tokenization.passages import PAIR, as_pair
 
@@ -161,7 +161,6 @@ def run_facts(
     choices["training"]["temperature"] = run.details.get("calibration", {}).get("temperature")
     if choices["model"].get("model_name_or_path") is None and choices["model"].get("preset") is None:
         choices["model"]["preset"] = TASKS[task].preset
-    of_data = () if data_args.train_file is not None else DATA_PICTURES  # a user's own stay private
     return CardFacts(
         task=task,
         config=config,
@@ -173,7 +172,7 @@ def run_facts(
         details=run.details,
         choices=choices,
         metrics=run.metrics,
-        pictures=tuple(name for name in (*PICTURES, *of_data) if (run.folder / name).exists()),
+        pictures=tuple(name for name in PICTURES if (run.folder / name).exists()),
         samples=() if data_args.turns_column else tuple(each["prediction"] for each in read_samples(run.folder)),
         license=training_args.license,
         has_code=isinstance(config, VanillaConfig) and os.environ.get(SWITCH, "").lower() not in OFF,
