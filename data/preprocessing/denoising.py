@@ -22,6 +22,7 @@ from vanillaformer.console.limits import POSITIVE, check_limits, option
 from ..tasks import MASK_TOKEN, TaskName
 from .batching import EpochCollator, epoch_seed
 from .packing import PackedPairs
+from .tokenizing import text_frame
 
 SENTINEL = "<extra_id_{}>"  # T5's names
 SENTENCE_ENDS = ".!?。！？।؟"  # noqa: RUF001
@@ -75,6 +76,7 @@ class Denoising(EpochCollator):
             )
         self.ids: dict[str, int] = {name: tokenizer.get_vocab()[name] for name in names}
         self.sentinels = [number for name, number in self.ids.items() if name.startswith(SENTINEL[:-3])]
+        self.before, self.after = text_frame(tokenizer)
         self.padded = DataCollatorForSeq2Seq(tokenizer, model=model)
         self.packed = PackedPairs(model, self.padded).packed
         self.set_epoch(0)
@@ -89,11 +91,13 @@ class Denoising(EpochCollator):
         """Return a corrupted text and what is to be written, both without </s>."""
 
     def pair(self, ids: list[int]) -> dict[str, list[int]]:
-        """Return the {input_ids, labels} of a text that ends in </s>."""
-        text = np.array(ids[len(self.start) : -1], np.int64)
+        """Return the {input_ids, labels} of a text in its frame, which is </s> after it for our tokenizers."""
+        first, last = len(self.before) + len(self.start), len(ids) - len(self.after)
+        text = np.array(ids[first:last], np.int64)
         draw = np.random.default_rng(crc32(text.tobytes(), epoch_seed(self.seed, self.epoch)))
         corrupted, wanted = self.corrupt(text, draw)
-        return {"input_ids": [*corrupted, ids[-1]], "labels": [*wanted, ids[-1]]}
+        sides = {"input_ids": corrupted, "labels": wanted}
+        return {name: [*self.before, *side, *self.after] for name, side in sides.items()}
 
     def __call__(self, rows: list[dict[str, Any]]) -> Any:
         if "position_ids" in rows[0]:

@@ -22,7 +22,7 @@ from ..tasks import Objective
 from .batching import BlockCollator, RowMasking
 from .denoising import DENOISING, is_denoising_token
 from .sentence_pairs import sentence_pairs
-from .tokenizing import Batch, Blocks, TokenizedSplits, frame, handle_long_texts, map_splits, token_ids
+from .tokenizing import Batch, Blocks, TokenizedSplits, frame, handle_long_texts, map_splits, text_frame, token_ids
 
 
 class RowForm(NamedTuple):
@@ -42,12 +42,13 @@ def row_form(tokenizer: PreTrainedTokenizerBase, objective: Objective) -> RowFor
         return RowForm(text_tokenizer(tokenizer), start, end, end, objective == "masked")
     vocabulary = tokenizer.get_vocab()
     texts = text_tokenizer(tokenizer, unrecognized=list(filter(is_denoising_token, vocabulary)))
-    start = [vocabulary[token] for token in DENOISING[objective].start if token in vocabulary]
-    return RowForm(texts, start, end, [], True)
+    before, after = text_frame(tokenizer)
+    modes = [vocabulary[token] for token in DENOISING[objective].start if token in vocabulary]
+    return RowForm(texts, [*before, *modes], after, [], True)
 
 
 def frame_size(objective: Objective) -> int:
-    """Return how many tokens frame each row, whose other tokens are of texts."""
+    """Return how many tokens frame each row at least, whose other tokens are of texts."""
     return len(DENOISING[objective].start) + 1 if objective in DENOISING else 2 * (objective == "masked")
 
 
@@ -81,7 +82,8 @@ def block_cutter(
 
     The arguments are those of `block_rows`.
     """
-    form, size = row_form(tokenizer, objective), block_size - frame_size(objective)
+    form = row_form(tokenizer, objective)
+    size = block_size - (len(form.start) + len(form.end)) * form.framed
     if size < 2 - form.framed:
         needed = "a token of text in its frame" if form.framed else "two tokens, one to see and one to predict"
         raise ValueError(f"block_size={block_size}: a block needs {needed}")
@@ -126,7 +128,8 @@ def packed_rows(
     long_texts: LongTexts = "cut",
 ) -> TokenizedSplits:
     """Put whole texts, `<s> text </s>` (masked: `[CLS] text [SEP]`), into rows {input_ids, position_ids}."""
-    form, room = row_form(tokenizer, objective), block_size - frame_size(objective)
+    form = row_form(tokenizer, objective)
+    room = block_size - (len(form.start) + len(form.end)) * form.framed
     if block_size < 2 or room < 1:
         raise ValueError(f"block_size={block_size}: a row needs room for a token and what frames a text")
     batch = partial(

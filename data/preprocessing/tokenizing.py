@@ -182,6 +182,13 @@ def frame(tokenizer: PreTrainedTokenizerBase, *, masked: bool) -> tuple[list[int
     return start, [tokenizer.eos_token_id]
 
 
+def text_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """Return the tokens that a tokenizer itself puts before and after a text."""
+    ids, own = (tokenizer("a", add_special_tokens=framed)["input_ids"] for framed in (True, False))
+    start = next(start for start in range(len(ids)) if ids[start : start + len(own)] == own)
+    return ids[:start], ids[start + len(own) :]
+
+
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
     """Return the ids of texts of any length, without special tokens around them."""
     if not tokenizer.is_fast:

@@ -1,5 +1,6 @@
 """Denoising: corrupted texts and targets are those of the papers, in exact numbers, and the same in any batch."""
 
+import copy
 from collections import Counter
 from itertools import combinations, pairwise
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from modeling.toys import assert_close, toy
 from scipy import stats
+from tokenizers.processors import TemplateProcessing
 
 from vanillaformer.data.preprocessing import denoising
 from vanillaformer.data.preprocessing.denoising import DENOISING, packed_texts
@@ -251,6 +253,28 @@ def test_rows_of_the_objective(tokenizer):
     rows = language_model_rows(data, tokenizer, options, settings("span"))["train"]
     assert max(map(len, rows["input_ids"])) <= 32
     assert all(text[-1] == EOS for row in rows for text in packed_texts(row))
+
+
+def test_the_frame_is_the_tokenizers(tokenizer):
+    """BART's `<s> text </s>`, on both sides, as when it is fine-tuned."""
+    framed = copy.deepcopy(tokenizer)
+    framed.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", tokenizer.bos_token_id), ("</s>", EOS)]
+    )
+    data = DatasetDict(train=Dataset.from_dict({"text": ["a mat", "Nobody knew!"]}))
+    for objective in DENOISING:
+        each = collator(framed, objective)
+        packed = packed_rows(data, framed, block_size=16, objective=objective)["train"]
+        for row in [*packed, *block_rows(data, framed, block_size=16, objective=objective)["train"]]:
+            for text in packed_texts(row) if "position_ids" in row else [row["input_ids"]]:
+                assert (text[0], text[-1]) == (framed.bos_token_id, EOS)
+                for side in each.pair(text).values():
+                    assert (side[0], side[-1]) == (framed.bos_token_id, EOS)
+                    assert framed.bos_token_id not in side[1:]
+                    assert EOS not in side[:-1]
+                assert objective != "denoise" or framed.decode(each.pair(text)["labels"][1:-1]) in "".join(
+                    data["train"]["text"]
+                )
 
 
 def test_missing_tokens_are_named(tokenizer):
