@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 PROGRAMS = {
-    "train-translation": "Train an encoder-decoder to translate.",
+    "train-translation": "Train an encoder-decoder to translate (or train-seq2seq).",
     "train-language-model": "Train a decoder (GPT) or an encoder (BERT) on texts.",
     "train-classifier": "Train a text classifier, new or from a language model.",
     "train-token-classifier": "Train a classifier of tokens: names, parts of speech.",
@@ -29,6 +29,7 @@ PROGRAMS = {
     "demo": "Train, score and use a small translator in a few minutes.",
 }
 """The subcommands; the program of each is the module of that name, with underscores."""
+OTHER_NAMES = {"train-seq2seq": "train-translation"}
 
 USAGE = "usage: vanillaformer [-h] [--version] <command> [options]"
 WRONG_USAGE = 2
@@ -75,9 +76,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(help_text())
     elif command == "--version":
         print(f"vanillaformer {version('vanillaformer')}")
-    elif (name := command.replace("_", "-")) in PROGRAMS:
+    elif (name := command.replace("_", "-")) in PROGRAMS | OTHER_NAMES:
         sys.argv = [f"vanillaformer {name}", *options]  # the name that usage and error messages begin with
-        load_program(name).main(options)
+        load_program(OTHER_NAMES.get(name, name)).main(options)
     else:
         similar = [name for name in PROGRAMS if name.startswith(command)]
         similar = similar or difflib.get_close_matches(command, PROGRAMS, n=1, cutoff=0.3)

@@ -20,7 +20,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedToke
 from vanillaformer.console.limits import POSITIVE, check_limits, option
 
 from ..tasks import MASK_TOKEN, TaskName
-from .batching import EpochCollator, epoch_seed
+from .batching import EVALUATION, EpochCollator, epoch_seed
 from .packing import PackedPairs
 from .tokenizing import text_frame
 
@@ -94,7 +94,8 @@ class Denoising(EpochCollator):
         """Return the {input_ids, labels} of a text in its frame, which is </s> after it for our tokenizers."""
         first, last = len(self.before) + len(self.start), len(ids) - len(self.after)
         text = np.array(ids[first:last], np.int64)
-        draw = np.random.default_rng(crc32(text.tobytes(), epoch_seed(self.seed, self.epoch)))
+        seed = 0 if self.epoch == EVALUATION else self.seed  # which does not change what is held out
+        draw = np.random.default_rng(crc32(text.tobytes(), epoch_seed(seed, self.epoch)))
         corrupted, wanted = self.corrupt(text, draw)
         sides = {"input_ids": corrupted, "labels": wanted}
         return {name: [*self.before, *side, *self.after] for name, side in sides.items()}

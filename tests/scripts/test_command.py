@@ -51,11 +51,11 @@ def test_every_program_is_a_command_and_the_older_commands_run_the_same() -> Non
         assert target == f"vanillaformer.scripts.{program.replace('-', '_')}:main"
 
 
-@pytest.mark.parametrize("name", ["push", "train-translation", "train_translation"])
+@pytest.mark.parametrize("name", ["push", "train-translation", "train_translation", "train-seq2seq"])
 def test_a_command_runs_its_program_under_its_name(name: str, monkeypatch) -> None:
     ran = []
     monkeypatch.setattr(sys, "argv", ["/bin/vanillaformer", name, "--x", "1"])
-    module = import_module(f"vanillaformer.scripts.{name.replace('-', '_')}")
+    module = import_module(f"vanillaformer.scripts.{name.replace('-', '_').replace('seq2seq', 'translation')}")
     monkeypatch.setattr(module, "main", lambda argv: ran.append((sys.argv[0], argv)))
     vanillaformer_cli.main()
     assert ran == [(f"vanillaformer {name.replace('_', '-')}", ["--x", "1"])]

@@ -48,8 +48,6 @@ NOT_COMPARED = frozenset(
     processes fsdp fsdp_config deepspeed debug skip_memory_metrics
     """.split()  # noqa: SIM905 - a list would be a line for each
 )
-# Fields that are `None` by default now, with their earlier defaults, which old records have or stand for
-EARLIER_DEFAULTS = {"sample_by": "line", "packing": False}
 REMEDY = "choose another folder, or --overwrite_output_dir to replace that run"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -249,11 +247,7 @@ def compared_settings(program: str, training: Any, groups: Mapping[str, Any]) ->
     chosen = {**{group: asdict(values) for group, values in groups.items()}, "training": training.to_dict()}
     rows = training.train_batch_size * training.gradient_accumulation_steps * training.world_size
     settings = {
-        group: {
-            name: EARLIER_DEFAULTS.get(name) if value is None else value
-            for name, value in values.items()
-            if name not in NOT_COMPARED
-        }
+        group: {name: value for name, value in values.items() if name not in NOT_COMPARED}
         for group, values in chosen.items()
     }
     settings["training"]["rows_per_step"] = None if training.tokens_per_batch is not None else rows

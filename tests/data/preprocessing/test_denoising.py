@@ -209,6 +209,7 @@ def test_draws_depend_on_text_seed_and_epoch_alone(tokenizer, objective):
     assert pairs == alone[::-1]
     each.set_epoch(1)
     assert pairs != [each.pair(row["input_ids"]) for row in rows]
+    other = collator(tokenizer, objective, seed=8)
     with each.evaluation(), other.evaluation():
         assert [each.pair(row["input_ids"]) for row in rows] == [other.pair(row["input_ids"]) for row in rows]
     assert pairs != [collator(tokenizer, objective, seed=8).pair(row["input_ids"]) for row in rows]
