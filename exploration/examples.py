@@ -62,6 +62,7 @@ def text_example(
     function = tasks.task_of(loaded.architecture, "")[1]
     if target is not None and function is not tasks.translate:
         raise ValueError(f"--target {target!r}: {loaded.architecture} reads no target, encoder-decoders do")
+    text = loaded.prefix + text if function is tasks.translate and text.strip() else text
     if cut is None:
         inputs = encoded(loaded.model, loaded.tokenizer, text, "--text")
     else:

@@ -49,6 +49,10 @@ class LoadedModel:
         fills = task_of(self.architecture, "")[1] is fill_masks
         self.tokenizer = text_tokenizer(self.tokenizer, [str(self.tokenizer.mask_token)] if fills else [])
 
+    @property
+    def prefix(self) -> str:
+        return getattr(self.model.config, "prefix", None) or ""
+
     def encode(self, texts: list[str], *, room: int = 0, side: str | None = None) -> Any:
         """Return a padded batch on the model's device, each text cut to leave `room` for new tokens.
 
@@ -85,7 +89,7 @@ class LoadedModel:
 
 def translate(loaded: LoadedModel, texts: list[str], **options: Any) -> list[str]:
     """Return the translations of texts, before which stands what the model was trained with before its sources."""
-    texts = [(getattr(loaded.model.config, "prefix", None) or "") + text for text in texts]
+    texts = [loaded.prefix + text for text in texts]
     output = loaded.model.generate(**loaded.encode(texts), **loaded.with_length(options, 1))
     return loaded.target_tokenizer.batch_decode(output, skip_special_tokens=True)
 

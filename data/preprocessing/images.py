@@ -135,10 +135,6 @@ class ImageCollator(EpochCollator):
         """Return images (B, C, H, W) of mean 0 and deviation 1."""
         return (unpacked(pixels, self.size).float() / 255 - self.mean) / self.std
 
-    def colors(self, images: torch.Tensor) -> np.ndarray:
-        """Return normalized images as colors from 0 to 1 (B, H, W, C)."""
-        return (images * self.std + self.mean).clamp(0, 1).permute(0, 2, 3, 1).numpy()
-
 
 class PatchMasking(ImageCollator):
     """The same with `bool_masked_pos` (B, N): which of the N patches of an image are hidden (Xie et al. 2022)."""
