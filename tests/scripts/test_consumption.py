@@ -176,7 +176,8 @@ def test_a_run_ends_with_its_budget(tmp_path_factory, count, steps, technique, b
     train("classification", folder, *options, f"--max_{count}", f"{amount}")
     found = consumed(folder)
     step = found[count] / found["steps"]
-    assert abs(found[count] - amount) <= max(0.02 * amount, 0.75 * step)  # a step is longer than their mean
+    longest = 2.0 if batch == 2 else 1.5  # as parts of the mean step: two rows can be long at once
+    assert abs(found[count] - amount) <= max(0.02 * amount, longest * step / 2)
     # Below half of 1e-3, but of four steps or fewer the last report can be on the one before the last
     assert logged(folder, "learning_rate")[-1] < max(5e-4, 1e-3 * 2.5 * step / amount)
 

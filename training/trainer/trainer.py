@@ -272,8 +272,8 @@ class TranslationTrainer(RunTrainer, Seq2SeqTrainer):
         rows = self.evaluated
         if compute is not None and isinstance(rows, Dataset) and "target" in rows.column_names:
             ordered = rows.select(batching.evaluation_order(rows))
-            groups = list(ordered[GROUP]) if GROUP in rows.column_names else ()
-            self.compute_metrics = partial(compute, references=list(ordered["target"]), groups=groups)
+            groups = {"groups": list(ordered[GROUP])} if GROUP in rows.column_names else {}
+            self.compute_metrics = partial(compute, references=list(ordered["target"]), **groups)
         try:
             output = super().evaluation_loop(*arguments, **keywords)
         finally:
