@@ -36,6 +36,7 @@ IMPLEMENTATIONS = ("attn_implementation", "_attn_implementation", "experts_imple
 OUR_CLASSES = {cls.__name__: cls for classes in AUTO_CLASSES.values() for cls in classes}
 COMPUTED = 2**24  # numbers of a position table and the like, 64 MB, that a model of any size may have
 NAMED = 5  # tensors in a message
+MOST_BEAMS = 256  # more would take all memory
 
 
 class Stored(NamedTuple):
@@ -69,10 +70,14 @@ def check_folder(folder: Path) -> None:
     config: Any = open_config(folder)
     size = getattr(config, "decoder_vocab_size", None) or getattr(config, "vocab_size", None)
     settings = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
-    for name in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"):
+    for name in ("decoder_start_token_id", "forced_bos_token_id", "eos_token_id", "pad_token_id"):
         value = settings.get(name)
-        if size and any((token or 0) >= size for token in (value if isinstance(value, list) else [value])):
-            raise ValueError(f"has {name}={value} in {GENERATION}, but the model has {size:,} tokens")
+        tokens = [token for token in (value if isinstance(value, list) else [value]) if token is not None]
+        if size and any(type(token) is not int or token >= size for token in tokens):
+            raise ValueError(f"has {name}={value!r:.80} in {GENERATION}, but the model has {size:,} tokens")
+    for name in ("num_beams", "num_return_sequences"):
+        if type(count := settings.get(name) or 1) is not int or count > MOST_BEAMS:
+            raise ValueError(f"has {name}={count!r:.80} in {GENERATION}: it must be an integer up to {MOST_BEAMS}")
     check_weights(folder, config, stored)
 
 

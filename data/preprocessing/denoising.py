@@ -25,6 +25,7 @@ from .packing import PackedPairs
 from .tokenizing import text_frame
 
 SENTINEL = "<extra_id_{}>"  # T5's names
+DENOISING_TOKEN = re.compile(rf"<extra_id_\d+>|{MASK_TOKEN}|\[NLU\]|\[NLG\]|\[S2S\]")  # all that are put into texts
 SENTENCE_ENDS = ".!?。！？।؟"  # noqa: RUF001
 Generator = np.random.Generator
 Pair = tuple[list[int], list[int]]  # the token ids of a corrupted text and of what is to be written
@@ -259,12 +260,6 @@ DENOISING: dict[TaskName, type[Denoising]] = {
     "ul2": MixtureOfDenoisers,
 }
 """By objective."""
-
-
-def is_denoising_token(name: str) -> bool:
-    """Return whether a token has the name of one that stands for what was corrupted, or tells how."""
-    modes = {denoiser.mode for denoiser in MixtureOfDenoisers.denoisers}
-    return name == MASK_TOKEN or name in modes or re.fullmatch(SENTINEL.format(r"\d+"), name) is not None
 
 
 Span = tuple[int, int]  # first token, and that after the last

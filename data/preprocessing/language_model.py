@@ -20,7 +20,7 @@ from ..arguments import LanguageModelDataArguments, LongTexts
 from ..caching import IDS, arrow_file, flat_values, value_chunks
 from ..tasks import Objective
 from .batching import BlockCollator, RowMasking
-from .denoising import DENOISING, is_denoising_token
+from .denoising import DENOISING, DENOISING_TOKEN
 from .sentence_pairs import sentence_pairs
 from .tokenizing import Batch, Blocks, TokenizedSplits, frame, handle_long_texts, map_splits, text_frame, token_ids
 
@@ -41,7 +41,7 @@ def row_form(tokenizer: PreTrainedTokenizerBase, objective: Objective) -> RowFor
     if objective not in DENOISING:
         return RowForm(text_tokenizer(tokenizer), start, end, end, objective == "masked")
     vocabulary = tokenizer.get_vocab()
-    texts = text_tokenizer(tokenizer, unrecognized=list(filter(is_denoising_token, vocabulary)))
+    texts = text_tokenizer(tokenizer, unrecognized=list(filter(DENOISING_TOKEN.fullmatch, vocabulary)))
     before, after = text_frame(tokenizer)
     modes = [vocabulary[token] for token in DENOISING[objective].start if token in vocabulary]
     return RowForm(texts, [*before, *modes], after, [], True)

@@ -85,6 +85,11 @@ def one_number(value: float) -> Change:
     return tensors(lambda values: values[DOWN].view(-1)[-1:].fill_(value))
 
 
+def generation(**values) -> Change:
+    """Other generation settings."""
+    return lambda folder: (folder / "generation_config.json").write_text(json.dumps(values))
+
+
 def text(content: str) -> Change:
     """Another text for the config."""
     return lambda folder: (folder / "config.json").write_text(content)
@@ -143,6 +148,9 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "no architecture": (fields(architectures=None), "has architectures=None in config.json"),
     "encoder": (fields(is_encoder_decoder=True), "is_encoder_decoder=?.*True"),
     "data type": (fields(dtype="float8_e4m3fn"), "has dtype='float8_e4m3fn' in config.json: it must be one of float6"),
+    "beams": (generation(num_beams=10**7), "has num_beams=10000000 in .*: it must be an integer up to 256"),
+    "beams in words": (generation(num_beams="many"), "has num_beams='many' in generation_config.json"),
+    "end": (generation(eos_token_id="x"), "has eos_token_id='x' in generation_config.json, but the model has"),
     "settings of a list": (
         lambda folder: (folder / "generation_config.json").write_text("[1, 2]"),
         "has a generation_config.json that holds no JSON object, but a list",
