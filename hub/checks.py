@@ -70,11 +70,12 @@ def check_folder(folder: Path) -> None:
     config: Any = open_config(folder)
     size = getattr(config, "decoder_vocab_size", None) or getattr(config, "vocab_size", None)
     settings = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
-    for name in ("decoder_start_token_id", "forced_bos_token_id", "eos_token_id", "pad_token_id"):
+    for name in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "eos_token_id"):
         value = settings.get(name)
         tokens = [token for token in (value if isinstance(value, list) else [value]) if token is not None]
-        if size and any(type(token) is not int or token >= size for token in tokens):
-            raise ValueError(f"has {name}={value!r:.80} in {GENERATION}, but the model has {size:,} tokens")
+        most = size if name != "eos_token_id" else None  # small models keep a larger one's
+        if any(type(token) is not int or (most and token >= most) for token in tokens):
+            raise ValueError(f"has {name}={value!r:.80} in {GENERATION}, but the model has {size or 0:,} tokens")
     for name in ("num_beams", "num_return_sequences"):
         if type(count := settings.get(name) or 1) is not int or count > MOST_BEAMS:
             raise ValueError(f"has {name}={count!r:.80} in {GENERATION}: it must be an integer up to {MOST_BEAMS}")
