@@ -36,7 +36,7 @@ def with_marks(split: SplitRows, data_args: Any) -> SplitRows:
 def sampled_rows(groups: Sequence[str], temperature: float, seed: int) -> np.ndarray:
     """Return the rows of an epoch in which groups of n rows have shares of n^(1/T) (Arivazhagan et al. 2019).
 
-    The largest group is read once, others as many times more, and a part of theirs, drawn once, one time more.
+    The largest group is read once and the others are repeated; the last repetition is a random part of the group.
     """
     _, group_of, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
     times = (counts.max() / counts) ** (1 - 1 / temperature)

@@ -67,7 +67,7 @@ def files_to_push(folder: Path) -> dict[str, Path]:
 def config_with_pipelines(path: Path) -> bytes:
     """Return a config.json with the entry by which transformers finds the pipelines in the file beside it."""
     fields = read_json(path)
-    fields["custom_pipelines"] = custom_pipelines(Path(PIPELINES).stem) | fields.get("custom_pipelines", {})
+    fields["custom_pipelines"] = custom_pipelines(Path(PIPELINES).stem) | (fields.get("custom_pipelines") or {})
     return (json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()
 
 
@@ -75,7 +75,8 @@ def code_files(folder: Path) -> list[Path]:
     """Return the modules that a folder's config names, those that they import, and copies of the package's modules."""
     auto_map = read_config(folder).get("auto_map")
     entries = list(auto_map.values()) if isinstance(auto_map, dict) else []
-    entries += [entry.get("impl", "") for entry in (read_config(folder).get("custom_pipelines") or {}).values()]
+    pipelines = read_config(folder).get("custom_pipelines")
+    entries += [entry.get("impl") for entry in pipelines.values()] if isinstance(pipelines, dict) else []
     modules = {entry.split(".")[0] for entry in entries if isinstance(entry, str)}
     # Identifiers: neither a path that leads elsewhere nor another repository's module
     named = [folder / f"{module}.py" for module in modules if module.isidentifier()]

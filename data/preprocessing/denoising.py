@@ -1,8 +1,8 @@
 """Denoising objectives, which pre-train an encoder-decoder: it restores texts that were corrupted.
 
-A row is a text, or a block of the stream of all texts, that ends in </s>; packed rows have several texts, each of
-which is corrupted by itself. What is corrupted is drawn anew in each epoch, from the seed, the epoch and the text, so
-that it does not depend on the batch or the number of processes; held-out texts are always corrupted alike.
+A row is a text, or a block of the stream of all texts, that ends in </s>; packed rows have several texts, and each is
+corrupted separately. The corruption is random, from the seed, the epoch and the text alone, so that it does not depend
+on the batch or the number of processes. It is the same in every evaluation.
 """
 
 import math
@@ -39,7 +39,7 @@ class DenoisingArguments:
 
     noise_density: float | None = option(None, "Fraction of corrupted tokens")
     mean_span_length: float | None = option(None, "Mean tokens of a corrupted span")
-    noise: Literal["mask", "delete", "rotate"] = option("mask", "Of denoise")
+    noise: Literal["mask", "delete", "rotate"] = option("mask", "For denoise")
 
     def check_denoising(self, objective: TaskName) -> None:
         """Raise ValueError for values out of range, and for options that the objective does not read."""
@@ -141,9 +141,9 @@ class Denoiser(NamedTuple):
 
 
 class MixtureOfDenoisers(SpanCorruption):
-    """Draws a denoiser for each text: short and long spans, few and many, or its end; a token tells (Tay et al. 2023).
+    """Draws a denoiser for each text and puts its mode before the text (Tay et al. 2023).
 
-    The seven of table 1, equally often: R ([NLU]), X ([NLG]) and S ([S2S]).
+    The seven of table 1, equally often: R ([NLU]) has short spans, X ([NLG]) long or many, S ([S2S]) the end.
     """
 
     options = ()
@@ -274,9 +274,9 @@ def noise_counts(length: int, density: float, span: float) -> tuple[int, int]:
 
 
 def random_spans(length: int, density: float, span: float, draw: Generator) -> list[Span]:
-    """Return spans of noise, of random lengths and apart; the text begins with a token that is kept and ends in noise.
+    """Return separate spans of noise, of random lengths; the text begins with a kept token and ends in noise.
 
-    That of T5's published code: noise and the rest are divided each into as many parts, all ways equally likely.
+    As in T5's published code, noise and kept tokens are divided into equally many parts, all divisions equally likely.
     """
     noise, count = noise_counts(length, density, span)
     if not count:

@@ -78,13 +78,13 @@ class Words:
 
 @cache
 def load_metric(name: str) -> Any:
-    """Return a metric of `evaluate`, by its name on the Hub or the path of its file; ValueError if there is none."""
+    """Load a metric of `evaluate`, by its name on the Hub or the path of its file; raise ValueError if that fails."""
     import evaluate  # slow to load, and only needed for these
 
     try:
         return evaluate.load(name)
     except Exception as error:  # of the network, the file or its code
-        raise ValueError(f"--metrics {name}: no score of ours, and evaluate cannot load it: {error}") from error
+        raise ValueError(f"--metrics {name}: not one of our scores, and evaluate cannot load it: {error}") from error
 
 
 def added_scores(names: Sequence[str], predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:

@@ -81,7 +81,7 @@ class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer v
 
     output_dir: str | None = option("runs/translation", "Folder of the run, resumed if unfinished", OUTPUT)
     metric_for_best_model: str | None = option("bleu", best_checkpoint_help("translation"), EVALUATION)
-    metrics: list[str] = option([], "More scores: rouge1, rougeL, of evaluate", EVALUATION)
+    metrics: list[str] = option([], "More scores: rouge1, rougeL, or evaluate's", EVALUATION)
     predict_with_generate: bool = option(True, "Translate the validation data to score it", EVALUATION)
     generation_num_beams: int | None = option(1, "Beam search: number of beams in evaluations")
     num_beams: int = option(4, "Beam search: number of beams in test and use")
@@ -119,7 +119,7 @@ class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer v
             if name not in SCORES:
                 load_metric(name)
             elif "texts" not in SCORES[name].compares or SCORES[name].function is None:
-                raise ValueError(f"--metrics {name}: it is no score of texts")
+                raise ValueError(f"--metrics {name}: it does not score texts")
             elif SCORES[name].optional and find_spec("rouge_score") is None:
                 raise ValueError(f"--metrics {name} needs rouge_score: pip install 'vanillaformer[rouge]'")
 

@@ -78,7 +78,7 @@ def test_rouge_is_rouge_scores(tmp_path):
     assert added_scores(["rouge1"], ["Ärger über 日本"], ["ärger mit 日本"])["rouge1"] == pytest.approx(200 / 3)
     (tmp_path / "ratio.py").write_text(METRIC)
     assert added_scores([str(tmp_path / "ratio.py")], ["ab", "c"], ["abcd", "ef"]) == {"ratio": 0.5}
-    with pytest.raises(ValueError, match=r"--metrics .*none\.py: no score of ours, and evaluate cannot load it"):
+    with pytest.raises(ValueError, match=r"--metrics .*none\.py: not one of our scores, and evaluate cannot load it"):
         added_scores([str(tmp_path / "none.py")], ["a"], ["a"])
 
 
