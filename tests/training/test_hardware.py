@@ -18,7 +18,8 @@ from vanillaformer.training.hardware import keep_freed_memory
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: whether there are huge pages depends on the moment
 for prepare in (bool, keep_freed_memory):
     kept = prepare()
-    torch.ones(2**24)
+    for _ in range(12):  # the first few may not fit in the gaps that others left
+        torch.ones(2**24)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(6):
         torch.ones(2**24)
@@ -81,7 +82,7 @@ def test_own_time_is_measured() -> None:
 @pytest.mark.skipif("linux" not in sys.platform or os.confstr("CS_GNU_LIBC_VERSION") is None, reason="not glibc")
 @pytest.mark.parametrize("own", [{}, {"MALLOC_ARENA_MAX": "4"}])
 def test_memory_is_taken_from_the_system_once_but_settings_of_the_users_own_stay(own: dict[str, str]) -> None:
-    """A tensor in new memory costs a fault for each page; the first may still be one."""
+    """A tensor in new memory costs a fault for each page."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     command = [sys.executable, "-c", FAULTS]
     done = subprocess.run(command, env=others | own, check=True, capture_output=True, text=True)
@@ -89,7 +90,7 @@ def test_memory_is_taken_from_the_system_once_but_settings_of_the_users_own_stay
     pages = 64 * 2**20 // resource.getpagesize()
     assert kept == str(not own)
     assert int(before) >= 6 * pages
-    assert own or int(after) < 2 * pages
+    assert own or int(after) < pages
 
 
 @pytest.mark.parametrize(
