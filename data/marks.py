@@ -19,7 +19,8 @@ def with_marks(split: SplitRows, data_args: Any) -> SplitRows:
     forms = {data_args.task_column: "{}: ", data_args.target_lang_column: LANGUAGE_TOKEN}
     forms = {column: form for column, form in forms.items() if column is not None}
     columns = list(forms)
-    empty = np.array([[not str(name or "").strip() for name in split.rows[column][:]] for column in columns], bool)
+    values = [[str("" if name is None else name).strip() for name in split.rows[column][:]] for column in columns]
+    empty = np.array(values) == ""
     if columns:
         bad = np.asarray(empty.any(axis=0))
         split = split.without(bad, lambda row: f"the column {columns[int(empty[:, row].argmax())]!r} is empty")

@@ -31,6 +31,8 @@ def test_marks_stand_before_the_source(tmp_path):
     assert rows["target"][:] == [row["target"] for row in ROWS]
     assert rows[GROUP][:] == ["translate_de", "translate_fr", "sum up_de"]
     assert loaded(tmp_path, target_lang_column="lang")[GROUP][:] == ["de", "fr", "de"]
+    numbered = [{**row, "task": number} for number, row in enumerate(ROWS)]
+    assert loaded(tmp_path, numbered, task_column="task")[GROUP][:] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(("column", "value"), [("task", " "), ("task", None), ("source", " ")])

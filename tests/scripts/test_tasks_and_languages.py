@@ -64,10 +64,10 @@ def test_a_prefix_is_read_in_training_and_use(tmp_path, capsys):
     ]
     found = pipeline("translation", str(run.folder), device="cpu")(sources, num_beams=1, max_new_tokens=24)
     assert [row["translation_text"] for row in found] == [row["prediction"] for row in predicted]
-    again = train(
-        "translation", tmp_path / "again", *ALONE, *options_of(tmp_path), "--model_name_or_path", str(run.folder)
-    )
-    assert AutoConfig.from_pretrained(again.folder).prefix == "count: ", "a model keeps its prefix"
+    for name, more, kept in (("again", [], "count: "), ("without", ["--source_prefix", ""], None)):
+        options = [*ALONE, *options_of(tmp_path, *more), "--model_name_or_path", str(run.folder), "--max_steps", "1"]
+        again = train("translation", tmp_path / name, *options)
+        assert getattr(AutoConfig.from_pretrained(again.folder), "prefix", None) == kept, "a model keeps its prefix"
 
 
 @pytest.mark.parametrize(

@@ -212,8 +212,8 @@ class Translation(TrainingTask):
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
         fit_decoding(model.config, self.training_args)
-        if self.data_args.source_prefix:
-            model.config.prefix = self.data_args.source_prefix  # which pipelines and `generate` read
+        if self.data_args.source_prefix is not None:
+            model.config.prefix = self.data_args.source_prefix or None  # which pipelines and `generate` read
         if self.training_args.guided_attention and not run.finished:
             attend_eagerly(model)
         set_generation(model, "translation", length=self._lengths[1], **self.training_args.search())
