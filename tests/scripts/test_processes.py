@@ -1,6 +1,7 @@
 """Several processes, or accumulated batches, train as one process does; only the first one speaks and writes."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -52,6 +53,36 @@ def test_torchrun(tmp_path: Path) -> None:
     assert [row["source"] for row in found] == [row["source"] for row in rows]
     predictions, references = ([row[name] for row in found] for name in ("prediction", "reference"))
     assert two["metrics"]["test_chrf"] == pytest.approx(sacrebleu.corpus_chrf(predictions, [references]).score)
+
+
+# Trains, but the second process is killed in step 4 of the first attempt.
+DIES_ONCE = """
+import os
+import sys
+
+from script_runs import die_in_step
+from vanillaformer.scripts import train_translation
+
+if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    die_in_step(4)
+train_translation.train(sys.argv[1:])
+"""
+
+
+def test_torchrun_starts_a_killed_process_again(tmp_path: Path) -> None:
+    train("translation", tmp_path / "alone", *ALONE)
+    (tmp_path / "program.py").write_text(DIES_ONCE)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    options = arguments("translation", tmp_path / "two", *HALVED)
+    # torch 2.13 may give new processes the addresses of dead ones where these share its own store
+    more = {"PYTHONPATH": str(Path(__file__).parent), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    done = subprocess.run(
+        [*launcher, "--max-restarts", "1", str(tmp_path / "program.py"), *options],
+        **{"env": os.environ | more, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 200},
+    )
+    assert done.returncode == 0, done.stderr
+    assert sum(line.startswith("Run ") for line in done.stdout.splitlines()) == 2, "each attempt"
+    assert_same_training(tmp_path / "alone", tmp_path / "two")
 
 
 # The last batch of an epoch is divided without repeating rows: 19 rows are batches of 8, 8 and 3, and 17 of 8, 8 and 1
