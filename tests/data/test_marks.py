@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from datasets import Dataset
 
 from vanillaformer.data.arguments import TranslationDataArguments
 from vanillaformer.data.loading import load_data
@@ -31,8 +32,13 @@ def test_marks_stand_before_the_source(tmp_path):
     assert rows["target"][:] == [row["target"] for row in ROWS]
     assert rows[GROUP][:] == ["translate_de", "translate_fr", "sum up_de"]
     assert loaded(tmp_path, target_lang_column="lang")[GROUP][:] == ["de", "fr", "de"]
-    numbered = [{**row, "task": number} for number, row in enumerate(ROWS)]
-    assert loaded(tmp_path, numbered, task_column="task")[GROUP][:] == ["0", "1", "2"]
+
+
+def test_numbers_are_names(tmp_path):
+    path = str(tmp_path / "rows.parquet")
+    Dataset.from_list([{**row, "task": number} for number, row in enumerate(ROWS)]).to_parquet(path)
+    arguments = TranslationDataArguments(train_file=[path], validation_file=[path], task_column="task")
+    assert load_data(arguments, "translation").splits["train"][GROUP][:] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(("column", "value"), [("task", " "), ("task", None), ("source", " ")])
