@@ -115,11 +115,6 @@ def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
             total = len(variant.lost) + len(variant.runs)
             why = "; ".join(f"seed {seed} {lost.state}: {lost.message}" for seed, lost in variant.lost.items())
             found.append(f"{name}: {len(variant.lost)} of {total} runs are lost, and in no mean ({why}).")
-        if ends := variant.rises():
-            found.append(
-                f"{name}: the validation loss rises from {ends[0]:.4g} to {ends[1]:.4g} at the end, in every run "
-                "(overfitting): the last weights are compared, not the best."
-            )
     untested = [name for name in comparison.variants if name not in tests and name != plan.baseline]
     if untested:
         found.append(

@@ -2,11 +2,9 @@
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
 from vanillaformer.training.report.plots import curve
@@ -19,10 +17,6 @@ TOLERANCE = {"seconds": 0.05}  # largest share by which a run may differ from it
 COUNTED = 0.02
 LEAST_STEPS = round(0.5 / COUNTED)
 """Steps of a budget in tokens or FLOPs: with fewer, half a step is more than the tolerance."""
-LAST_PART = 5  # the end of a run is its last fifth
-FEWEST_LOSSES, FEWEST_AT_END = 10, 3
-"""Training losses that tell whether a run diverged, and those of its end: fewer are single batches."""
-NOISE = 8  # how much a training loss has to rise, in medians of the change from one report to the next
 
 
 @dataclass
@@ -68,18 +62,8 @@ class VariantResult:
 
     def curve(self, name: str) -> list[tuple[int, float]]:
         """Return the steps and values of a curve, each the mean over the runs."""
-        return [(steps[0], mean(values)) for steps, values in (zip(*each) for each in zip(*self._curves(name)))]
-
-    def rises(self) -> tuple[float, float] | None:
-        """Return the lowest mean validation loss and that at the end, if the loss of every run has risen since."""
-        points = self.curve("loss")
-        lowest = min(range(len(points)), key=lambda index: points[index][1], default=0)
-        if not points or any(curve[-1][1] <= 1.01 * curve[lowest][1] for curve in self._curves("loss")):
-            return None
-        return points[lowest][1], points[-1][1]
-
-    def _curves(self, name: str) -> list[list[tuple[int, float]]]:
-        return [run.curves[name] for run in self.runs if run.curves[name]]
+        curves = [run.curves[name] for run in self.runs if run.curves[name]]
+        return [(steps[0], mean(values)) for steps, values in (zip(*each) for each in zip(*curves))]
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -106,8 +90,6 @@ def read_result(plan: Plan, folder: Path, seed: int, outcome: Outcome) -> Result
     if abs(spent - plan.amount) > tolerance:
         low, high = plan.amount - tolerance, plan.amount + tolerance
         return lost("unequal", f"it took {spent:,.6g} {plan.budget}; {low:,.6g} to {high:,.6g} are allowed")
-    if why := divergence(history, details.get("baselines", {})):
-        return lost("diverged", why)
     return Result(
         seed=seed,
         score=float(score),
@@ -118,23 +100,3 @@ def read_result(plan: Plan, folder: Path, seed: int, outcome: Outcome) -> Result
         memory=outcome.memory,
         curves={name: curve(history, f"eval_{name}") for name in ("loss", plan.score.name)},
     )
-
-
-def divergence(history: Sequence[dict[str, Any]], baselines: dict[str, dict[str, float]]) -> str:
-    """Return in words that a run diverged; nothing if it did not.
-
-    Its training loss ends above its beginning by more than its noise, and its validation loss ends above that of the
-    best trivial prediction. Only the first is noise or a task that starts slowly, only the second is overfitting.
-    """
-    losses, held_out = (
-        [value for _, value in curve(history, name) if math.isfinite(value)] for name in ("loss", "eval_loss")
-    )
-    if len(losses) < FEWEST_LOSSES or not held_out:
-        return ""
-    end = mean(losses[-max(FEWEST_AT_END, len(losses) // LAST_PART) :])
-    noise = median(abs(new - old) for old, new in pairwise(losses))
-    trivial = min((scores["eval_loss"] for scores in baselines.values() if "eval_loss" in scores), default=held_out[0])
-    last = mean(held_out[-max(1, len(held_out) // LAST_PART) :])
-    if end <= losses[0] + NOISE * noise or last <= trivial:
-        return ""
-    return f"its loss rose from {losses[0]:.4g} to {end:.4g}, {last:.4g} on the validation data"

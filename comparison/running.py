@@ -48,7 +48,7 @@ class Job:
 class Outcome:
     """How a training ended."""
 
-    # Finished, diverged (its loss rose, or is not finite), failed, or unequal (it did not keep the budget)
+    # Finished, diverged (its loss is not finite), failed, or unequal (it did not keep the budget)
     state: State
     message: str  # why it does not count; of a training that did not finish, the last line of its log
     seconds: float  # its duration, start of the program included

@@ -15,11 +15,7 @@ from vanillaformer import PRESETS, BlockConfig
 from vanillaformer.configuration import options
 from vanillaformer.conversion import ARCHITECTURES
 from vanillaformer.tokenization.options import TokenizerAlgorithm
-from vanillaformer.training.trainer.losses import (
-    LanguageModelLossArguments,
-    ScheduledSamplingArguments,
-    TokenDropoutArguments,
-)
+from vanillaformer.training.trainer.losses import ScheduledSamplingArguments, TokenDropoutArguments
 from vanillaformer.training.training_arguments import RunDefaults
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +51,7 @@ def test_every_value_of_an_option_is_in_the_list_of_parts(literal):
 
 TECHNIQUES = (
     *filter(dataclasses.is_dataclass, RunDefaults.__bases__),
-    *(ScheduledSamplingArguments, TokenDropoutArguments, LanguageModelLossArguments),
+    *(ScheduledSamplingArguments, TokenDropoutArguments),
 )
 
 

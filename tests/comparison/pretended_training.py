@@ -31,9 +31,8 @@ record = {
      "flops": FLOPS * read}, "data": {"train": {"mean length": 16.0}}, "training": {"parameters": 1000,
      "resumed": None}, "baselines": {"unigram": {"eval_loss": 4.6}}},
 }  # fmt: skip
-end = loss + (3 if rate == 0.9 else 0)
-log = [{"step": step, "loss": end if step > 1 else loss + 2} for step in range(1, 11)]
-log += [{"step": step, "eval_loss": end + 1 - step / steps} for step in (steps // 2, steps)]
+log = [{"step": step, "loss": loss if step > 1 else loss + 2} for step in range(1, 11)]
+log += [{"step": step, "eval_loss": loss + 1 - step / steps} for step in (steps // 2, steps)]
 spent = 1.04 * float(settings.get("max_time", "0s")[:-1]) * read / steps
 files = {
     "run.json": record,

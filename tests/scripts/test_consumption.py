@@ -209,7 +209,7 @@ def test_a_stream_ends_with_its_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("job", "options"), [
-    ("classification", "--max_train_samples 17 --preset gpt-tiny --lm_loss_weight 0.5"),
+    ("classification", "--max_train_samples 17 --preset gpt-tiny"),
     ("mlm+nsp", "--max_train_samples 1 --block_size 24 --per_device_train_batch_size 50"),
 ])  # fmt: skip
 def test_a_budget_changes_no_step(job, options, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_program_offers_the_options_of_its_tasks_only(page) -> None:
     only = {
         "train-translation": {"--source_column", "--num_beams", "--joint_vocabulary", "--bleu_tokenize"},
         "train-language-model": {"--block_size", "--block_stride", "--turns_column", "--sample_by"},
-        "train-classifier": {"--truncation_side", "--lm_loss_weight", "--score_column", "--text_pair_column"},
+        "train-classifier": {"--truncation_side", "--score_column", "--text_pair_column"},
         "train-token-classifier": {"--tokens_column", "--tags_column"},
         "train-image-classifier": {"--image_size", "--shift", "--random_erasing", "--mask_ratio"},
     }

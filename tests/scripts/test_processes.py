@@ -93,7 +93,7 @@ CASES = {
     ),
     "masked by tokens, averaged": ("masked", "--tokens_per_batch 400 --average_checkpoints 2"),
     "uneven classification": ("classification", "--max_train_samples 19 --r_drop 1"),
-    "idle": ("classification", "--max_train_samples 17 --preset gpt-tiny --lm_loss_weight 0.5"),
+    "idle": ("classification", "--max_train_samples 17 --preset gpt-tiny"),
     "idle, read ahead": (
         "classification", "--max_train_samples 17 --max_steps -1 --max_epochs 2 --max_tokens 1e6",
     ),
@@ -134,14 +134,12 @@ def test_two_processes_train_as_one(case: str, alone, tmp_path: Path) -> None:
 
 ACCUMULATED = "--per_device_train_batch_size 2 --gradient_accumulation_steps 4"
 SMOOTHED = "--label_smoothing_factor 0.1 --train_sampling_strategy random"
-GENERATIVE = "--preset gpt-tiny --lm_loss_weight 0.5 --train_sampling_strategy random"
 # Options of both runs, and of the one whose batches are divided
 DIVIDED_BATCHES = {
     **{case: (*CASES[case], "--gradient_accumulation_steps 3") for case in [*CASES][:3]},
     "classification by tokens": ("classification", "--tokens_per_batch 400", "--gradient_accumulation_steps 3"),
     "translation, smoothed": ("translation", f"{SMOOTHED} --predict_with_generate False", ACCUMULATED),
     "causal, smoothed": ("causal", SMOOTHED, ACCUMULATED),
-    "a second loss of classes": ("classification", GENERATIVE, ACCUMULATED),
     "a second loss of pairs": ("mlm+nsp", "--max_train_samples 40 --block_size 24", ACCUMULATED),
 }
 

@@ -34,7 +34,7 @@ from ..metrics.scores import ranking_names, ranking_score
 from ..report.calibration import fit_ngram_svm, fit_outputs
 from ..report.card.facts import WIDTH, example_row, first_words
 from ..run_folder.run import Run
-from ..trainer.losses import LanguageModelLossArguments, TokenDropoutArguments, check_language_model_loss
+from ..trainer.losses import TokenDropoutArguments
 from ..training_arguments import EVALUATION, OUTPUT, SAMPLING_STRATEGIES, TRAINING, RunDefaults, best_checkpoint_help
 from .base import Default, HardwareFacts, LengthRule, Tokenizers, TrainingTask
 from .problems import problem_of
@@ -52,9 +52,7 @@ LENGTHS = LengthRule({"max_length": "texts"}, longest=1024, readable=512)
 
 
 @dataclass
-class ClassifierTrainingArguments(  # type: ignore[misc]
-    TokenDropoutArguments, LanguageModelLossArguments, RunDefaults, TrainingArguments
-):
+class ClassifierTrainingArguments(TokenDropoutArguments, RunDefaults, TrainingArguments):  # type: ignore[misc]
     """Training arguments of `train-classifier`."""
 
     HELP_GROUP = TRAINING
@@ -99,7 +97,7 @@ class Classification(TrainingTask):
             if getattr(data_args, name):
                 raise ValueError(f"--{name} does not go with --{option} {getattr(data_args, option)}")
         data_args.packing = False if pairs or several else data_args.packing
-        for name in ("label_smoothing_factor", "r_drop", "lm_loss_weight") if several else ():
+        for name in ("label_smoothing_factor", "r_drop") if several else ():
             if value := getattr(args, name):
                 raise ValueError(f"--{name} {value} is for single labels, not for --{option}")
         if several:
@@ -153,7 +151,6 @@ class Classification(TrainingTask):
         return StreamedRows(texts, encode, long_texts=self.data_args.long_texts)
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
-        check_language_model_loss(self.training_args.lm_loss_weight, model.config)
         model.config.problem_type = self.problem.kind  # type: ignore[assignment]
 
     def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:

@@ -122,11 +122,7 @@ class Account(StatefulCallback):
             return
         labeled = reading.labeled if "labels" in inputs else reading.sums
         passes = (WITH_GRADIENT if torch.is_grad_enabled() else 1) * len(first) / reading.size
-        operations = self.cost.of(reading.sums, labeled)
-        if self.trainer.args.lm_loss_weight:  # the table of embeddings as output layer, of all positions but the last
-            table = self.trainer.model.get_input_embeddings().weight
-            operations += 2 * table.numel() * round(reading.sums[1] - reading.sums[0])
-        self.step[2] += round(passes * operations)
+        self.step[2] += round(passes * self.cost.of(reading.sums, labeled))
 
 
 class Counted:

@@ -11,9 +11,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import nn
-from transformers import PreTrainedConfig
 
-from vanillaformer.configuration import VanillaConfig, VanillaDecoderConfig
+from vanillaformer.configuration import VanillaConfig
 from vanillaformer.console.limits import BELOW_ONE, FINITE, NOT_NEGATIVE, POSITIVE, Limit, check_limits, option
 from vanillaformer.data.targets import PAIRS, targets_of
 from vanillaformer.modeling.heads import IGNORE_INDEX, smoothed_loss
@@ -44,12 +43,11 @@ class LossArguments:
     guided_attention = 0.0
     guided_attention_sigma = 0.2
     token_dropout = 0.0
-    lm_loss_weight = 0.0
 
     r_drop: float = option(0.0, "R-Drop (with dropout): weight of the divergence")
 
     def check(self) -> None:
-        limits = dict.fromkeys(("r_drop", "guided_attention", "lm_loss_weight"), NOT_NEGATIVE)
+        limits = dict.fromkeys(("r_drop", "guided_attention"), NOT_NEGATIVE)
         limits |= {"token_dropout": BELOW_ONE, "guided_attention_sigma": POSITIVE}
         limits |= {
             "scheduled_sampling_floor": ("at least 0 and at most 1", lambda value: 0 <= value <= 1),
@@ -82,30 +80,13 @@ class TokenDropoutArguments(LossArguments):
     token_dropout: float = option(0.0, "Probability of hiding a token (word dropout)")
 
 
-@dataclass
-class LanguageModelLossArguments(LossArguments):
-    """How much the language model of a classifier counts (Radford et al. 2018, section 3.2)."""
-
-    lm_loss_weight: float = option(0.0, "Decoders: weight of a language-model loss")
-
-
-def check_language_model_loss(weight: float, config: PreTrainedConfig) -> None:
-    """Raise ValueError when a classifier is to be trained with a language model's loss that it cannot have."""
-    if weight and not (isinstance(config, VanillaDecoderConfig) and config.tie_word_embeddings):
-        raise ValueError(
-            f"--lm_loss_weight {weight}: the model must be a decoder with tie_word_embeddings=True, whose table of "
-            f"embeddings is its output layer, not {type(config).__name__} with "
-            f"tie_word_embeddings={getattr(config, 'tie_word_embeddings', None)}"
-        )
-
-
 # ------------------------------------------------------------------------------------------------- terms of the loss
 class Batch(NamedTuple):
     """A batch of a step."""
 
     inputs: Inputs
     items: Count  # the number of targets in all batches of the step, which sums are divided by
-    second_items: Count | None  # that of a second loss, of pairs or next tokens; None for its mean over the batch
+    second_items: Count | None  # that of a second loss, of pairs; None without any
 
 
 def training_loss(
@@ -130,8 +111,6 @@ def training_loss(
 def loss_terms(args: Any) -> list[Any]:
     """Return the terms that training arguments ask for."""
     terms: list[Any] = [CrossEntropy(args.label_smoothing_factor)]
-    if args.lm_loss_weight:
-        terms.append(NextTokens(args.lm_loss_weight))
     if args.guided_attention:
         terms.append(GuidedAttention(args.guided_attention, args.guided_attention_sigma))
     if args.r_drop:
@@ -176,7 +155,7 @@ class CrossEntropy:
         A native model's loss, and that of tags, is computed by its class: its cross-entropy is exchanged for the
         smoothed one, and other summands are kept.
         """
-        inputs, pairs = batch.inputs, batch.second_items if PAIRS in batch.inputs else None
+        inputs, pairs = batch.inputs, batch.second_items
         smoothing: dict[str, Any] = {"label_smoothing": self.label_smoothing, "num_items_in_batch": batch.items}
         wanted: dict[str, Any] = {name: value for name, value in options.items() if name != "return_logits"}
         inner: Any = extract_model_from_parallel(getattr(model, "module", model), keep_torch_compile=False)
@@ -202,22 +181,6 @@ class CrossEntropy:
             loss = loss + smoothed_loss(logits, targets[labeled], **smoothing)
             loss = loss - smoothed_loss(logits, targets[labeled], **plain)
         return {**outputs, "logits": logits, "loss": loss}
-
-
-@dataclass
-class NextTokens(Term):
-    """The cross-entropy of the next tokens of a classifier's texts, with the table of embeddings as output layer."""
-
-    weight: float
-    reads = ("output_hidden_states",)
-
-    def __call__(self, model: nn.Module, batch: Batch, outputs: Any) -> torch.Tensor:
-        states = outputs["hidden_states"][-1]  # (B, T, D)
-        inner: Any = getattr(model, "module", model)  # of DistributedDataParallel
-        seen = batch.inputs["attention_mask"][:, 1:].bool()
-        logits = states[:, :-1][seen] @ inner.get_input_embeddings().weight.to(states.dtype).T
-        targets = batch.inputs["input_ids"][:, 1:][seen]
-        return self.weight * smoothed_loss(logits, targets, num_items_in_batch=batch.second_items)
 
 
 @dataclass

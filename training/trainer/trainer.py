@@ -156,8 +156,6 @@ class RunTrainer(EvaluatingTrainer):
             return samples, self._total([batch[PATCHES].sum() for batch in working], device), idle, None
         if PAIRS in first:
             second = self._total([(batch[PAIRS] != IGNORE_INDEX).sum() for batch in working], device)
-        elif first and self.args.lm_loss_weight:
-            second = self._total([batch["attention_mask"][:, 1:].bool().sum() for batch in working], device)
         if idle:
             samples[-1] |= {"labels": torch.full_like(samples[-1]["labels"], IGNORE_INDEX)}
         return samples, self._get_num_items_in_batch(samples, device), idle, second

@@ -3,13 +3,12 @@ from typing import Any
 
 import pytest
 import torch
-from modeling.toys import toy, toy_config
+from modeling.toys import toy
 from torch import nn
 from transformers import BertConfig, BertForPreTraining
 from transformers.trainer_pt_utils import LabelSmoother
 
 from vanillaformer import (
-    VanillaDecoderForSequenceClassification,
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
     preset,
@@ -17,10 +16,8 @@ from vanillaformer import (
 from vanillaformer.conversion import to_native
 from vanillaformer.training.trainer.losses import (
     CrossEntropy,
-    NextTokens,
     RDrop,
     ScheduledSamplingArguments,
-    check_language_model_loss,
     gold_probability,
     scheduled_sampling_inputs,
     symmetric_divergence,
@@ -157,34 +154,6 @@ def test_accumulated_losses_of_tokens_and_pairs_of_a_native_model_are_that_of_th
     parts = [{name: value[rows] for name, value in inputs.items()} for rows in (slice(1), slice(1, 3))]
     found = [training_loss(model, part, **options) for part in parts]
     assert_near(sum(found), training_loss(model, inputs, **options))
-
-
-def test_language_model_loss_of_a_classifier_is_that_of_the_language_model() -> None:
-    classifier = toy("decoder", VanillaDecoderForSequenceClassification, num_labels=3, tie_word_embeddings=True)
-    language_model = toy("decoder", tie_word_embeddings=True)
-    language_model.model.load_state_dict(classifier.model.state_dict())
-    inputs = batch("decoder")
-    texts = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    labels = torch.tensor([0, 2, 1])
-    losses = [
-        training_loss(
-            classifier,
-            {**texts, "labels": labels},
-            [CrossEntropy(), *terms],
-            items=6,
-            second_items=2 * inputs["attention_mask"][:, 1:].sum(),
-        )
-        for terms in ([], [NextTokens(0.5)])
-    ]
-    assert_near(losses[1] - losses[0], 0.5 * language_model(**inputs).loss / 2)  # half of the step's tokens
-    assert_near(losses[0], classifier(**texts, labels=labels).loss / 2)
-    losses[1].backward()
-    assert classifier.get_input_embeddings().weight.grad.abs().sum(dim=1).min() > 0  # every token is a candidate
-    check_language_model_loss(0.0, toy_config("encoder"))
-    check_language_model_loss(0.5, toy_config("decoder", tie_word_embeddings=True))
-    for config in (toy_config("encoder"), toy_config("decoder", tie_word_embeddings=False)):
-        with pytest.raises(ValueError, match=r"--lm_loss_weight 0.5: the model must be a decoder"):
-            check_language_model_loss(0.5, config)
 
 
 def test_hidden_tokens_do_not_reach_a_classifier() -> None:

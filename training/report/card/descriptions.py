@@ -93,9 +93,6 @@ TECHNIQUES = {
     "shift": Technique("images shifted by up to {shift} pixels"),
     "random_erasing": Technique("random erasing, probability {random_erasing}", ("zhong2020random",)),
     "token_dropout": Technique("token dropout {token_dropout}", ("iyyer2015deep",)),
-    "lm_loss_weight": Technique(
-        "language-model loss beside the classifier's, weight {lm_loss_weight}", ("radford2018improving",)
-    ),
     "lora_rank": Technique("LoRA of rank {lora_rank}, merged", ("hu2022lora",)),
     "freeze": Technique("frozen parameters: {freeze}"),
     "average_checkpoints": Technique(

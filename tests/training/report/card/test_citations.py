@@ -14,7 +14,7 @@ from vanillaformer.training.report.card.descriptions import OBJECTIVES, OPTIMIZE
 
 EVERYTHING_ON = {
     **{"label_smoothing_factor": 0.1, "r_drop": 1.0, "guided_attention": 1.0, "guided_attention_sigma": 0.2},
-    **{"scheduled_sampling": "linear", "token_dropout": 0.1, "lm_loss_weight": 0.5, "lora_rank": 4},
+    **{"scheduled_sampling": "linear", "token_dropout": 0.1, "lora_rank": 4},
     **{"freeze": ["norm"], "average_checkpoints": 3, "ema_decay": 0.99},
     **{"flip": "both", "shift": 2, "random_erasing": 0.1},
     **{"bf16": True, "fp16": True, "max_grad_norm": 1.0, "temperature": 1.5},
