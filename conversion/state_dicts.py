@@ -22,7 +22,7 @@ from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .architectures.gpt import GPT2_STACK
 from .mapping.fields import Values
-from .mapping.tensors import SAME, Rows, Table, Tensors
+from .mapping.tensors import SAME, Table, Tensors, rows
 from .mapping.weights import Link, expand_table, present_links, tensors_of, to_our_values, uncovered, write_tensors
 
 BIASED = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
@@ -59,7 +59,7 @@ def shape_of(state: Tensors, name: str) -> torch.Size:
 
 # GPT-2's tensors where linear layers are not transposed
 GPT: Table = {
-    ours: (native[0], Rows(3) if isinstance(ours, tuple) else SAME) if isinstance(native, tuple) else native
+    ours: (native[0], rows(3) if isinstance(ours, tuple) else SAME) if isinstance(native, tuple) else native
     for ours, native in GPT2_STACK.items()
 }
 
@@ -91,7 +91,7 @@ def torch_attention(ours: str, native: str) -> Table:
     """Return an `nn.MultiheadAttention`, its queries, keys and values in one."""
     names = [f"layers.{{layer}}.{ours}.{name}_proj" for name in "qkv"]
     fused: Table = {
-        tuple(f"{name}.{kind}" for name in names): (f"layers.{{layer}}.{native}.in_proj_{kind}", Rows(3))
+        tuple(f"{name}.{kind}" for name in names): (f"layers.{{layer}}.{native}.in_proj_{kind}", rows(3))
         for kind in ("weight", "bias")
     }
     return fused | {f"layers.{{layer}}.{ours}.o_proj": f"layers.{{layer}}.{native}.out_proj"}

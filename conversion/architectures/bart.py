@@ -6,30 +6,18 @@ from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import PLAIN_HEADS, TEXT, Field, constant, optional, renamed, same
-from ..mapping.tensors import BufferRow, Table
+from ..mapping.tensors import BUFFER_ROW, Table, block
 
-
-def attention(ours: str, native: str) -> Table:
-    """Return the projections and the norm of an attention layer."""
-    table: Table = {f"layers.{{layer}}.{ours}.{name}_proj": f"layers.{{layer}}.{native}.{name}_proj" for name in "qkv"}
-    return table | {
-        f"layers.{{layer}}.{ours}.o_proj": f"layers.{{layer}}.{native}.out_proj",
-        f"layers.{{layer}}.{ours}_residual.norm": f"layers.{{layer}}.{native}_layer_norm",
-    }
-
-
-FEED_FORWARD: Table = {
-    "layers.{layer}.mlp.up_proj": "layers.{layer}.fc1",
-    "layers.{layer}.mlp.down_proj": "layers.{layer}.fc2",
-    "layers.{layer}.mlp_residual.norm": "layers.{layer}.final_layer_norm",
+ATTENTION = block(
+    "layers.{layer}.self_attn", q=".q_proj", k=".k_proj", v=".v_proj", o=".out_proj", attention_norm="_layer_norm"
+)
+CROSS_ATTENTION: Table = {
+    str(ours).replace("self_attn", "cross_attn"): str(native).replace("self_attn", "encoder_attn")
+    for ours, native in ATTENTION.items()
 }
-BLOCK: Table = attention("self_attn", "self_attn") | FEED_FORWARD
-ENCODER: Table = BLOCK | {
-    "embed_tokens": "embed_tokens",
-    "embeddings.norm": "layernorm_embedding",
-    "norm": "layer_norm",
-}
-DECODER: Table = ENCODER | attention("cross_attn", "encoder_attn")
+BLOCK = ATTENTION | block("layers.{layer}.", up="fc1", down="fc2", mlp_norm="final_layer_norm")
+ENCODER = BLOCK | {"embed_tokens": "embed_tokens", "embeddings.norm": "layernorm_embedding", "norm": "layer_norm"}
+DECODER = ENCODER | CROSS_ATTENTION
 LEARNED: Table = {"embeddings.positions.embed_positions": "embed_positions"}
 # Fixed sines and cosines that checkpoints of Pegasus and Marian hold all the same
 POSITION_TABLES = {
@@ -86,7 +74,7 @@ SHARED = {"model.shared.weight": "model.encoder.embed_tokens.weight"}
 
 def with_logits_bias(name: str, native: str, language_model: str, positions: Table, *fields: Field) -> Architecture:
     """Return an architecture with a bias of the logits that is not trained, whose classes are called `native`."""
-    head: Table = {"lm_head.weight": "lm_head.weight", "lm_head.bias": ("final_logits_bias", BufferRow())}
+    head: Table = {"lm_head.weight": "lm_head.weight", "lm_head.bias": ("final_logits_bias", BUFFER_ROW)}
     no_forced_end = Field(to_native=lambda config: {"forced_eos_token_id": None})  # the generation config has it
     return Architecture(
         name,

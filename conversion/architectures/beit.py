@@ -6,22 +6,12 @@ from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, constant, same, switch
-from ..mapping.tensors import Table
+from ..mapping.tensors import Table, block
 from .dinov2 import BACKBONE_FIELDS
 from .vit import BLOCK, IMAGES, PATCHES, POSITIONS, SQUARE, TOKENS
 
-STACK: Table = (
-    PATCHES
-    | TOKENS
-    | POSITIONS
-    | BLOCK
-    | {
-        "layers.{layer}.self_attn_residual.layer_scale.weight": "layers.{layer}.lambda_1",
-        "layers.{layer}.mlp_residual.layer_scale.weight": "layers.{layer}.lambda_2",
-        "norm": "layernorm",
-        "pooler.norm": "pooler.layernorm",
-    }
-)
+STACK: Table = PATCHES | TOKENS | POSITIONS | BLOCK | {"norm": "layernorm", "pooler.norm": "pooler.layernorm"}
+STACK |= block("layers.{layer}.", attention_scale="lambda_1", mlp_scale="lambda_2")
 TABLES = "embeddings.positions.relative_attention_bias."
 BY_LAYER: Table = {f"{TABLES}{{layer}}.weight": "layers.{layer}.relative_position_bias.relative_position_bias_table"}
 SHARED: Table = {f"{TABLES}0.weight": "shared_position_bias.relative_position_bias_table"}

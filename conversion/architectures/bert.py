@@ -4,23 +4,20 @@ from vanillaformer.configuration import VanillaEncoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import ALL_KEY_VALUE_HEADS, PLAIN_HEADS, TEXT, Field, at_least_one, constant, renamed, same
-from ..mapping.tensors import Table
+from ..mapping.tensors import Table, block
 
 LAYER = "encoder.layer.{layer}."
-STACK: Table = {
-    "layers.{layer}.self_attn.q_proj": f"{LAYER}attention.self.query",
-    "layers.{layer}.self_attn.k_proj": f"{LAYER}attention.self.key",
-    "layers.{layer}.self_attn.v_proj": f"{LAYER}attention.self.value",
-    "layers.{layer}.self_attn.o_proj": f"{LAYER}attention.output.dense",
-    "layers.{layer}.self_attn_residual.norm": f"{LAYER}attention.output.LayerNorm",
-    "layers.{layer}.mlp.up_proj": f"{LAYER}intermediate.dense",
-    "layers.{layer}.mlp.down_proj": f"{LAYER}output.dense",
-    "layers.{layer}.mlp_residual.norm": f"{LAYER}output.LayerNorm",
+EMBEDDINGS: Table = {
     "embed_tokens": "embeddings.word_embeddings",
     "embeddings.positions.embed_positions": "embeddings.position_embeddings",
-    "embeddings.token_types.embed_token_types": "embeddings.token_type_embeddings",
     "embeddings.norm": "embeddings.LayerNorm",
 }
+TOKEN_TYPES: Table = {"embeddings.token_types.embed_token_types": "embeddings.token_type_embeddings"}
+STACK: Table = EMBEDDINGS | TOKEN_TYPES | block(
+    LAYER, q="attention.self.query", k="attention.self.key", v="attention.self.value", o="attention.output.dense",
+    attention_norm="attention.output.LayerNorm", up="intermediate.dense", down="output.dense",
+    mlp_norm="output.LayerNorm",
+)  # fmt: skip
 PREDICTIONS: Table = {
     "transform.dense": "cls.predictions.transform.dense",
     "transform.norm": "cls.predictions.transform.LayerNorm",
@@ -115,19 +112,10 @@ def roberta_kin(name: str, native: str, prefix: str, stack: Table = STACK, *fiel
 ROBERTA = roberta_kin("roberta", "Roberta", "roberta.")
 
 # DistilBERT has neither token types nor a pooler
-DISTILBERT_STACK: Table = {
-    "embed_tokens": "embeddings.word_embeddings",
-    "embeddings.positions.embed_positions": "embeddings.position_embeddings",
-    "embeddings.norm": "embeddings.LayerNorm",
-    **{
-        f"layers.{{layer}}.self_attn.{name}_proj": f"transformer.layer.{{layer}}.attention.{native}_lin"
-        for name, native in {"q": "q", "k": "k", "v": "v", "o": "out"}.items()
-    },
-    "layers.{layer}.self_attn_residual.norm": "transformer.layer.{layer}.sa_layer_norm",
-    "layers.{layer}.mlp.up_proj": "transformer.layer.{layer}.ffn.lin1",
-    "layers.{layer}.mlp.down_proj": "transformer.layer.{layer}.ffn.lin2",
-    "layers.{layer}.mlp_residual.norm": "transformer.layer.{layer}.output_layer_norm",
-}
+DISTILBERT_STACK: Table = EMBEDDINGS | block(
+    "transformer.layer.{layer}.", q="attention.q_lin", k="attention.k_lin", v="attention.v_lin", o="attention.out_lin",
+    attention_norm="sa_layer_norm", up="ffn.lin1", down="ffn.lin2", mlp_norm="output_layer_norm",
+)  # fmt: skip
 DISTILBERT = Architecture(
     name="distilbert",
     config_class=VanillaEncoderConfig,
@@ -164,20 +152,11 @@ DISTILBERT = Architecture(
     },
 )
 
-# The norms of RoBERTa-PreLayerNorm and Megatron-BERT, in front of the sublayers
-PRE_NORM_STACKS: dict[str, Table] = {
-    "roberta": STACK | {
-        "layers.{layer}.self_attn_residual.norm": "encoder.layer.{layer}.attention.LayerNorm",
-        "layers.{layer}.mlp_residual.norm": "encoder.layer.{layer}.intermediate.LayerNorm",
-        "norm": "LayerNorm",
-    },
-    "megatron": {name: native for name, native in STACK.items() if name != "embeddings.norm"} | {
-        "layers.{layer}.self_attn_residual.norm": "encoder.layer.{layer}.attention.ln",
-        "layers.{layer}.mlp_residual.norm": "encoder.layer.{layer}.ln",
-        "norm": "encoder.ln",
-    },
-}  # fmt: skip
-
+# The norms of RoBERTa-PreLayerNorm and Megatron-BERT are in front of the sublayers
+ROBERTA_PRE_NORM = STACK | {"norm": "LayerNorm"}
+ROBERTA_PRE_NORM |= block(LAYER, attention_norm="attention.LayerNorm", mlp_norm="intermediate.LayerNorm")
+MEGATRON: Table = {name: native for name, native in STACK.items() if name != "embeddings.norm"}
+MEGATRON |= block(LAYER, attention_norm="attention.ln", mlp_norm="ln") | {"norm": "encoder.ln"}
 
 VARIANTS = (
     roberta_kin("xlm-roberta", "XLMRoberta", "roberta."),  # Conneau et al. 2020
@@ -185,7 +164,7 @@ VARIANTS = (
     roberta_kin("data2vec-text", "Data2VecText", "data2vec_text."),  # Baevski et al. 2022
     # fairseq's pre-LN RoBERTa (Ott et al. 2019)
     roberta_kin(
-        "roberta-prelayernorm", "RobertaPreLayerNorm", "roberta_prelayernorm.", PRE_NORM_STACKS["roberta"],
+        "roberta-prelayernorm", "RobertaPreLayerNorm", "roberta_prelayernorm.", ROBERTA_PRE_NORM,
         constant(norm_placement="pre"),
     ),
     # Megatron-BERT (Shoeybi et al. 2019): pre-LN BERT without a norm of the embeddings
@@ -195,7 +174,7 @@ VARIANTS = (
         prefix="bert.",
         fields=(*SIZES, same("max_position_embeddings"),
                 constant(position_embedding_type="learned", norm_placement="pre", embedding_norm=False)),
-        parts=(Part(PRE_NORM_STACKS["megatron"]),),
+        parts=(Part(MEGATRON),),
         heads=bert_heads("MegatronBert"),
         unused={"cls.predictions.bias": "lm_head.bias"},
     ),

@@ -9,21 +9,19 @@ from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, at_least_one, constant, same
-from ..mapping.tensors import Table
+from ..mapping.tensors import Table, block
 from .vit import IMAGES, PATCHES, POSITIONS, QUERY_KEY_VALUE_BIAS, SQUARE, TOKENS
 
 LAYER = "encoder.layer.{layer}."
-BLOCK: Table = {
-    **{f"layers.{{layer}}.self_attn.{name}_proj": f"{LAYER}attention.{name}_proj" for name in "qkvo"},
-    "layers.{layer}.self_attn_residual.norm": f"{LAYER}norm1",
-    "layers.{layer}.self_attn_residual.layer_scale.weight": f"{LAYER}layer_scale1.lambda1",
-    "layers.{layer}.mlp_residual.norm": f"{LAYER}norm2",
-    "layers.{layer}.mlp_residual.layer_scale.weight": f"{LAYER}layer_scale2.lambda1",
-}
+BLOCK = block(
+    LAYER, q="attention.q_proj", k="attention.k_proj", v="attention.v_proj", o="attention.o_proj",
+    attention_norm="norm1", attention_scale="layer_scale1.lambda1",
+    mlp_norm="norm2", mlp_scale="layer_scale2.lambda1",
+)  # fmt: skip
 MASK_TOKEN: Table = {"embeddings.mask_token.weight": "embeddings.mask_token"}  # without a batch axis
 STACK: Table = PATCHES | TOKENS | MASK_TOKEN | POSITIONS | BLOCK | {"norm": "layernorm"}
-PLAIN: Table = {"layers.{layer}.mlp.up_proj": f"{LAYER}mlp.fc1", "layers.{layer}.mlp.down_proj": f"{LAYER}mlp.fc2"}
-GATED: Table = {f"layers.{{layer}}.mlp.{name}_proj": f"{LAYER}mlp.{name}_proj" for name in ("gate", "up", "down")}
+PLAIN = block(f"{LAYER}mlp.", up="fc1", down="fc2")
+GATED = block(f"{LAYER}mlp.", gate="gate_proj", up="up_proj", down="down_proj")
 PARTS = (
     Part(STACK),
     Part(PLAIN, when=lambda config: config.feed_forward == "plain"),

@@ -1,24 +1,24 @@
 """GPT (Radford et al. 2018), GPT-2 (2019), and decoders near them: GPT-J, OPT, GPT-Neo, GPT-BigCode, XGLM, BioGPT."""
 
+from dataclasses import replace
+
 from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig, layer_types
 
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, all_biases, constant, first_rope, renamed, same
-from ..mapping.tensors import HeadRows, QueryKeyValueRows, Table, Transposed, TransposedRows
+from ..mapping.tensors import HEAD_ROWS, QUERY_KEY_VALUE_ROWS, TRANSPOSED, Kind, Table, block, transposed_rows
 from .bart import BLOCK as BART_BLOCK
-from .llama import QUERY_KEY_VALUE, decoder_heads
+from .llama import decoder, decoder_heads
 
-BLOCK: Table = {
-    QUERY_KEY_VALUE: ("h.{layer}.attn.c_attn", TransposedRows(3)),
-    "layers.{layer}.self_attn.o_proj": ("h.{layer}.attn.c_proj", Transposed()),
-    "layers.{layer}.self_attn_residual.norm": "h.{layer}.ln_1",
-    "layers.{layer}.mlp.up_proj": ("h.{layer}.mlp.c_fc", Transposed()),
-    "layers.{layer}.mlp.down_proj": ("h.{layer}.mlp.c_proj", Transposed()),
-    "layers.{layer}.mlp_residual.norm": "h.{layer}.ln_2",
-}
-GPT2_STACK: Table = BLOCK | {"embed_tokens": "wte", "embeddings.positions.embed_positions": "wpe", "norm": "ln_f"}
+BLOCK = block(
+    "h.{layer}.", qkv=("attn.c_attn", transposed_rows(3)), o=("attn.c_proj", TRANSPOSED), attention_norm="ln_1",
+    up=("mlp.c_fc", TRANSPOSED), down=("mlp.c_proj", TRANSPOSED), mlp_norm="ln_2",
+)  # fmt: skip
+ENDS: Table = {"embed_tokens": "wte", "norm": "ln_f"}
+POSITIONS: Table = {"embeddings.positions.embed_positions": "wpe"}
+GPT2_STACK: Table = BLOCK | ENDS | POSITIONS
 FIELDS: tuple[Field, ...] = (
     TEXT,
     renamed(
@@ -48,48 +48,29 @@ SCALED = Field(
     to_native=lambda config: {"scale_attn_weights": config.attention_scale != 1.0},
 )
 
-GPT2 = Architecture(
-    name="gpt2",
-    config_class=VanillaDecoderConfig,
-    prefix="transformer.",
-    fields=(*GPT2_FIELDS, SCALED, constant(position_embedding_type="learned")),
-    parts=(Part(GPT2_STACK),),
-    heads=decoder_heads("GPT2", language_model="GPT2LMHeadModel"),
-)
+GPT2 = decoder(
+    "gpt2", "GPT2", GPT2_STACK, *GPT2_FIELDS, SCALED, constant(position_embedding_type="learned"),
+    prefix="transformer.", language_model="GPT2LMHeadModel",
+)  # fmt: skip
 
 # GPT is post-LN and has its own names of activations
 ACTIVATIONS = {"gelu": "gelu_new", "silu": "silu", "swish": "silu", "relu": "relu"}
 NATIVE_ACTIVATIONS = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "silu": "silu", "swish": "silu"}
 
-OPENAI_GPT = Architecture(
-    name="openai-gpt",
-    config_class=VanillaDecoderConfig,
-    prefix="transformer.",
-    fields=(
-        *FIELDS,
-        Field(
-            to_ours=lambda config: {"hidden_act": ACTIVATIONS[config.afn]},
-            to_native=lambda config: {"afn": NATIVE_ACTIVATIONS.get(config.hidden_act, "relu")},
-        ),
-        Field(lambda config: {"intermediate_size": 4 * config.n_embd}),
-        constant(position_embedding_type="learned", norm_placement="post", initialization="normal"),
+OPENAI_GPT = decoder(
+    "openai-gpt", "OpenAIGPT",
+    BLOCK | {"embed_tokens": "tokens_embed", "embeddings.positions.embed_positions": "positions_embed"},
+    *FIELDS,
+    Field(
+        to_ours=lambda config: {"hidden_act": ACTIVATIONS[config.afn]},
+        to_native=lambda config: {"afn": NATIVE_ACTIVATIONS.get(config.hidden_act, "relu")},
     ),
-    parts=(Part(BLOCK | {"embed_tokens": "tokens_embed", "embeddings.positions.embed_positions": "positions_embed"}),),
-    heads=decoder_heads("OpenAIGPT", language_model="OpenAIGPTLMHeadModel"),
-)
+    Field(lambda config: {"intermediate_size": 4 * config.n_embd}),
+    constant(position_embedding_type="learned", norm_placement="post", initialization="normal"),
+    prefix="transformer.", language_model="OpenAIGPTLMHeadModel",
+)  # fmt: skip
 
 # GPT-J has attention and feed-forward side by side, and interleaved rotary positions
-GPTJ_STACK: Table = {
-    "embed_tokens": "wte",
-    "norm": "ln_f",
-    "layers.{layer}.norm": "h.{layer}.ln_1",
-    **{f"layers.{{layer}}.self_attn.{name}_proj": f"h.{{layer}}.attn.{name}_proj" for name in "qkv"},
-    "layers.{layer}.self_attn.o_proj": "h.{layer}.attn.out_proj",
-    "layers.{layer}.mlp.up_proj": "h.{layer}.mlp.fc_in",
-    "layers.{layer}.mlp.down_proj": "h.{layer}.mlp.fc_out",
-}
-
-
 ROTARY_DIM = Field(
     to_ours=lambda config: {
         "rope_parameters": {
@@ -103,19 +84,16 @@ ROTARY_DIM = Field(
         "rotary_dim": int(config.head_dim * (first_rope(config) or {}).get("partial_rotary_factor", 1.0))
     },
 )
-GPTJ = Architecture(
-    name="gptj",
-    config_class=VanillaDecoderConfig,
-    prefix="transformer.",
-    fields=(
-        *GPT2_FIELDS,
-        ROTARY_DIM,
-        constant(position_embedding_type="rotary", rope_interleaved=True),
-        constant(block_layout="parallel_shared_norm", attention_bias=False, initialization="normal"),
+GPTJ = decoder(
+    "gptj", "GPTJ",
+    ENDS | block(
+        "h.{layer}.", q="attn.q_proj", k="attn.k_proj", v="attn.v_proj", o="attn.out_proj", shared_norm="ln_1",
+        up="mlp.fc_in", down="mlp.fc_out",
     ),
-    parts=(Part(GPTJ_STACK),),
-    heads=decoder_heads("GPTJ", constant(lm_head_bias=True)),
-)
+    *GPT2_FIELDS, ROTARY_DIM, constant(position_embedding_type="rotary", rope_interleaved=True),
+    constant(block_layout="parallel_shared_norm", attention_bias=False, initialization="normal"),
+    prefix="transformer.", lm=(constant(lm_head_bias=True),),
+)  # fmt: skip
 
 # OPT (Zhang et al. 2022): an open GPT-3, with ReLU and positions from row 2
 OPT_STACK: Table = BART_BLOCK | {
@@ -144,45 +122,30 @@ def norms_to_native(config: BlockConfig) -> Values:
     }
 
 
-OPT = Architecture(
-    name="opt",
-    config_class=VanillaDecoderConfig,
-    fields=(
-        TEXT,
-        *PLAIN_HEADS,
+OPT = replace(
+    decoder(
+        "opt", "OPT", OPT_STACK, TEXT, *PLAIN_HEADS,
         same("vocab_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"),
         same("dropout", "attention_dropout", "use_cache", "tie_word_embeddings"),
-        renamed(layer_drop="layerdrop"),
         renamed(hidden_size=("hidden_size", "word_embed_proj_dim"), intermediate_size="ffn_dim"),
-        renamed(hidden_act="activation_function", initializer_range="init_std"),
-        all_biases("enable_bias"),
-        Field(norms_to_ours, norms_to_native),
+        renamed(hidden_act="activation_function", initializer_range="init_std", layer_drop="layerdrop"),
+        all_biases("enable_bias"), Field(norms_to_ours, norms_to_native),
         constant(position_embedding_type="learned", position_offset=2, norm_eps=1e-5, initialization="normal"),
     ),
     parts=(Part(OPT_STACK, native="decoder."),),
-    heads=decoder_heads("OPT"),
-)
+)  # fmt: skip
 
 COMMON: tuple[Field, ...] = (
     TEXT,
     same("vocab_size", "use_cache", "tie_word_embeddings"),
     constant(initialization="normal"),
 )
-GPT_NEO: Table = {
-    "embed_tokens": "wte",
-    "embeddings.positions.embed_positions": "wpe",
-    "norm": "ln_f",
-    **{f"layers.{{layer}}.self_attn.{x}_proj": f"h.{{layer}}.attn.attention.{x}_proj" for x in "qkv"},
-    "layers.{layer}.self_attn.o_proj": "h.{layer}.attn.attention.out_proj",
-    "layers.{layer}.self_attn_residual.norm": "h.{layer}.ln_1",
-    "layers.{layer}.mlp.up_proj": "h.{layer}.mlp.c_fc",
-    "layers.{layer}.mlp.down_proj": "h.{layer}.mlp.c_proj",
-    "layers.{layer}.mlp_residual.norm": "h.{layer}.ln_2",
-}
-BIG_CODE: Table = {
-    **{name: native for name, native in GPT_NEO.items() if ".self_attn." not in name},
-    "layers.{layer}.self_attn.o_proj": "h.{layer}.attn.c_proj",
-}
+GPT_NEO = ENDS | POSITIONS | block(
+    "h.{layer}.", q="attn.attention.q_proj", k="attn.attention.k_proj", v="attn.attention.v_proj",
+    o="attn.attention.out_proj", attention_norm="ln_1", up="mlp.c_fc", down="mlp.c_proj", mlp_norm="ln_2",
+)  # fmt: skip
+BIG_CODE: Table = {name: native for name, native in GPT_NEO.items() if ".self_attn." not in name}
+BIG_CODE |= block("h.{layer}.", o="attn.c_proj")
 TYPES = {"global": "full_attention", "local": "sliding_attention"}
 
 
@@ -201,33 +164,30 @@ def is_multi_query(config: BlockConfig) -> bool:
     return config.num_key_value_heads == 1 < config.num_attention_heads
 
 
+def fused(kind: Kind) -> Table:
+    """Return the table of queries, keys and values in one layer."""
+    return block("h.{layer}.attn.", qkv=("c_attn", kind))
+
+
 VARIANTS = (
     # GPT-Neo (Black et al. 2021): every other layer attends to a window; scores are not scaled
-    Architecture(
-        name="gpt_neo",
-        config_class=VanillaDecoderConfig,
-        prefix="transformer.",
-        fields=(
-            *COMMON,
-            *PLAIN_HEADS,
-            same("hidden_size", "max_position_embeddings", "attention_dropout", "initializer_range"),
-            renamed(num_hidden_layers="num_layers", num_attention_heads="num_heads", norm_eps="layer_norm_epsilon"),
-            renamed(hidden_act="activation_function", dropout=("resid_dropout", "embed_dropout")),
-            Field(
-                to_ours=lambda config: {"intermediate_size": config.intermediate_size or 4 * config.hidden_size},
-                to_native=lambda config: {"intermediate_size": config.intermediate_size},
-            ),
-            Field(windows_to_ours, windows_to_native),
-            constant(position_embedding_type="learned", attention_scale=1.0, attention_bias=["o_proj"]),
+    decoder(
+        "gpt_neo", "GPTNeo", GPT_NEO, *COMMON, *PLAIN_HEADS,
+        same("hidden_size", "max_position_embeddings", "attention_dropout", "initializer_range"),
+        renamed(num_hidden_layers="num_layers", num_attention_heads="num_heads", norm_eps="layer_norm_epsilon"),
+        renamed(hidden_act="activation_function", dropout=("resid_dropout", "embed_dropout")),
+        Field(
+            to_ours=lambda config: {"intermediate_size": config.intermediate_size or 4 * config.hidden_size},
+            to_native=lambda config: {"intermediate_size": config.intermediate_size},
         ),
-        parts=(Part(GPT_NEO),),
-        heads=decoder_heads("GPTNeo"),
+        Field(windows_to_ours, windows_to_native),
+        constant(position_embedding_type="learned", attention_scale=1.0, attention_bias=["o_proj"]),
+        prefix="transformer.",
     ),
     # GPT-BigCode (Ben Allal et al. 2023): GPT-2 with one head of keys and values
     Architecture(
-        name="gpt_bigcode",
-        config_class=VanillaDecoderConfig,
-        prefix="transformer.",
+        "gpt_bigcode",
+        VanillaDecoderConfig,
         fields=(
             *GPT2_FIELDS,
             SCALED,
@@ -239,18 +199,18 @@ VARIANTS = (
         ),
         parts=(
             Part(BIG_CODE),
-            Part({QUERY_KEY_VALUE: ("h.{layer}.attn.c_attn", QueryKeyValueRows())}, when=is_multi_query),
-            Part({QUERY_KEY_VALUE: ("h.{layer}.attn.c_attn", HeadRows())}, when=lambda x: not is_multi_query(x)),
+            Part(fused(QUERY_KEY_VALUE_ROWS), when=is_multi_query),
+            Part(fused(HEAD_ROWS), when=lambda config: not is_multi_query(config)),
         ),
         heads=decoder_heads(
             "GPTBigCode", ignored=("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32")
         ),
+        prefix="transformer.",
     ),
     # XGLM (Lin et al. 2022): fairseq's decoder with fixed positions
     Architecture(
-        name="xglm",
-        config_class=VanillaDecoderConfig,
-        prefix="model.",
+        "xglm",
+        VanillaDecoderConfig,
         fields=(
             *COMMON,
             *PLAIN_HEADS,
@@ -260,29 +220,18 @@ VARIANTS = (
             renamed(initializer_range="init_std", layer_drop="layerdrop"),
             constant(position_embedding_type="sinusoidal", sinusoidal_layout="tensor2tensor", position_offset=2),
         ),
-        parts=(Part({name: "layer_norm" if name == "norm" else native for name, native in OPT_STACK.items()}),),
+        parts=(Part(OPT_STACK | {"norm": "layer_norm"}),),
         heads={"base": Head("XGLMModel", ignored=("decoder_start_token_id",)),
                "lm": Head("XGLMForCausalLM", {"lm_head": "lm_head"}, ignored=("decoder_start_token_id",))},
     ),
     # BioGPT (Luo et al. 2022): GPT-2's block with scaled embeddings and positions from row 2
-    Architecture(
-        name="biogpt",
-        config_class=VanillaDecoderConfig,
-        prefix="biogpt.",
-        fields=(
-            *COMMON,
-            *PLAIN_HEADS,
-            same("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
-            same("max_position_embeddings", "initializer_range", "scale_embedding", "activation_dropout"),
-            renamed(dropout="hidden_dropout_prob", attention_dropout="attention_probs_dropout_prob"),
-            renamed(layer_drop="layerdrop"),
-            constant(position_embedding_type="learned", position_offset=2, norm_eps=1e-5),
-        ),
-        parts=(Part({name: "layer_norm" if name == "norm" else native for name, native in OPT_STACK.items()}),),
-        heads={
-            "base": Head("BioGptModel", ignored=("layer_norm_eps",)),  # which its code does not read
-            "lm": Head("BioGptForCausalLM", {"lm_head": "output_projection"}, ignored=("layer_norm_eps",)),
-            "sequence": Head("BioGptForSequenceClassification", {"score": "score"}, ignored=("layer_norm_eps",)),
-        },
+    decoder(
+        "biogpt", "BioGpt", OPT_STACK | {"norm": "layer_norm"}, *COMMON, *PLAIN_HEADS,
+        same("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
+        same("max_position_embeddings", "initializer_range", "scale_embedding", "activation_dropout"),
+        renamed(dropout="hidden_dropout_prob", attention_dropout="attention_probs_dropout_prob"),
+        renamed(layer_drop="layerdrop"),
+        constant(position_embedding_type="learned", position_offset=2, norm_eps=1e-5),
+        prefix="biogpt.", output="output_projection", ignored=("layer_norm_eps",),  # which its code does not read
     ),
 )  # fmt: skip

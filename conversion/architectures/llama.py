@@ -1,9 +1,7 @@
 """Llama (Touvron et al. 2023) and the decoders near it, which differ in a norm, a layer or the form of a tensor."""
 
-import copy
 from dataclasses import replace
-
-from transformers import PreTrainedConfig
+from typing import Any
 
 from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig
 
@@ -26,52 +24,31 @@ from ..mapping.fields import (
     window_by_layer,
     window_of_all_layers,
 )
-from ..mapping.tensors import HeadRow, HeadRows, QueryKeyValueRows, Rows, Table
+from ..mapping.tensors import HEAD_ROWS, QUERY_KEY_VALUE_ROWS, HeadRow, Table, block, rows
 
-
-def layer_table(ours: str, native: str, *names: str) -> Table:
-    """Return tensors of each layer that differ in a name only, which stands for `{}`."""
-    return {f"layers.{{layer}}.{ours.format(name)}": f"layers.{{layer}}.{native.format(name)}" for name in names}
-
-
-ATTENTION = layer_table("self_attn.{}_proj", "self_attn.{}_proj", *"qkvo")
-QUERY_KEY_NORMS = layer_table("self_attn.{}_norm", "self_attn.{}_norm", *"qk")
-QUERY_KEY_LAYER_NORMS = layer_table("self_attn.{}_norm", "self_attn.{}_layernorm", *"qk")
-GATED = layer_table("mlp.{}_proj", "mlp.{}_proj", "gate", "up", "down")
-PLAIN = layer_table("mlp.{}_proj", "mlp.{}_proj", "up", "down")
-FUSED_GATE: Table = {
-    ("layers.{layer}.mlp.gate_proj", "layers.{layer}.mlp.up_proj"): ("layers.{layer}.mlp.gate_up_proj", Rows(2)),
-    "layers.{layer}.mlp.down_proj": "layers.{layer}.mlp.down_proj",
-}
-PRE_NORMS: Table = {
-    "layers.{layer}.self_attn_residual.norm": "layers.{layer}.input_layernorm",
-    "layers.{layer}.mlp_residual.norm": "layers.{layer}.post_attention_layernorm",
-}
-SHARED_NORM: Table = {"layers.{layer}.norm": "layers.{layer}.input_layernorm"}
+LAYER, SELF_ATTENTION, MLP = "layers.{layer}.", "layers.{layer}.self_attn.", "layers.{layer}.mlp."
+ATTENTION = block(SELF_ATTENTION, q="q_proj", k="k_proj", v="v_proj", o="o_proj")
+QUERY_KEY_NORMS = block(SELF_ATTENTION, q_norm="q_norm", k_norm="k_norm")
+QUERY_KEY_LAYER_NORMS = block(SELF_ATTENTION, q_norm="q_layernorm", k_norm="k_layernorm")
+PLAIN = block(MLP, up="up_proj", down="down_proj")
+GATED = PLAIN | block(MLP, gate="gate_proj")
+FUSED_GATE = block(MLP, gate_up=("gate_up_proj", rows(2)), down="down_proj")
+PRE_NORMS = block(LAYER, attention_norm="input_layernorm", mlp_norm="post_attention_layernorm")
+SHARED_NORM = block(LAYER, shared_norm="input_layernorm")
 # The norms of OLMo 2 are after the sublayers, inside the residual connections; Gemma 2 has them on both sides
-INSIDE_NORMS: Table = {
-    "layers.{layer}.self_attn_residual.norm": "layers.{layer}.post_attention_layernorm",
-    "layers.{layer}.mlp_residual.norm": "layers.{layer}.post_feedforward_layernorm",
-}
-SANDWICH_NORMS: Table = {
-    "layers.{layer}.self_attn_residual.norm": "layers.{layer}.input_layernorm",
-    "layers.{layer}.self_attn_residual.out_norm": "layers.{layer}.post_attention_layernorm",
-    "layers.{layer}.mlp_residual.norm": "layers.{layer}.pre_feedforward_layernorm",
-    "layers.{layer}.mlp_residual.out_norm": "layers.{layer}.post_feedforward_layernorm",
-}
+INSIDE_NORMS = block(LAYER, attention_norm="post_attention_layernorm", mlp_norm="post_feedforward_layernorm")
+SANDWICH_NORMS = block(
+    LAYER, attention_norm="input_layernorm", attention_out_norm="post_attention_layernorm",
+    mlp_norm="pre_feedforward_layernorm", mlp_out_norm="post_feedforward_layernorm",
+)  # fmt: skip
 ENDS: Table = {"embed_tokens": "embed_tokens", "norm": "norm"}
-BLOCK: Table = ATTENTION | GATED | PRE_NORMS
-QUERY_KEY_VALUE = tuple(f"layers.{{layer}}.self_attn.{name}_proj" for name in "qkv")
+BLOCK = ATTENTION | GATED | PRE_NORMS
 
 
 def neox_block(layer: str, attention: str) -> Table:
     """Return the linear layers of GPT-NeoX's block, with queries, keys and values head by head."""
-    return {
-        QUERY_KEY_VALUE: (f"{layer}.{attention}.query_key_value", HeadRows()),
-        "layers.{layer}.self_attn.o_proj": f"{layer}.{attention}.dense",
-        "layers.{layer}.mlp.up_proj": f"{layer}.mlp.dense_h_to_4h",
-        "layers.{layer}.mlp.down_proj": f"{layer}.mlp.dense_4h_to_h",
-    }
+    projections = block(f"{layer}{attention}.", qkv=("query_key_value", HEAD_ROWS), o="dense")
+    return projections | block(f"{layer}mlp.", up="dense_h_to_4h", down="dense_4h_to_h")
 
 
 DECODER: tuple[Field, ...] = (
@@ -103,41 +80,48 @@ INTERLEAVED = constant(rope_interleaved=True)
 
 
 def decoder_heads(
-    name: str, *fields: Field, language_model: str | None = None, ignored: tuple[str, ...] = ()
-) -> dict[str, Head]:
-    """Return the heads of the decoders whose classes are called `name`; `fields` are the language model's."""
+    name: str, language_model: str = "", output: str = "lm_head", lm: tuple[Field, ...] = (),
+    ignored: tuple[str, ...] = (),
+) -> dict[str, Head]:  # fmt: skip
+    """Return the heads of the decoders whose classes are called `name`; `lm` are the language model's fields."""
     return {
         "base": Head(f"{name}Model", ignored=ignored),
-        "lm": Head(language_model or f"{name}ForCausalLM", {"lm_head": "lm_head"}, fields, ignored),
+        "lm": Head(language_model or f"{name}ForCausalLM", {"lm_head": output}, lm, ignored),
         "sequence": Head(f"{name}ForSequenceClassification", {"score": "score"}, ignored=ignored),
     }
 
 
 def decoder(
-    name: str, classes: str, table: Table, *fields: Field, lm: tuple[Field, ...] = (), ignored: tuple[str, ...] = ()
+    name: str, classes: str, table: Table, *fields: Field, prefix: str = "model.", **heads: Any
 ) -> Architecture:
-    """Return a decoder of one stack with Llama's ends; `fields` are those that it does not share with all decoders."""
-    heads = decoder_heads(classes, *lm, ignored=ignored)
-    return Architecture(name, VanillaDecoderConfig, (*DECODER, *fields), (Part(ENDS | table),), heads)
+    """Return a decoder of one stack; its classes and `heads` are arguments of `decoder_heads`."""
+    return Architecture(
+        name, VanillaDecoderConfig, fields, (Part(table),), decoder_heads(classes, **heads), prefix=prefix
+    )
 
 
-LLAMA = decoder("llama", "Llama", BLOCK, *KIN, ATTENTION_BIAS, same("head_dim", "mlp_bias"))
+def llama_kin(name: str, classes: str, table: Table, *fields: Field, **options: Any) -> Architecture:
+    """Return a decoder with Llama's names of sizes, embeddings and last norm, and further tensors and fields."""
+    return decoder(name, classes, ENDS | table, *DECODER, *fields, **options)
+
+
+LLAMA = llama_kin("llama", "Llama", BLOCK, *KIN, ATTENTION_BIAS, same("head_dim", "mlp_bias"))
 # Mistral (Jiang et al. 2023): Llama with a sliding window
-MISTRAL = decoder(
+MISTRAL = llama_kin(
     "mistral", "Mistral", BLOCK, *KIN, same("head_dim"), window_of_all_layers(),
     constant(attention_bias=False, mlp_bias=False),
 )  # fmt: skip
 # Qwen 2 (Yang et al. 2024): Llama with biases on queries, keys and values
-QWEN2 = decoder(
+QWEN2 = llama_kin(
     "qwen2", "Qwen2", BLOCK, *KIN, *WINDOW, HEAD_DIM,
     constant(attention_bias=["q_proj", "k_proj", "v_proj"], mlp_bias=False),
 )  # fmt: skip
 # Qwen 3 (Yang et al. 2025): Llama with a norm on the queries and keys of each head
-QWEN3 = decoder(
+QWEN3 = llama_kin(
     "qwen3", "Qwen3", BLOCK | QUERY_KEY_NORMS, *KIN, *WINDOW, ATTENTION_BIAS, same("head_dim"),
     constant(qk_norm="head", mlp_bias=False),
 )  # fmt: skip
-OLMO2 = decoder(
+OLMO2 = llama_kin(
     "olmo2", "Olmo2", ATTENTION | QUERY_KEY_NORMS | GATED | INSIDE_NORMS, *KIN, HEAD_DIM, ATTENTION_BIAS,
     constant(norm_placement="inside", qk_norm="full", mlp_bias=False),
 )  # fmt: skip
@@ -159,20 +143,17 @@ ATTENTION_SCALE = Field(
         "query_pre_attn_scalar": max(1, round((config.attention_scale or config.head_dim**-0.5) ** -2))
     },
 )
-GEMMA = decoder("gemma", "Gemma", BLOCK, *GEMMA_FIELDS, GEMMA_ACTIVATION)
-GEMMA2 = decoder(
+GEMMA = llama_kin("gemma", "Gemma", BLOCK, *GEMMA_FIELDS, GEMMA_ACTIVATION)
+GEMMA2 = llama_kin(
     "gemma2", "Gemma2", ATTENTION | GATED | SANDWICH_NORMS, *GEMMA_FIELDS, same("attn_logit_softcapping"),
     renamed(hidden_act="hidden_activation"), ATTENTION_SCALE, constant(norm_placement="sandwich"), window_by_layer(),
     lm=(same("final_logit_softcapping"),),
 )  # fmt: skip
 
 # StarCoder 2 (Lozhkov et al. 2024): GPT-2's block with rotary positions and shared key and value heads
-STARCODER2 = decoder(
+STARCODER2 = llama_kin(
     "starcoder2", "Starcoder2",
-    ATTENTION | PRE_NORMS | {
-        "layers.{layer}.mlp.up_proj": "layers.{layer}.mlp.c_fc",
-        "layers.{layer}.mlp.down_proj": "layers.{layer}.mlp.c_proj",
-    },
+    ATTENTION | PRE_NORMS | block(MLP, up="c_fc", down="c_proj"),
     GROUPED, HEAD_DIM, same("hidden_act"), window_of_all_layers(), all_biases("use_bias"), rotary(),
     renamed(norm_eps="norm_epsilon", dropout=("residual_dropout", "embedding_dropout")),
     constant(feed_forward="plain"),
@@ -211,14 +192,10 @@ STABLELM = Architecture(
 )
 
 # Phi (Li et al. 2023): attention and feed-forward in parallel after one norm, partial rotary positions
-PHI = decoder(
+PHI = llama_kin(
     "phi", "Phi",
-    layer_table("self_attn.{}_proj", "self_attn.{}_proj", *"qkv") | QUERY_KEY_LAYER_NORMS | SHARED_NORM | {
-        "norm": "final_layernorm",
-        "layers.{layer}.self_attn.o_proj": "layers.{layer}.self_attn.dense",
-        "layers.{layer}.mlp.up_proj": "layers.{layer}.mlp.fc1",
-        "layers.{layer}.mlp.down_proj": "layers.{layer}.mlp.fc2",
-    },
+    ATTENTION | block(SELF_ATTENTION, o="dense") | block(MLP, up="fc1", down="fc2")
+    | QUERY_KEY_LAYER_NORMS | SHARED_NORM | {"norm": "final_layernorm"},
     LAYER_NORM, GROUPED, HEAD_DIM, same("hidden_act"), rotary(partial=True),
     renamed(dropout=("resid_pdrop", "embd_pdrop")), switch("qk_layernorm", "qk_norm", on="head", off="none"),
     constant(block_layout="parallel_shared_norm"),
@@ -231,7 +208,7 @@ LOGIT_SCALE = Field(
     to_native=lambda config: {"logit_scale": 1.0 if config.logit_scale is None else config.logit_scale},
 )
 COHERE = replace(
-    decoder(
+    llama_kin(
         "cohere", "Cohere", ATTENTION | QUERY_KEY_NORMS | GATED | SHARED_NORM, *GATED_FEED_FORWARD, LAYER_NORM,
         GROUPED, HEAD_DIM, ATTENTION_BIAS, rotary(), switch("use_qk_norm", "qk_norm", on="each_head", off="none"),
         constant(block_layout="parallel_shared_norm", norm_bias=False, mlp_bias=False, rope_interleaved=True),
@@ -243,12 +220,12 @@ COHERE = replace(
 )  # fmt: skip
 
 
-def rotary_layers_to_native(config: BlockConfig) -> Values:
-    return {"no_rope_layers": [int(config.is_rotary_layer(layer)) for layer in range(config.num_hidden_layers)]}
-
-
-def ropes_to_ours(config: PreTrainedConfig) -> Values:
-    return {"position_embedding_type": "rotary", "rope_parameters": copy.deepcopy(config.rope_parameters)}
+NO_ROPE_LAYERS = Field(
+    to_ours=lambda config: {"rotary_layers": [bool(has) for has in config.no_rope_layers]},
+    to_native=lambda config: {
+        "no_rope_layers": list(map(int, map(config.is_rotary_layer, range(config.num_hidden_layers))))
+    },
+)
 
 
 def ropes_to_native(config: BlockConfig) -> Values:
@@ -270,53 +247,50 @@ def original_length(config: BlockConfig) -> Values:
 
 VARIANTS = (
     # OLMo (Groeneveld et al. 2024): LayerNorm without weights
-    decoder(
+    llama_kin(
         "olmo", "Olmo", BLOCK, *GATED_FEED_FORWARD, GROUPED, HEAD_DIM, ATTENTION_BIAS, rotary(),
         constant(norm="layer_norm", norm_eps=1e-5, norm_weight=False, norm_bias=False, mlp_bias=False),
     ),
     # OLMo 3 (OLMo team 2025): OLMo 2 with windows in three of four layers, and positions of their own there
-    decoder(
+    llama_kin(
         "olmo3", "Olmo3", ATTENTION | QUERY_KEY_NORMS | GATED | INSIDE_NORMS, *LAYERS, HEAD_DIM, ATTENTION_BIAS,
-        window_by_layer(), Field(ropes_to_ours, ropes_to_native),
+        window_by_layer(), constant(position_embedding_type="rotary"),
+        Field(lambda config: {"rope_parameters": config.rope_parameters}, ropes_to_native),
         constant(norm_placement="inside", qk_norm="full", mlp_bias=False),
     ),
     # Arcee (2025): a plain feed-forward layer with squared ReLU
-    decoder(
+    llama_kin(
         "arcee", "Arcee", ATTENTION | PLAIN | PRE_NORMS, *RMS_NORM, GROUPED, ATTENTION_BIAS, rotary(),
         same("head_dim", "mlp_bias", "hidden_act"), constant(feed_forward="plain"),
     ),
     # Helium (Kyutai 2025): neighboring dimensions are rotated
-    decoder("helium", "Helium", BLOCK, *KIN, SQUARE_HEAD_DIM, INPUT_BIASES, same("mlp_bias"), INTERLEAVED),
+    llama_kin("helium", "Helium", BLOCK, *KIN, SQUARE_HEAD_DIM, INPUT_BIASES, same("mlp_bias"), INTERLEAVED),
     # GLM-4 (GLM team 2024): half of each head is rotated, neighbors with each other
-    decoder(
+    llama_kin(
         "glm", "Glm", ATTENTION | FUSED_GATE | PRE_NORMS, *LAYERS, INPUT_BIASES, same("head_dim"),
         constant(mlp_bias=False), INTERLEAVED, rotary(partial=True),
     ),
     # Phi 3 (Abdin et al. 2024): one tensor for queries, keys and values, one for gate and up
-    decoder(
+    llama_kin(
         "phi3", "Phi3",
-        FUSED_GATE | PRE_NORMS | {
-            QUERY_KEY_VALUE: ("layers.{layer}.self_attn.qkv_proj", QueryKeyValueRows()),
-            "layers.{layer}.self_attn.o_proj": "layers.{layer}.self_attn.o_proj",
-        },
+        FUSED_GATE | PRE_NORMS | block(SELF_ATTENTION, qkv=("qkv_proj", QUERY_KEY_VALUE_ROWS), o="o_proj"),
         *LAYERS, HEAD_DIM, window_of_all_layers(), rotary(partial=True), Field(to_native=original_length),
         renamed(dropout=("resid_pdrop", "embd_pdrop")), constant(attention_bias=False, mlp_bias=False),
     ),
     # SmolLM 3 (Hugging Face 2025): every fourth layer does not rotate
-    decoder(
-        "smollm3", "SmolLM3", BLOCK, *KIN, *WINDOW, HEAD_DIM, ATTENTION_BIAS, same("mlp_bias"),
-        Field(lambda config: {"rotary_layers": [bool(has) for has in config.no_rope_layers]}, rotary_layers_to_native),
+    llama_kin(
+        "smollm3", "SmolLM3", BLOCK, *KIN, *WINDOW, HEAD_DIM, ATTENTION_BIAS, same("mlp_bias"), NO_ROPE_LAYERS,
         ignored=("no_rope_layer_interval",),  # `no_rope_layers` has it layer by layer
     ),
     # Nemotron (Parmar et al. 2024): LayerNorm of weight 1 + w, squared ReLU
-    decoder(
+    llama_kin(
         "nemotron", "Nemotron", ATTENTION | PLAIN | PRE_NORMS, GROUPED, ATTENTION_BIAS, rotary(partial=True),
         same("head_dim", "mlp_bias", "hidden_act", "norm_eps"), constant(feed_forward="plain", norm_unit_offset=True),
     ),
     # Persimmon (Adept 2023): GPT-NeoX's tensors in a sequential block, squared ReLU
-    decoder(
+    llama_kin(
         "persimmon", "Persimmon",
-        neox_block("layers.{layer}", "self_attn") | PRE_NORMS | QUERY_KEY_LAYER_NORMS | {"norm": "final_layernorm"},
+        neox_block(LAYER, "self_attn") | PRE_NORMS | QUERY_KEY_LAYER_NORMS | {"norm": "final_layernorm"},
         LAYER_NORM, *PLAIN_HEADS, rotary(partial=True), same("hidden_act"), renamed(dropout="hidden_dropout"),
         switch("qk_layernorm", "qk_norm", on="head", off="none"),
     ),

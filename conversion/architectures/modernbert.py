@@ -6,21 +6,18 @@ from vanillaformer.configuration import BlockConfig, VanillaEncoderConfig, layer
 
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, constant, optional, renamed, same
-from ..mapping.tensors import Rows, Table
+from ..mapping.tensors import Table, block, rows
 from .llama import ATTENTION_BIAS
 
-QUERY_KEY_VALUE = tuple(f"layers.{{layer}}.self_attn.{name}_proj" for name in "qkv")
-STACK: Table = {
+ENDS: Table = {
     "embed_tokens": "embeddings.tok_embeddings",
     "embeddings.norm": "embeddings.norm",
     "norm": "final_norm",
-    QUERY_KEY_VALUE: ("layers.{layer}.attn.Wqkv", Rows(3)),
-    "layers.{layer}.self_attn.o_proj": "layers.{layer}.attn.Wo",
-    "layers.{layer}.self_attn_residual.norm": "layers.{layer}.attn_norm",
-    ("layers.{layer}.mlp.gate_proj", "layers.{layer}.mlp.up_proj"): ("layers.{layer}.mlp.Wi", Rows(2)),
-    "layers.{layer}.mlp.down_proj": "layers.{layer}.mlp.Wo",
-    "layers.{layer}.mlp_residual.norm": "layers.{layer}.mlp_norm",
 }
+STACK: Table = ENDS | block(
+    "layers.{layer}.", qkv=("attn.Wqkv", rows(3)), o="attn.Wo", attention_norm="attn_norm",
+    gate_up=("mlp.Wi", rows(2)), down="mlp.Wo", mlp_norm="mlp_norm",
+)  # fmt: skip
 HEAD: Table = {"transform.dense": "head.dense", "transform.norm": "head.norm"}
 POOLER: Table = {"pooler.dense": "head.dense", "pooler.norm": "head.norm"}
 

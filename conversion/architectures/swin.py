@@ -7,25 +7,24 @@ from vanillaformer.configuration.image_encoder import image_sides
 
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import Field, Values, constant, renamed, same
-from ..mapping.tensors import PointConvolution, Table
-from .vit import BATCHED, CLASSIFIER, IMAGES, PATCHES, QUERY_KEY_VALUE_BIAS, SQUARE, mask_argument, read_mask_token
+from ..mapping.tensors import BATCHED, POINT_CONVOLUTION, Table
+from .vit import CLASSIFIER, IMAGES, PATCHES, QUERY_KEY_VALUE_BIAS, SQUARE, mask_argument, read_mask_token, vit_block
 
 LAYER = "encoder.layers.{stage}.blocks.{block}."
-STACK: Table = PATCHES | {
-    "embeddings.mask_token.weight": ("embeddings.mask_token", BATCHED),
-    "embeddings.patch_norm": "embeddings.norm",
-    "embeddings.positions.relative_attention_bias.{layer}.weight": (
-        f"{LAYER}attention.relative_position_bias.relative_position_bias_table"
-    ),
-    **{f"layers.{{layer}}.self_attn.{name}_proj": f"{LAYER}attention.{name}_proj" for name in "qkvo"},
-    "layers.{layer}.self_attn_residual.norm": f"{LAYER}layernorm_before",
-    "layers.{layer}.mlp.up_proj": f"{LAYER}mlp.fc1",
-    "layers.{layer}.mlp.down_proj": f"{LAYER}mlp.fc2",
-    "layers.{layer}.mlp_residual.norm": f"{LAYER}layernorm_after",
-    "merges.{layer}.norm": "encoder.layers.{layer}.downsample.norm",
-    "merges.{layer}.reduction": "encoder.layers.{layer}.downsample.reduction",
-    "norm": "layernorm",
-}
+STACK: Table = (
+    PATCHES
+    | vit_block(LAYER)
+    | {
+        "embeddings.mask_token.weight": ("embeddings.mask_token", BATCHED),
+        "embeddings.patch_norm": "embeddings.norm",
+        "embeddings.positions.relative_attention_bias.{layer}.weight": (
+            f"{LAYER}attention.relative_position_bias.relative_position_bias_table"
+        ),
+        "merges.{layer}.norm": "encoder.layers.{layer}.downsample.norm",
+        "merges.{layer}.reduction": "encoder.layers.{layer}.downsample.reduction",
+        "norm": "layernorm",
+    }
+)
 
 
 def check_windows(side: int, window: int, stages: int) -> None:
@@ -94,7 +93,7 @@ SWIN = Architecture(
         ),
         "image": Head("SwinForImageClassification", CLASSIFIER, ignored=IGNORED + STRIDE),
         "masked_image": Head(
-            "SwinForMaskedImageModeling", {"decoder": ("decoder.0", PointConvolution())}, ignored=IGNORED
+            "SwinForMaskedImageModeling", {"decoder": ("decoder.0", POINT_CONVOLUTION)}, ignored=IGNORED
         ),
     },
     read=read_mask_token,

@@ -7,23 +7,26 @@ from vanillaformer.configuration.image_encoder import image_sides
 
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, constant, renamed, same
-from ..mapping.tensors import Batched, PatchConvolution, PointConvolution, Table
+from ..mapping.tensors import BATCHED, PATCH_CONVOLUTION, POINT_CONVOLUTION, Table, block
 
-BATCHED = Batched()
 PROJECTION = "embeddings.patch_embeddings.projection"
-PATCHES: Table = {PROJECTION: (PROJECTION, PatchConvolution())}
+PATCHES: Table = {PROJECTION: (PROJECTION, PATCH_CONVOLUTION)}
 TOKENS: Table = {
     f"embeddings.{name}.weight": (f"embeddings.{name}", BATCHED)
     for name in ("cls_token", "distillation_token", "register_tokens", "mask_token")
 }
 POSITIONS: Table = {"embeddings.positions.embed_positions.weight": ("embeddings.position_embeddings", BATCHED)}
-BLOCK: Table = {
-    **{f"layers.{{layer}}.self_attn.{name}_proj": f"layers.{{layer}}.attention.{name}_proj" for name in "qkvo"},
-    "layers.{layer}.self_attn_residual.norm": "layers.{layer}.layernorm_before",
-    "layers.{layer}.mlp.up_proj": "layers.{layer}.mlp.fc1",
-    "layers.{layer}.mlp.down_proj": "layers.{layer}.mlp.fc2",
-    "layers.{layer}.mlp_residual.norm": "layers.{layer}.layernorm_after",
-}
+
+
+def vit_block(layer: str) -> Table:
+    """Return the table of ViT's block, given the native name of a layer."""
+    return block(
+        layer, q="attention.q_proj", k="attention.k_proj", v="attention.v_proj", o="attention.o_proj",
+        attention_norm="layernorm_before", up="mlp.fc1", down="mlp.fc2", mlp_norm="layernorm_after",
+    )  # fmt: skip
+
+
+BLOCK = vit_block("layers.{layer}.")
 STACK: Table = PATCHES | TOKENS | POSITIONS | BLOCK | {"norm": "layernorm"}
 
 
@@ -106,7 +109,7 @@ def image_heads(name: str) -> dict[str, Head]:
         ),
         "masked_image": Head(
             f"{name}ForMaskedImageModeling",
-            {"decoder": ("decoder.0", PointConvolution())},
+            {"decoder": ("decoder.0", POINT_CONVOLUTION)},
             (SQUARE,),
             ignored=POOLER_FIELDS,
         ),

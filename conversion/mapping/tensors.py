@@ -6,6 +6,7 @@ bias, `{layer}` for the number of a layer (`{stage}` and `{block}` for its stage
 that of a head (`HeadRow`). All kinds are linear, so a table converts gradients too.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,130 +14,124 @@ import torch
 from vanillaformer.configuration import BlockConfig
 
 Tensors = dict[str, torch.Tensor]
-
-
-class Same:
-    """One of our tensors equals a native one; the base of the kinds."""
-
-    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
-        """Return our tensors, given the native one and our config."""
-        return (tensor,)
-
-    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
-        """Return the native tensor, given ours and our config."""
-        return tensors[0]
-
-
-class Transposed(Same):
-    """A linear layer with a transposed weight (GPT-2's `Conv1D`)."""
-
-    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
-        return (tensor.T if tensor.ndim == 2 else tensor,)
-
-    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
-        return self.to_ours(tensors[0], config)[0]
+Several = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Rows(Same):
+class Kind:
+    """How our tensors correspond to a native one: each side of the other, given our config."""
+
+    to_ours: Callable[[torch.Tensor, BlockConfig], Several]
+    to_native: Callable[[Several, BlockConfig], torch.Tensor]
+
+
+Change = Callable[[torch.Tensor, BlockConfig], torch.Tensor]
+
+
+def single(to_ours: Change, to_native: Change) -> Kind:
+    """Return the kind of one of our tensors for a native one."""
+    return Kind(
+        lambda tensor, config: (to_ours(tensor, config),), lambda tensors, config: to_native(tensors[0], config)
+    )
+
+
+def transposed(tensor: torch.Tensor, config: BlockConfig | None = None) -> torch.Tensor:
+    """Return a weight transposed, a bias as it is."""
+    return tensor.T if tensor.ndim == 2 else tensor
+
+
+def rows(parts: int) -> Kind:
     """Layers of equal width in one, their rows concatenated: `[q; k; v]`, `[gate; up]`."""
-
-    parts: int
-
-    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
-        return tensor.chunk(self.parts)
-
-    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
-        return torch.cat(tensors)
+    return Kind(lambda tensor, config: tensor.chunk(parts), lambda tensors, config: torch.cat(tensors))
 
 
-@dataclass(frozen=True)
-class TransposedRows(Rows):
+def transposed_rows(parts: int) -> Kind:
     """The same with a transposed weight (GPT-2's `c_attn`)."""
-
-    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
-        return super().to_ours(tensor.T if tensor.ndim == 2 else tensor, config)
-
-    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
-        fused = super().to_native(tensors, config)
-        return fused.T if fused.ndim == 2 else fused
+    return Kind(
+        lambda tensor, config: transposed(tensor).chunk(parts), lambda tensors, config: transposed(torch.cat(tensors))
+    )
 
 
-class QueryKeyValueRows(Same):
-    """Queries, keys and values in one layer, one after the other; keys and values may have fewer heads (Phi 3)."""
-
-    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
-        heads = (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
-        return tensor.split([count * config.head_dim for count in heads])
-
-    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
-        return torch.cat(tensors)
+def query_key_value_rows(tensor: torch.Tensor, config: BlockConfig) -> Several:
+    heads = (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
+    return tensor.split([count * config.head_dim for count in heads])
 
 
-class HeadRows(Same):
-    """Queries, keys and values in one layer, head by head: rows (H, 3, K) (BLOOM, GPT-NeoX)."""
-
-    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
-        heads = tensor.unflatten(0, (config.num_attention_heads, 3, -1))  # (H, 3, K) or (H, 3, K, D)
-        return tuple(heads[:, part].flatten(0, 1) for part in range(3))
-
-    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
-        heads = [tensor.unflatten(0, (config.num_attention_heads, -1)) for tensor in tensors]
-        return torch.stack(heads, dim=1).flatten(0, 2)
+def rows_of_heads(tensor: torch.Tensor, config: BlockConfig) -> Several:
+    heads = tensor.unflatten(0, (config.num_attention_heads, 3, -1))  # (H, 3, K) or (H, 3, K, D)
+    return tuple(heads[:, part].flatten(0, 1) for part in range(3))
 
 
-class Batched(Same):
-    """A tensor with a batch axis of length 1 in front in the native model (tokens and position tables of images)."""
-
-    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
-        return (tensor[0],)
-
-    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
-        return tensors[0].unsqueeze(0)
+def fused_heads(tensors: Several, config: BlockConfig) -> torch.Tensor:
+    heads = [tensor.unflatten(0, (config.num_attention_heads, -1)) for tensor in tensors]
+    return torch.stack(heads, dim=1).flatten(0, 2)
 
 
-class BufferRow(Batched):
-    """A bias (V) that is a buffer (1, V) of the native model and not trained: zeros where ours has none."""
+def flat_patch(tensor: torch.Tensor, config: BlockConfig) -> torch.Tensor:
+    return tensor.flatten(1) if config.patch_embedding == "linear" and tensor.ndim == 4 else tensor
 
 
-class PatchConvolution(Same):
-    """A convolution whose kernel is a patch, weight (D, C, P, P): ours may be linear on flattened patches."""
-
-    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
-        is_linear = config.patch_embedding == "linear"
-        return (tensor.flatten(1) if is_linear and tensor.ndim == 4 else tensor,)
-
-    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
-        side = config.patch_size
-        return tensors[0].unflatten(1, (-1, side, side)) if tensors[0].ndim == 2 else tensors[0]
+def square_patch(tensor: torch.Tensor, config: BlockConfig) -> torch.Tensor:
+    return tensor.unflatten(1, (-1, config.patch_size, config.patch_size)) if tensor.ndim == 2 else tensor
 
 
-class PointConvolution(Same):
-    """A linear layer that is a convolution with a kernel of one point, weight (D, D, 1, 1), in the native model."""
-
-    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
-        return (tensor.flatten(1) if tensor.ndim == 4 else tensor,)
-
-    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
-        return tensors[0][:, :, None, None] if tensors[0].ndim == 2 else tensors[0]
+SAME = single(lambda tensor, config: tensor, lambda tensor, config: tensor)
+# A linear layer with a transposed weight (GPT-2's `Conv1D`)
+TRANSPOSED = single(transposed, transposed)
+# Queries, keys and values in one layer, one after the other; keys and values may have fewer heads (Phi 3)
+QUERY_KEY_VALUE_ROWS = Kind(query_key_value_rows, lambda tensors, config: torch.cat(tensors))
+# Queries, keys and values in one layer, head by head: rows (H, 3, K) (BLOOM, GPT-NeoX)
+HEAD_ROWS = Kind(rows_of_heads, fused_heads)
+# A tensor with a batch axis of length 1 in front in the native model (tokens and position tables of images)
+BATCHED = single(lambda tensor, config: tensor[0], lambda tensor, config: tensor.unsqueeze(0))
+# A bias (V) that is a buffer (1, V) of the native model and not trained: zeros where ours has none
+BUFFER_ROW = Kind(BATCHED.to_ours, BATCHED.to_native)
+# A convolution whose kernel is a patch, weight (D, C, P, P): ours may be linear on flattened patches
+PATCH_CONVOLUTION = single(flat_patch, square_patch)
+# A linear layer that is a convolution with a kernel of one point, weight (D, D, 1, 1), in the native model
+POINT_CONVOLUTION = single(
+    lambda tensor, config: tensor.flatten(1) if tensor.ndim == 4 else tensor,
+    lambda tensor, config: tensor[:, :, None, None] if tensor.ndim == 2 else tensor,
+)
 
 
 @dataclass(frozen=True)
-class HeadRow(Same):
+class HeadRow:
     """The weight (K) of one head's norm, a row of our tensor for all (H, K); its links are added up (StableLM)."""
 
     count: str  # our field with the number of heads
     head: int = 0  # the number of the head
 
-    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
-        rows = tensor.new_zeros(getattr(config, self.count), *tensor.shape)
-        rows[self.head] = tensor
-        return (rows,)
+    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> Several:
+        ours = tensor.new_zeros(getattr(config, self.count), *tensor.shape)
+        ours[self.head] = tensor
+        return (ours,)
 
-    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
+    def to_native(self, tensors: Several, config: BlockConfig) -> torch.Tensor:
         return tensors[0][self.head]
 
 
-SAME = Same()
-Names = str | tuple[str, ...]
-Table = dict[Names, str | tuple[str, Same]]
+Native = str | tuple[str, Kind | HeadRow]
+Table = dict[str | tuple[str, ...], Native]
+
+# Our names in a block, by the words that `block` takes
+HEADS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+BLOCK_NAMES: dict[str, str | tuple[str, ...]] = {
+    **dict(zip("qkv", HEADS)), "qkv": HEADS, "o": "self_attn.o_proj",
+    "q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm",
+    "gate": "mlp.gate_proj", "up": "mlp.up_proj", "gate_up": ("mlp.gate_proj", "mlp.up_proj"), "down": "mlp.down_proj",
+    "attention_norm": "self_attn_residual.norm", "attention_out_norm": "self_attn_residual.out_norm",
+    "mlp_norm": "mlp_residual.norm", "mlp_out_norm": "mlp_residual.out_norm", "shared_norm": "norm",
+    "attention_scale": "self_attn_residual.layer_scale.weight", "mlp_scale": "mlp_residual.layer_scale.weight",
+}  # fmt: skip
+
+
+def block(layer: str, **native: Native) -> Table:
+    """Return the table of a block, given the native names of its parts after that of a layer, such as `h.{layer}.`."""
+    table: Table = {}
+    for word, name in native.items():
+        ours = BLOCK_NAMES[word]
+        names = tuple(f"layers.{{layer}}.{each}" for each in ([ours] if isinstance(ours, str) else ours))
+        target = layer + name if isinstance(name, str) else (layer + name[0], name[1])
+        table[names if isinstance(ours, tuple) else names[0]] = target
+    return table

@@ -13,7 +13,7 @@ from vanillaformer.modeling.base import VanillaPreTrainedModel
 from .architecture import Architecture, Part
 from .dimensions import reordered
 from .fields import Values
-from .tensors import SAME, BufferRow, HeadRow, Same, Table, Tensors
+from .tensors import BUFFER_ROW, SAME, HeadRow, Kind, Table, Tensors
 
 TOKEN_TABLES = [
     f"{prefix}{name}.weight"
@@ -28,12 +28,12 @@ class Link:
 
     ours: tuple[str, ...]
     native: str
-    kind: Same = SAME
+    kind: Kind | HeadRow = SAME
 
     def missing(self, ours: Collection[str], native: Collection[str]) -> list[str]:
         """Return those of its tensors that a model lacks; a native buffer of zeros needs no counterpart."""
         absent = [name for name in self.ours if name not in ours]
-        if isinstance(self.kind, BufferRow) and absent:
+        if self.kind is BUFFER_ROW and absent:
             return []
         return absent + ([self.native] if self.native not in native else [])
 

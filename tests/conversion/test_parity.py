@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from vanillaformer.conversion import ARCHITECTURES
 from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
-from vanillaformer.conversion.mapping.tensors import BufferRow
+from vanillaformer.conversion.mapping.tensors import BUFFER_ROW
 from vanillaformer.conversion.mapping.weights import model_links, tensors_of, to_our_values
 
 from .natives import (
@@ -112,7 +112,7 @@ def gradients(
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Our gradients and, carried by the architecture's own table, the native ones."""
     table = model_links(ARCHITECTURES[case.architecture], ours, native, case.head)
-    table = [link for link in table if not isinstance(link.kind, BufferRow)]
+    table = [link for link in table if link.kind is not BUFFER_ROW]
     if case.head == "image":
         table = [link for link in table if "mask_token" not in link.native]  # which a classifier does not read
     theirs = {name: tensor.grad for name, tensor in tensors_of(native).items()}

@@ -8,12 +8,12 @@ from torch import nn
 
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.conversion.mapping.canonical import canonical_form, differences
-from vanillaformer.conversion.mapping.tensors import Rows
+from vanillaformer.conversion.mapping.tensors import rows
 from vanillaformer.conversion.mapping.weights import Link, present_links, write_tensors
 
 
 def test_what_neither_side_has_is_left_out_and_what_one_side_has_is_named():
-    links = [Link(("a",), "b"), Link(("c", "d"), "e", Rows(2))]
+    links = [Link(("a",), "b"), Link(("c", "d"), "e", rows(2))]
     assert present_links(links, {"a"}, {"b"}) == links[:1]
     with pytest.raises(ValueError, match=r"c \+ d = e lacks d"):
         present_links(links, {"a", "c"}, {"b", "e"})
