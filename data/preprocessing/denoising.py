@@ -78,6 +78,11 @@ class Denoising(EpochCollator):
         self.ids: dict[str, int] = {name: tokenizer.get_vocab()[name] for name in names}
         self.sentinels = [number for name, number in self.ids.items() if name.startswith(SENTINEL[:-3])]
         self.before, self.after = text_frame(tokenizer)
+        if not self.after:
+            raise ValueError(
+                f"--objective {arguments.objective}: the tokenizer puts no end token after a text, without which the "
+                "model would not learn where to stop"
+            )
         self.padded = DataCollatorForSeq2Seq(tokenizer, model=model)
         self.packed = PackedPairs(model, self.padded).packed
         self.set_epoch(0)

@@ -9,7 +9,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
+from numbers import Real
 from operator import eq
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -88,21 +90,27 @@ def load_metric(name: str) -> Any:
 
 
 def added_scores(names: Sequence[str], predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Return the scores of texts that `--metrics` adds: optional ones of ours, and numbers of `evaluate`'s metrics."""
+    """Return the scores of texts that `--metrics` adds: optional ones of ours, and numbers of `evaluate`'s metrics.
+
+    A number that has the name of one of our scores, or of an earlier metric's, has its metric's name before its own.
+    """
     scores: dict[str, float] = {}
     for name in names:
         if name in SCORES:
-            function = SCORES[name].function
-            scores |= {name: function(predictions, references)} if function else {}
-        else:
-            found = load_metric(name).compute(predictions=predictions, references=references)
-            scores |= {key: float(value) for key, value in found.items() if isinstance(value, int | float)}
+            score = SCORES[name]
+            scores |= {name: score.function(predictions, references)} if score.optional and score.function else {}
+            continue
+        for key, value in load_metric(name).compute(predictions=predictions, references=references).items():
+            if isinstance(value, Real) and not isinstance(value, bool):
+                taken = key in scores or key in SCORES
+                scores[f"{Path(name).stem}_{key}" if taken else key] = float(value)
     return scores
 
 
 def scores_of_group(metrics: Mapping[str, float], group: str) -> dict[str, float]:
     """Return the metrics of the rows of a group, by the names that those of all rows have."""
-    return {key.removesuffix(f"_{group}"): value for key, value in metrics.items() if key.endswith(f"_{group}")}
+    found = {key.removesuffix(f"_{group}"): value for key, value in metrics.items() if key.endswith(f"_{group}")}
+    return {key: value for key, value in found.items() if key in metrics}
 
 
 def bleu_scorer(tokenize: str, lowercase: bool) -> BLEU:

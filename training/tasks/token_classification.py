@@ -138,7 +138,7 @@ class TokenClassification(TrainingTask):
     ) -> Iterator[dict[str, Any]]:
         predictions, references = zip(*self.tags_of(output))
         options: dict[str, Any] = {"output_dict": True, "zero_division": 0}
-        found = seqeval().classification_report(entities(references), entities(predictions), **options)
+        found = seqeval().classification_report(*entities(references, predictions), **options)
         keys = {"precision": "precision", "recall": "recall", "f1-score": "f1", "support": "rows"}
         run.details["classes"] = {
             name: {key: (int if key == "rows" else float)(scores[other]) for other, key in keys.items()}
@@ -167,18 +167,18 @@ def collate(rows: Sequence[Mapping[str, Any]], *, padded: DataCollatorForTokenCl
     return padded([{"labels" if name == TAG_IDS else name: row[name] for name in row} for row in rows])
 
 
-def entities(tags: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return tags as seqeval reads them: without prefixes, as those of parts of speech, each word is an entity."""
-    if any(tag.startswith(PREFIXES) for row in tags for tag in row):
-        return [[seqeval_tag(tag) for tag in row] for row in tags]
-    return [[tag if tag == OUTSIDE else f"B-{tag}" for tag in row] for row in tags]
+def entities(*sides: Sequence[Sequence[str]]) -> list[list[list[str]]]:
+    """Return tags as seqeval reads them: if none has a prefix, as those of parts of speech, each word is an entity."""
+    if any(tag.startswith(PREFIXES) for side in sides for row in side for tag in row):
+        return [[[seqeval_tag(tag) for tag in row] for row in side] for side in sides]
+    return [[[tag if tag == OUTSIDE else f"B-{tag}" for tag in row] for row in side] for side in sides]
 
 
 def tag_scores(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """Return the scores of the tags of texts: of entities, and the accuracy of single tags."""
     single = [[tag for row in side for tag in row] for side in (predictions, references)]
     return {
-        **compute_scores("tags", "tags", entities(predictions), entities(references)),
+        **compute_scores("tags", "tags", *entities(predictions, references)),
         **compute_scores("tags", "ids", *single),
     }
 

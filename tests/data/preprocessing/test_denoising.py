@@ -256,6 +256,14 @@ def test_rows_of_the_objective(tokenizer):
     assert all(text[-1] == EOS for row in rows for text in packed_texts(row))
 
 
+def test_a_tokenizer_without_an_end_is_refused(tokenizer):
+    endless = copy.deepcopy(tokenizer)
+    endless.backend_tokenizer.post_processor = TemplateProcessing(single="$A", special_tokens=[])
+    for objective in DENOISING:
+        with pytest.raises(ValueError, match=f"--objective {objective}: the tokenizer puts no end token after a text"):
+            collator(endless, objective)
+
+
 def test_the_frame_is_the_tokenizers(tokenizer):
     """BART's `<s> text </s>`, on both sides, as when it is fine-tuned."""
     framed = copy.deepcopy(tokenizer)

@@ -16,6 +16,7 @@ from vanillaformer.training.metrics.scores import (
     compute_scores,
     corpus_perplexity,
     sacrebleu_signatures,
+    scores_of_group,
 )
 
 TEXTS = ["the cat sat on the mat .", "a dog , a bone and a house !", "zwei Katzen"]
@@ -53,6 +54,7 @@ def test_bleu_tokenization_and_letter_case_are_in_the_signatures():
 METRIC = """
 import datasets
 import evaluate
+import numpy as np
 
 
 class Ratio(evaluate.Metric):
@@ -61,7 +63,8 @@ class Ratio(evaluate.Metric):
         return evaluate.MetricInfo(description="", citation="", inputs_description="", features=texts)
 
     def _compute(self, predictions, references):
-        return {"ratio": len("".join(predictions)) / len("".join(references)), "names": predictions}
+        ratio = len("".join(predictions)) / len("".join(references))
+        return {"ratio": np.float32(ratio), "names": predictions, "bleu": ratio}
 """
 
 
@@ -77,7 +80,10 @@ def test_rouge_is_rouge_scores(tmp_path):
         assert scores[kind] == pytest.approx(100 * mean)
     assert added_scores(["rouge1"], ["Ärger über 日本"], ["ärger mit 日本"])["rouge1"] == pytest.approx(200 / 3)
     (tmp_path / "ratio.py").write_text(METRIC)
-    assert added_scores([str(tmp_path / "ratio.py")], ["ab", "c"], ["abcd", "ef"]) == {"ratio": 0.5}
+    (tmp_path / "other.py").write_text(METRIC)
+    files = [str(tmp_path / name) for name in ("ratio.py", "other.py")]
+    scores = added_scores(files, ["ab", "c"], ["abcd", "ef"])
+    assert scores == dict.fromkeys(["ratio", "ratio_bleu", "other_ratio", "other_bleu"], 0.5)
     with pytest.raises(ValueError, match=r"--metrics .*none\.py: not one of our scores, and evaluate cannot load it"):
         added_scores([str(tmp_path / "none.py")], ["a"], ["a"])
 
@@ -91,6 +97,17 @@ def test_groups_have_scores_of_their_own(translator_tokenizer):
         "gen_len": alone["gen_len"]
     }
     assert scores["bleu_a"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS[1:2], [WANTED[1:2]]).score)
+    names = dict.fromkeys(["exact_match", "gen_len"], 0.0)
+    for group in ("match", "len", "de", "to_de"):
+        found = {f"{name}_{each}": float(each == group) for name in names for each in ("match", "len", "de", "to_de")}
+        assert scores_of_group(names | found, group) == dict.fromkeys(names, 1.0)
+
+
+def test_a_score_that_is_always_computed_keeps_its_options(translator_tokenizer):
+    ids = translator_tokenizer(TEXTS, padding=True, return_tensors="np")["input_ids"]
+    compute = m.translation_metrics(translator_tokenizer, ["bleu"], lowercase=True)
+    references = [text.upper() for text in translator_tokenizer.batch_decode(ids, skip_special_tokens=True)]
+    assert compute(EvalPrediction(ids, ids), references=references)["bleu"] == pytest.approx(100)
 
 
 def test_translation_metrics_decode_and_ignore_padding(translator_tokenizer):

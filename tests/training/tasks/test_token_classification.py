@@ -127,6 +127,10 @@ def test_labels_are_those_of_transformers_example(algorithm: Any) -> None:
         assert words[0].casefold().startswith(piece.strip().casefold())
 
 
+def test_both_sides_are_read_alike() -> None:
+    assert task.tag_scores([["NOUN", "NOUN", "B-X"]], [["NOUN", "NOUN", "O"]])["entity_recall"] == 1
+
+
 def test_cut_texts_have_no_tags_for_what_is_cut(encoder_tokenizer) -> None:
     found = task.tagged_pieces(
         {"tokens": ["a b c d e f"], "tags": ["O O O O O B-X"]},
