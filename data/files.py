@@ -6,8 +6,9 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,6 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset, Features, Value, concatenate_datasets
-from datasets import IterableDataset as Stream
 
 from . import dialogue, formats
 from .caching import arrow_file
@@ -25,6 +25,8 @@ from .formats import FILE, READERS, ROW, Columns, Paths, ReadOptions, Row, check
 T = TypeVar("T")
 MAX_BATCH_ROWS, MAX_BATCH_CHARACTERS = 1_000, 1 << 22
 """Rows of a table, and the characters from which on no row is added to it."""
+PART_BYTES, MAX_PARTS = 1 << 20, 1 << 14
+"""The least bytes of a part of a stream's file of lines, and about the most parts of all files."""
 READING = [Path(__file__), *(Path(str(module.__file__)) for module in (formats, dialogue))]
 """The modules that decide what rows are read from a file."""
 
@@ -83,22 +85,81 @@ def load_files(files: Sequence[Paths], columns: Columns, options: ReadOptions) -
         raise ValueError(f"{named(files)} do not have the same types of columns: {error}") from error
 
 
-def stream_files(files: Sequence[Paths], columns: Columns, options: ReadOptions) -> Stream:
-    """Return the same rows as a stream; its shuffling reads the files in any order."""
-    features: Features | None = None  # texts need no casts
-    if format_of(files[0][0]) == ".parquet":
-        features = Features(features_of(files[0], columns) | ({FILE: Value("string")} if len(files) > 1 else {}))
-    keywords = {"files": list(files), "columns": dict(columns), "options": options, "several": len(files) > 1}
-    return Stream.from_generator(_stream_rows, features=features, gen_kwargs=keywords)
+@dataclass(frozen=True)
+class Part:
+    """Pieces of a stream, read one after the other."""
+
+    pieces: tuple[Any, ...]
+    size: int  # in bytes, or any other unit
+    skip: int = 0  # rows that are left out before the others
+    stop: int | None = None  # the number of the row at which it ends
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The rows of a stream, in parts that can be read in any order."""
+
+    open: Callable[[Any], Iterable[dict[str, Any]]]  # the rows of a piece
+    parts: tuple[Part, ...]
+    features: Features | None = None
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return chain.from_iterable(map(self.read, self.parts))
+
+    def read(self, part: Part) -> Iterator[dict[str, Any]]:
+        return islice(chain.from_iterable(map(self.open, part.pieces)), part.skip, part.stop)
+
+    def without_first(self, count: int) -> "Parts":
+        """Return the rows after the first ones, which are counted."""
+        parts = list(self.parts)
+        while parts and count:
+            found = sum(1 for _ in islice(self.read(parts[0]), count + 1))
+            parts = parts[1:] if found <= count else [replace(parts[0], skip=parts[0].skip + count), *parts[1:]]
+            count -= min(found, count)
+        return replace(self, parts=tuple(parts))
+
+    def first(self, count: int) -> "Parts":
+        """Return the first rows, as one part."""
+        pieces, skip = chain.from_iterable(part.pieces for part in self.parts), self.parts[0].skip
+        return replace(self, parts=(Part(tuple(pieces), 1, skip, skip + count),))
+
+
+def stream_files(files: Sequence[Paths], columns: Columns, options: ReadOptions) -> Parts:
+    """Return the same rows as a stream; parts of files that can be read from any place are parts of it."""
+    features = features_of(files[0], columns) if format_of(files[0][0]) == ".parquet" else None
+    bytes_of_all = sum(path.stat().st_size for paths in files for path in paths)
+    step = max(PART_BYTES, bytes_of_all // MAX_PARTS)
+    parts = [Part(((paths, span),), size) for paths in files for span, size in _spans(paths, columns, options, step)]
+    read = partial(_stream_rows, columns=columns, options=options, several=len(parts) > 1)
+    return Parts(read, tuple(parts), features)
+
+
+def _spans(paths: Paths, columns: Columns, options: ReadOptions, step: int) -> Iterator[tuple[Any, int]]:
+    """Yield the parts of a file, each with its size: row groups, or bytes of uncompressed lines that are rows."""
+    path, kind = paths[0], format_of(paths[0])
+    size = sum(each.stat().st_size for each in paths)
+    if kind == ".parquet":
+        with _named_errors(paths):
+            groups = pq.read_metadata(path)
+        yield from (((n, n + 1), groups.row_group(n).total_byte_size) for n in range(groups.num_row_groups))
+    elif path.suffix.lower() == kind and len(paths) == 1 and lines_are_rows(kind, columns, options):
+        yield from (((first, min(size, first + step)), min(step, size - first)) for first in range(0, size, step))
+    else:
+        yield None, size
+
+
+def lines_are_rows(kind: str, columns: Columns, options: ReadOptions) -> bool:
+    return kind == ".jsonl" or (kind == ".txt" and options.sample_by == "line" and "tokens_column" not in columns)
 
 
 def _stream_rows(
-    files: list[Paths], columns: Columns, options: ReadOptions, several: bool
+    piece: tuple[Paths, Any], *, columns: Columns, options: ReadOptions, several: bool
 ) -> Iterator[dict[str, Any]]:
-    for paths in files:
-        more = {FILE: str(paths[0])} if several else {}
-        for table in read_tables(paths, columns, options):
-            yield from (row | more for row in table.to_pylist()) if more else table.to_pylist()
+    paths, span = piece
+    begins = f" from byte {span[0]:,}" if span and span[0] and format_of(paths[0]) != ".parquet" else ""
+    more = {FILE: f"{paths[0]}{begins}"} if several else {}
+    for table in read_tables(paths, columns, replace(options, span=span)):
+        yield from (row | more for row in table.to_pylist()) if more else table.to_pylist()
 
 
 def read_tables(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[pa.Table]:
@@ -106,7 +167,8 @@ def read_tables(paths: Paths, columns: Columns, options: ReadOptions) -> Iterato
     schema, number = features_of(paths, columns).arrow_schema, 1
     with _named_errors(paths):
         if format_of(paths[0]) == ".parquet":
-            parts = _parquet_columns(paths[0], schema.names[:-3])
+            parts = _parquet_columns(paths[0], schema.names[:-3], options.span)
+            number += _rows_before(paths[0], options.span)
         else:
             read = formats.parallel_rows if len(paths) == 2 else READERS[format_of(paths[0])]
             parts = _text_columns(read(paths, columns, options), len(schema) - 3)
@@ -174,7 +236,11 @@ def _text_columns(rows: Iterator[Row], width: int) -> Iterator[list[Any]]:
         yield [*zip(*(values or [None] * width for values in cells)), lines, problems]
 
 
-def _parquet_columns(path: Path, names: list[str]) -> Iterator[list[Any]]:
+def _rows_before(path: Path, groups: tuple[int, int] | None) -> int:
+    return sum(pq.read_metadata(path).row_group(number).num_rows for number in range(groups[0] if groups else 0))
+
+
+def _parquet_columns(path: Path, names: list[str], groups: tuple[int, int] | None) -> Iterator[list[Any]]:
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(MAX_BATCH_ROWS, columns=names):
+        for batch in file.iter_batches(MAX_BATCH_ROWS, range(*groups) if groups else None, columns=names):
             yield [*(batch.column(name) for name in names), [1] * len(batch), [None] * len(batch)]

@@ -8,6 +8,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import IO, Any, Literal, cast
@@ -42,6 +43,8 @@ class ReadOptions:
     # minimal: cells may be in quotation marks; none: they are text. None is minimal, for .tsv files none.
     quoting: Quoting | None = None
     sample_by: str = "line"  # the unit of text in .txt files: line, paragraph, passage or document
+    # The part of a file that is read: the bytes in which its lines begin, or row groups of a .parquet file
+    span: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,21 @@ def open_file(path: Path, mode: str = "rt", **options: Any) -> IO[Any]:
     if mode == "rt":
         options = {"encoding": "utf-8-sig", "newline": "\n", **options}
     return cast(Any, gzip.open if path.suffix.lower() == ".gz" else open)(path, mode, **options)
+
+
+def open_part(path: Path, span: tuple[int, int] | None) -> IO[Any]:
+    """Open the lines of a file that begin from byte `first` up to byte `last`; None is all of them."""
+    if span is None:
+        return open_file(path)
+    first, last = span
+    with path.open("rb") as file:
+        file.seek(max(0, first - 1))
+        if first:
+            file.readline()  # its end belongs to the part before
+        content = file.read(max(0, last - file.tell()))
+        if content and not content.endswith(b"\n"):
+            content += file.readline()
+    return TextIOWrapper(BytesIO(content), encoding="utf-8-sig", newline="\n")
 
 
 def check_columns(where: str, found: Sequence[str], columns: Columns, hint: str = "") -> None:
@@ -127,9 +145,10 @@ def _read_csv(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[
 def _read_json(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
     """Yield the rows of a file that holds a list of objects, a single one, or one per line."""
     (path,) = paths
-    with open_file(path) as lines:
+    with open_part(path, options.span) as lines:
         if format_of(path) == ".jsonl":
-            yield from _json_rows(path, columns, _parsed_lines(lines))
+            beginning = options.span is None or not options.span[0]
+            yield from _json_rows(path, columns if beginning else {}, columns, _parsed_lines(lines))
             return
         text = lines.read()
     try:
@@ -140,7 +159,7 @@ def _read_json(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator
         parsed = _parsed_lines(text.split("\n"))
     else:
         parsed = ((row, "it is not a JSON object") for row in (content if isinstance(content, list) else [content]))
-    yield from _json_rows(path, columns, parsed)
+    yield from _json_rows(path, columns, columns, parsed)
 
 
 def _parsed_lines(lines: Iterable[str]) -> Iterator[tuple[Any, str]]:
@@ -154,11 +173,12 @@ def _parsed_lines(lines: Iterable[str]) -> Iterator[tuple[Any, str]]:
             yield None, f"line {number} is not JSON ({getattr(error, 'msg', error)})"
 
 
-def _json_rows(path: Path, columns: Columns, parsed: Iterator[tuple[Any, str]]) -> Iterator[Row]:
+def _json_rows(path: Path, known: Columns, columns: Columns, parsed: Iterator[tuple[Any, str]]) -> Iterator[Row]:
+    """Yield rows with their columns; the first rows must have those of `known`."""
     first = list(islice(parsed, FIRST_ROWS))
     if objects := [content for content, _ in first if isinstance(content, dict)]:
         names = dict.fromkeys(name for content in objects for name in column_names(content))
-        check_columns(str(path), list(names), columns)
+        check_columns(str(path), list(names), known)
     for content, problem in chain(first, parsed):
         if isinstance(content, dict):
             cells, found = needed_cells(content, columns)
@@ -173,7 +193,7 @@ def _read_text(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator
         return
     (path,) = paths
     check_columns(f"{path} (a .txt file)", [columns.get("text_column", "text")], columns)
-    with open_file(path) as lines:
+    with open_part(path, options.span) as lines:
         for text in TEXTS[options.sample_by](lines):
             yield (text,), 1, None
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from vanillaformer.console.reporting import stage
 
 from .arguments import COLUMNS, MARKS, SPLITS, DataArguments
 from .embedded import CORPORA
-from .files import find_files, load_files, named, stream_files
+from .files import Part, Parts, find_files, load_files, named, stream_files
 from .formats import NAME, READERS, ROW, Columns, ImageOptions, Paths, format_of
 from .marks import with_marks
 from .order import by_column, in_order
@@ -155,6 +156,9 @@ def _hub(data_args: DataArguments, task: TaskName, columns: Columns, more_column
         rows = _undecoded(dataset[name])
         if isinstance(rows, Dataset):
             rows = rows.add_column(ROW, np.arange(1, len(rows) + 1))
+        else:
+            parts = tuple(Part((number,), 1) for number in range(rows.num_shards))
+            rows = Parts(partial(rows.shard, rows.num_shards), parts, rows.features)
         more = more_columns if split == "train" else {}
         sources[split] = SplitRows(split, f"{where}, split {name}", rows, columns, more)
     return sources
@@ -181,7 +185,8 @@ def _local(data_args: DataArguments, task: TaskName, columns: Columns, more_colu
     read, options = stream_files if data_args.streaming else load_files, data_args.read_options()
     sources = {}
     for split, paths in files.items():
-        rows = _undecoded(read(paths, {**columns, **more_columns}, options))
+        rows: Any = read(paths, {**columns, **more_columns}, options)
+        rows = _undecoded(rows) if isinstance(rows, Dataset) else rows
         images = ImageOptions(folder=paths[0][0].parent)
         sources[split] = SplitRows(split, named(paths), rows, columns, more_columns, images=images)
     for split, folder in folders.items():

@@ -1,15 +1,20 @@
 """Streams: splits that are read during training, and their first rows, which are loaded before it.
 
-A stream is never whole in memory, nor on disk where it comes from the Hub. Every process reads all of it and takes its
-part of each batch, so that the batches are the same on any number of processes. A stream begins again, in another
-order, when it has ended; a resumed run skips what it has read.
+A stream is never whole in memory, nor on disk where it comes from the Hub. Its parts (pieces of files, row groups,
+shards on the Hub) are read in random order, as many at a time as there are lanes: row n of the stream is of lane
+n mod lanes. The lanes depend on the data alone, and of P processes p takes every Pth row from the pth on: the batches
+are the same on any number of processes, each of which reads its own lanes. A stream begins again, in another order,
+when it has ended. A resumed run begins at the places in the checkpoint.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice
 from math import inf
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +28,14 @@ from vanillaformer.console.reporting import report
 from .arguments import COLUMNS, MARKS, DataArguments, LongTexts
 from .files import batched
 from .formats import FILE, LINES, PROBLEM, ROW, check_columns, column_names, image_cell, needed_cells
-from .preprocessing.tokenizing import Blocks
+from .preprocessing.tokenizing import Blocks, Held
 from .rows import BAD, READ, SplitRows, readable_rows, select_rows, usable_rows, with_labels
 from .splits import text_keys, without_leaks
 from .tasks import TASKS, TaskName
 
+LANES, LANE_ROWS = 16, 250
+"""Lanes at most, a power of two, as most numbers of processes are; and rows that one of several tokenizes together."""
+PLACES = "__places__"  # of the rows of a batch, in its stream
 HELD_OUT = 1_000
 """Rows of validation data (of passages a tenth), where there is none and --max_validation_samples is not given."""
 
@@ -54,7 +62,18 @@ def check_streaming(data_args: DataArguments, training_args: Any) -> None:
     if training_args.train_sampling_strategy != "random":
         report(f"--streaming: --train_sampling_strategy {training_args.train_sampling_strategy} is not used.")
         training_args.train_sampling_strategy = "random"  # a stream cannot be grouped by length
-    training_args.accelerator_config.dispatch_batches = False  # each process pads its own rows
+
+
+class Place(NamedTuple):
+    """Where the next row of a lane is."""
+
+    epoch: int = 0
+    part: int = 0  # of those that the lane reads in the epoch
+    skip: int = 0  # rows of the part before those that are shuffled together
+    offset: int = 0  # of these, those before the row
+
+
+BEGINNING = Place()
 
 
 @dataclass
@@ -76,21 +95,61 @@ class TextStream:
             raise ValueError(f"{self.source.name} has no rows")
         check_columns(self.source.name, list(dict.fromkeys(column_names(first))), self.source.columns)
 
-    def batches(self, epoch: int = 0, size: float = inf) -> Iterator[SplitRows]:
-        """Yield the usable rows of an epoch in batches of at most `size`, which are read and tokenized together."""
-        rows, bad, number = self.source.rows, 0, 0
-        if self.buffer:
-            rows = rows.shuffle(seed=self.seed, buffer_size=self.buffer)
-            rows.set_epoch(epoch)
-        for chunk in batched(enumerate(rows, start=1), _size, size):
-            batch = usable_rows(readable_rows(self.table(chunk)), self.task)
+    @property
+    def lanes(self) -> int:
+        """How many parts are read at a time: so many that no part is larger than what a lane reads of an epoch.
+
+        Lanes do not keep step with each other where they have parts of different numbers of rows: of many parts each
+        has several an epoch.
+        """
+        sizes = [part.size for part in self.source.rows.parts]
+        most = min(LANES if len(sizes) <= LANES else len(sizes) // 4, LANES, sum(sizes) // max(1, *sizes, 1))
+        most = most if self.buffer else 1
+        return 1 << max(0, most.bit_length() - 1)
+
+    def rows(self, at: Place, lane: int, lanes: int) -> Iterator[tuple[Place, dict[str, Any]]]:
+        """Yield the rows of a lane from a place on to the end of its epoch."""
+        parts, size = self.source.rows.parts, max(1, self.buffer // lanes)
+        order = np.random.default_rng((self.seed, at.epoch)).permutation(len(parts))
+        order = order if self.buffer else np.arange(len(parts))
+        mine = order[(lane - at.epoch * len(parts)) % lanes :: lanes]  # lanes take turns, over the ends of epochs
+        start, held = at, []
+        for number in range(at.part, len(mine)):
+            first = at.skip if number == at.part else 0
+            rows = islice(self.source.rows.read(parts[mine[number]]), first, None)
+            for done, row in enumerate(rows, start=first + 1):
+                if not self.buffer:
+                    yield Place(at.epoch, number, done - 1), row
+                    continue
+                held.append(row)
+                if len(held) == size:
+                    yield from self.shuffled(start, held, lane)
+                    start, held = Place(at.epoch, number, done), []
+        yield from self.shuffled(start, held, lane)
+
+    def shuffled(self, start: Place, held: list[Any], lane: int) -> Iterator[tuple[Place, Any]]:
+        """Yield the rows after a place in random order, from its offset on."""
+        order = np.random.default_rng((self.seed, lane, *start[:3])).permutation(len(held))
+        for offset in range(start.offset, len(held)):
+            yield start._replace(offset=offset), held[order[offset]]
+
+    def batches(
+        self, at: Place = BEGINNING, lane: int = 0, lanes: int = 1, size: float = inf
+    ) -> Iterator[tuple[Place, SplitRows]]:
+        """Yield what is usable of `rows`, from a place on, in batches of up to `size` that are tokenized together."""
+        bad, number = 0, 0
+        size = size if lanes == 1 else LANE_ROWS  # what a resumed run tokenizes again in each lane
+        numbered = enumerate(self.rows(at, lane, lanes), start=1)
+        for chunk in batched(numbered, lambda chunk: lanes * _size(chunk), size):
+            place = chunk[0][1][0]
+            batch = usable_rows(readable_rows(self.table([(number, row) for number, (_, row) in chunk])), self.task)
             if "label" in COLUMNS[self.task]:
                 batch = with_labels(batch, self.names)
             bad, number = bad + batch.stats.get(BAD, 0), chunk[-1][0]
             if len(self.left_out) and (left_out := np.isin(self.keys(batch.rows), self.left_out)).any():
                 batch = batch.with_rows(select_rows(batch.rows, np.flatnonzero(~left_out)))
             if len(batch.rows):
-                yield batch
+                yield place, batch
         if bad:
             self.source.report("count", f"{bad:,} of {number:,} rows are bad and left out.")
 
@@ -98,7 +157,7 @@ class TextStream:
         """Return as many usable rows, or all of them; raise ValueError if no row can be used."""
         parts: list[Dataset] = []
         missing = inf if size is None else size
-        for batch in self.batches(size=missing):
+        for _, batch in self.batches(size=missing):
             parts.append(batch.rows.select(range(int(min(len(batch.rows), missing)))))
             missing -= len(parts[-1])
             if not missing:
@@ -158,7 +217,7 @@ def open_streams(
         if data_args.image_size is None:
             from .image_rows import LOOKED_AT, usual_size  # which only tasks of images need
 
-            first = streams["train"].table(list(enumerate(streams["train"].source.rows.take(LOOKED_AT), start=1)))
+            first = streams["train"].table(list(enumerate(islice(streams["train"].source.rows, LOOKED_AT), start=1)))
             data_args.image_size = usual_size(first.rows, "image", first.images)
         for stream in streams.values():
             stream.source.images = replace(stream.source.images, size=data_args.image_size)
@@ -169,7 +228,7 @@ def open_streams(
         size = caps["validation"] or (HELD_OUT // 10 if data_args.sample_by == "passage" else HELD_OUT)
         parts["validation"] = replace(train.first_rows(size), split="validation")
         held_out = parts["validation"].rows
-        train.source.rows = train.source.rows.skip(held_out[-1][READ])
+        train.source.rows = train.source.rows.without_first(held_out[-1][READ])
         train.left_out = np.unique(train.keys(held_out))
         report(f"{train.source.name}: the first {len(held_out):,} rows are held out for validation.")
         hint = f" in addition to the {len(held_out):,} held out: give a smaller --max_validation_samples"
@@ -178,7 +237,7 @@ def open_streams(
             np.concatenate([train.left_out, *(train.keys(part.rows) for part in parts.values())])
         )
     if data_args.max_train_samples is not None:
-        train.source.rows = train.source.rows.take(data_args.max_train_samples)
+        train.source.rows = train.source.rows.first(data_args.max_train_samples)
     parts["train"] = train.first_rows(data_args.tokenizer_samples, hint)
     rows = DatasetDict({split: part.rows for split, part in parts.items()})
     rows, stats = without_leaks(rows, column, exact=not TASKS[task].whole_texts, drop=drop)
@@ -188,9 +247,11 @@ def open_streams(
 
 
 class StreamedRows(IterableDataset):
-    """Tokenized rows without an end: the epochs of a stream one after the other."""
+    """Tokenized rows of a stream without an end, those of one process."""
 
     first_rows: Dataset | None = None  # the first of the rows, in the order of the data
+    processes, process = 1, 0  # which of the rows are read: those of one of the processes
+    first = trained = 0  # rows that all processes had trained on in the checkpoint, and until now
 
     def __init__(
         self,
@@ -200,24 +261,52 @@ class StreamedRows(IterableDataset):
         long_texts: LongTexts = "cut",
     ):
         self.texts, self.encode, self.blocks, self.long_texts = texts, encode, blocks, long_texts
+        self.places: dict[int, dict[str, Any]] = {}  # of the last batch of texts that was trained on, by lane
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for epoch in count():
-            empty = True
-            for row in self.epoch_rows(epoch):
-                empty = False
-                yield row
-            if empty:
-                raise ValueError(f"{self.texts.source.name}: --streaming finds no rows to train on")
+        width = self.texts.lanes
+        lanes: dict[int, Lane] = {}
+        for number in count(self.first + self.process, self.processes):
+            lane = number % width
+            if lane not in lanes:
+                lanes[lane] = Lane(self, lane, width, self.places.get(lane))
+            yield lanes[lane].row_at(number // width)
 
     def epoch_rows(self, epoch: int) -> Iterator[dict[str, Any]]:
-        made = (row for batch in self.texts.batches(epoch) for row in self._encoded(batch))
-        if self.blocks is None:
-            return made
-        found = self.blocks.cut(np.array(row["input_ids"], np.int32) for row in made)
-        return ({"input_ids": block} for blocks in found for block in blocks.tolist())
+        """Yield the rows of an epoch, one part after the other."""
+        return Lane(self, 0, 1, {"row": 0, "place": Place(epoch), "held": ()}).to_end_of_epoch()
 
-    def _encoded(self, batch: SplitRows) -> Iterator[dict[str, Any]]:
+    def train_on(self, places: list[dict[str, Any]], rows: int) -> None:
+        """Note the places that a batch has brought, and how many rows all processes train on now."""
+        self.places |= {place["lane"]: place for place in places}
+        self.trained += rows
+
+    @property
+    def fingerprint(self) -> int:
+        """A number of the parts of the data, by their sizes."""
+        return crc32(repr([(part.size, part.skip, part.stop) for part in self.texts.source.rows.parts]).encode())
+
+    def save(self, folder: Path) -> None:
+        """Write to a checkpoint where this process goes on."""
+        state = {"rows": self.trained, "parts": self.fingerprint, "places": [*self.places.values()]}
+        (folder / f"stream_{self.process}.json").write_text(json.dumps(state), encoding="utf-8")
+
+    def go_on(self, folder: Path, rows: int) -> None:
+        """Begin where a checkpoint's run was, after so many rows; raise ValueError if that read other data."""
+        self.first = self.trained = rows
+        for path in sorted(folder.glob("stream_*.json")):
+            state = json.loads(path.read_text(encoding="utf-8"))
+            if state["parts"] != self.fingerprint:
+                raise ValueError(
+                    f"{self.texts.source.name}: these are not the files that the run has read until {folder.name}, or "
+                    "their sizes have changed: give it the same ones, or another --output_dir"
+                )
+            self.first = self.trained = state["rows"]
+            for place in state["places"]:
+                if place["row"] >= self.places.get(place["lane"], place)["row"]:
+                    self.places[place["lane"]] = place
+
+    def encoded(self, batch: SplitRows) -> Iterator[dict[str, Any]]:
         columns = batch.rows[:]
         encoded = dict(self.encode(columns))
         if "label" in columns:
@@ -232,3 +321,54 @@ class StreamedRows(IterableDataset):
                 )
             if not (long and self.long_texts == "skip"):
                 yield {name: values[index] for name, values in encoded.items() if name not in cuts}
+
+
+class Lane:
+    """The rows of one of the lanes of a stream, from a place on."""
+
+    def __init__(self, stream: StreamedRows, lane: int, lanes: int, known: dict[str, Any] | None):
+        known = known or {"row": 0, "place": BEGINNING, "held": ()}
+        self.stream, self.lane, self.lanes = stream, lane, lanes
+        self.row, self.place, self.held = known["row"], Place(*known["place"]), Held.of(*known["held"])
+        self.mark: dict[str, Any] | None = None  # where the batch of texts begins that the next row is of
+        self.rows = self._rows()
+
+    def row_at(self, number: int) -> dict[str, Any]:
+        """Return a row by its number in the lane, with the place of its batch if it is the first of that."""
+        while True:
+            row = next(self.rows)
+            if self.row > number:
+                break
+        mark, self.mark = self.mark, None
+        return row if mark is None else {**row, PLACES: mark}
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        empty = 0
+        while empty < self.lanes:  # epochs of this lane
+            before = self.row
+            for row in self.to_end_of_epoch():
+                self.row += 1
+                yield row
+            empty = 0 if self.row > before else empty + 1
+            self.place, self.held = Place(self.place.epoch + 1), Held()
+        raise ValueError(f"{self.stream.texts.source.name}: --streaming finds no rows to train on")
+
+    def to_end_of_epoch(self) -> Iterator[dict[str, Any]]:
+        blocks, made = self.stream.blocks, self._encoded()
+        if blocks is None:
+            return made
+        found = blocks.cut((np.array(row["input_ids"], np.int32) for row in made), self.held)
+        return ({"input_ids": block} for blocks in found for block in blocks.tolist())
+
+    def _encoded(self) -> Iterator[dict[str, Any]]:
+        for place, batch in self.stream.texts.batches(self.place, self.lane, self.lanes):
+            self.mark = {"lane": self.lane, "row": self.row, "place": place, "held": self.held.state()}
+            yield from self.stream.encoded(batch)
+
+
+def with_places(rows: list[dict[str, Any]], collate: Callable[[list[dict[str, Any]]], Any]) -> Any:
+    """Return a batch of a stream's rows with the places that they bring."""
+    places = [row.pop(PLACES) for row in rows if PLACES in row]
+    batch = collate(rows)
+    batch[PLACES] = places
+    return batch

@@ -1,8 +1,8 @@
 """From splits of texts to splits of token ids: the rows that the data collators and the Trainer take."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -260,6 +260,22 @@ def _check_length(option: str, length: int, tokenizer: PreTrainedTokenizerBase) 
         raise ValueError(f"{option}={length}: it must be more than the {special} special tokens of a text")
 
 
+@dataclass
+class Held:
+    """The tokens that `Blocks` still holds."""
+
+    tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    covered: int = 0  # how many of them were in a block
+    count: int = 0  # blocks before them
+
+    def state(self) -> tuple[list[int], int, int]:
+        return self.tokens.tolist(), self.covered, self.count
+
+    @classmethod
+    def of(cls, tokens: Sequence[int] = (), covered: int = 0, count: int = 0) -> "Held":
+        return cls(np.array(tokens, np.int32), covered, count)
+
+
 @dataclass(frozen=True)
 class Blocks:
     """Cuts the stream of all tokens to blocks."""
@@ -270,18 +286,21 @@ class Blocks:
     start: tuple[int, ...] = ()  # tokens before each block
     end: tuple[int, ...] = ()  # tokens after each block
 
-    def cut(self, pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield the blocks (number, length) of a stream that comes in pieces; only the last may be shorter."""
-        held, covered, count = np.zeros(0, np.int32), 0, 0  # tokens held, and how many of them were in a block
+    def cut(self, pieces: Iterable[np.ndarray], held: Held | None = None) -> Iterator[np.ndarray]:
+        """Yield the blocks (number, length) of a stream that comes in pieces; only the last may be shorter.
+
+        `held` is what an earlier part of the stream has left; it is up to date whenever a piece is asked for.
+        """
+        held = Held() if held is None else held
         for piece in pieces:
-            held = np.concatenate([held, piece])
-            if len(held) >= self.size:
-                blocks = sliding_window_view(held, self.size)[:: self.stride]
+            held.tokens = np.concatenate([held.tokens, piece])
+            if len(held.tokens) >= self.size:
+                blocks = sliding_window_view(held.tokens, self.size)[:: self.stride]
                 yield self._framed(blocks)
-                count += len(blocks)
-                held, covered = held[len(blocks) * self.stride :], self.size - self.stride
-        if len(held) > covered and (len(held) >= self.smallest or not count):
-            yield self._framed(held[None])
+                held.count += len(blocks)
+                held.tokens, held.covered = held.tokens[len(blocks) * self.stride :], self.size - self.stride
+        if len(held.tokens) > held.covered and (len(held.tokens) >= self.smallest or not held.count):
+            yield self._framed(held.tokens[None])
 
     def _framed(self, blocks: np.ndarray) -> np.ndarray:
         frame = (np.tile(np.array(ids, blocks.dtype), (len(blocks), 1)) for ids in (self.start, self.end))

@@ -1,14 +1,17 @@
 """Streams give the rows that loading gives, in parts that are disjoint and complete, again and again."""
 
+from collections import Counter
 from itertools import islice
 from types import SimpleNamespace
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from accelerate.data_loader import IterableDatasetShard
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from vanillaformer.console.limits import BUDGETS
-from vanillaformer.data import files, loading
+from vanillaformer.data import files, formats, loading
 from vanillaformer.data.arguments import (
     COLUMNS,
     DATA_ARGUMENTS,
@@ -25,7 +28,7 @@ from vanillaformer.data.preprocessing.tokenizing import (
     translation_rows,
 )
 from vanillaformer.data.rows import label_names
-from vanillaformer.data.streaming import StreamedRows, check_streaming
+from vanillaformer.data.streaming import PLACES, Place, StreamedRows, check_streaming, with_places
 
 from .test_loading import write
 
@@ -41,7 +44,7 @@ def open_stream(task, seed=0, **options):
 def stream_rows(stream, epoch=0):
     """Return the usable rows of an epoch in the task's columns."""
     columns = list(COLUMNS[stream.task])
-    return [row for batch in stream.batches(epoch) for row in batch.rows.select_columns(columns)]
+    return [row for _, batch in stream.batches(Place(epoch)) for row in batch.rows.select_columns(columns)]
 
 
 @pytest.fixture
@@ -225,18 +228,149 @@ def test_epochs_follow_each_other_without_end(tmp_path, decoder_tokenizer):
     epochs = [list(rows.epoch_rows(epoch)) for epoch in range(3)]
     assert epochs[0] != epochs[1] != epochs[2]
     joined = [row for epoch in epochs for row in epoch]
-    assert list(islice(rows, len(joined))) == joined
+    assert without_places(islice(rows, len(joined))) == joined
 
 
-@pytest.mark.usefixtures("small_chunks")
-def test_processes_get_parts_that_are_disjoint_and_complete(tmp_path, decoder_tokenizer):
-    path = write(tmp_path / "a.txt", TEXTS)
-    _, stream = open_stream("causal", train_file=path, validation_file=path, streaming_buffer=16)
-    rows = StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, objective="causal"))
-    shards = [IterableDatasetShard(rows, batch_size=4, num_processes=2, process_index=index) for index in (0, 1)]
-    parts = [list(islice(shard, 40)) for shard in shards]
-    together = [row for start in range(0, 40, 4) for part in parts for row in part[start : start + 4]]
-    assert together == list(islice(rows, 80))  # what one process has in batches of 8
+LAYOUTS = {  # sizes of the files, their form and the shuffle buffer
+    "lines": ([400], "jsonl", 32),
+    "texts": ([90, 400, 7], "txt", 500),
+    "blocks": ([300, 100], "txt", 32),
+    "row groups": ([200, 64], "parquet", 48),
+    "whole files": ([50, 60, 70, 55, 65], "csv", 24),
+    "one large file": ([300, 20, 10], "csv", 24),
+    "in order": ([80, 80], "jsonl", 0),
+    "Hub": ([256], "hub", 64),
+}
+
+
+def laid_out(layout, folder, monkeypatch):
+    """Return a stream in small parts, and the numbers of its rows."""
+    monkeypatch.setattr(files, "PART_BYTES", 700)
+    monkeypatch.setattr(files, "MAX_BATCH_ROWS", 7)
+    sizes, form, buffer = LAYOUTS[layout]
+    rows, paths = [{"text": f"row {n} {'and more ' * (n % 5)}"} for n in range(sum(sizes))], []
+    for number, size in enumerate(sizes):
+        path, start = folder / f"{number}.{form}", sum(sizes[:number])
+        part = rows[start : start + size]
+        if form == "parquet":
+            pq.write_table(pa.Table.from_pylist(part), path, row_group_size=20)
+        elif form != "hub":
+            write(path, [row["text"] for row in part] if form == "txt" else part)
+        paths.append(str(path))
+    validation = {"validation_file": write(folder / "validation.txt", ["other"])}
+    if form == "hub":
+        data = DatasetDict(train=Dataset.from_list(rows), validation=Dataset.from_dict({"text": ["other"]}))
+        monkeypatch.setattr(
+            loading,
+            "load_dataset",
+            lambda *_, **__: {n: d.to_iterable_dataset(8 if len(d) > 8 else 1) for n, d in data.items()},
+        )
+        options = {"dataset": "some/data"}
+    else:
+        options = {"train_file": paths, **validation}
+    return open_stream("causal", streaming_buffer=buffer, **options)[1]
+
+
+def streamed_rows(layout, stream, tokenizer):
+    if layout == "blocks":
+        return StreamedRows(stream, *block_cutter(tokenizer, 16, 11, objective="causal"))
+    return StreamedRows(stream, lambda columns: {"text": columns["text"]})
+
+
+def without_places(rows):
+    return [{name: value for name, value in row.items() if name != PLACES} for row in rows]
+
+
+def together(parts):
+    """Return the rows of several processes as one process has them."""
+    return [row for turn in zip(*parts, strict=True) for row in turn]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_processes_read_the_same_and_resume_at_once(layout, tmp_path, monkeypatch, decoder_tokenizer):
+    """Of a stream that is stopped at random rows again and again, by other numbers of processes each time."""
+    stream, draw = laid_out(layout, tmp_path, monkeypatch), np.random.default_rng(5)
+    assert stream.lanes == {"one large file": 1, "in order": 1, "whole files": 4, "Hub": 8}.get(layout, stream.lanes)
+    assert stream.lanes > 1 or layout in ("one large file", "in order")
+    count = 3 * sum(LAYOUTS[layout][0])
+    whole = without_places(islice(streamed_rows(layout, stream, decoder_tokenizer), count))
+    if layout != "blocks":
+        read = [row["text"] for row in whole]
+        each = Counter(read)
+        assert set(each.values()) <= {2, 3, 4}, "no row is behind or ahead by more than what is begun of an epoch"
+        assert len(each) == sum(LAYOUTS[layout][0])
+    at, found = 0, []
+    folder = None
+    while at < count - 11 * 12:
+        processes = int(draw.choice([1, 2, 3, 4]))
+        steps, size = int(draw.integers(1, 12)), 12 // processes  # the rows of a step stay 12
+        parts, following = [], tmp_path / f"checkpoint-{at}"
+        following.mkdir()
+        for process in range(processes):
+            rows = streamed_rows(layout, stream, decoder_tokenizer)
+            rows.processes, rows.process = processes, process
+            if folder is not None:
+                rows.go_on(folder, at)
+            iterator, part = iter(rows), []
+            for _ in range(steps):
+                batch = with_places(list(islice(iterator, size)), lambda rows: {"rows": rows})
+                rows.train_on(batch[PLACES], size * processes)
+                part += batch["rows"]
+            list(islice(iterator, 5))  # read ahead and lost
+            rows.save(following)
+            parts.append(part)
+        found += together(parts)
+        at, folder = at + steps * 12, following
+    assert found == whole[: len(found)]
+
+
+def test_a_process_reads_its_part_and_a_resumed_one_begins_where_it_was(tmp_path, monkeypatch):
+    path, part = tmp_path / "rows.jsonl", 1 << 14
+    path.write_text("".join(f'{{"text": "row {n:06} {"x" * 80}"}}\n' for n in range(40_000)))
+    monkeypatch.setattr(files, "PART_BYTES", part)
+    opened, open_part = [], formats.open_part
+    monkeypatch.setattr(
+        formats, "open_part", lambda path, span: opened.append(span[1] - span[0]) or open_part(path, span)
+    )
+    options = {"train_file": str(path), "validation_file": str(path), "streaming_buffer": 1_000}
+    stream = open_stream("causal", **options, max_validation_samples=5, tokenizer_samples=5)[1]
+    assert stream.lanes == 16
+    for process in range(4):
+        rows = streamed_rows("", stream, None)
+        rows.processes, rows.process, opened[:] = 4, process, []
+        iterator = iter(rows)
+        for _ in range(500):  # four fifths of an epoch
+            batch = with_places(list(islice(iterator, 16)), lambda rows: {"rows": rows})
+            rows.train_on(batch[PLACES], 64)
+        assert sum(opened) <= 0.8 * path.stat().st_size / 4 + 4 * 3 * part  # 250 rows of each lane are read ahead
+        rows.save(tmp_path)
+    wanted = without_places(islice(streamed_rows("", stream, None), 32_000, 32_100))
+    resumed = streamed_rows("", stream, None)
+    resumed.go_on(tmp_path, 32_000)
+    opened[:] = []
+    assert without_places(islice(resumed, 100)) == wanted
+    assert sum(opened) <= 16 * 4 * part
+
+
+def test_other_files_are_not_gone_on_with(tmp_path, monkeypatch):
+    rows = streamed_rows("", laid_out("lines", tmp_path, monkeypatch), None)
+    rows.save(tmp_path)
+    with (tmp_path / "0.jsonl").open("a") as file:
+        file.write('{"text": "one more"}\n')
+    options = {"train_file": str(tmp_path / "0.jsonl"), "validation_file": str(tmp_path / "validation.txt")}
+    other = streamed_rows("", open_stream("causal", streaming_buffer=32, **options)[1], None)
+    with pytest.raises(ValueError, match=r"0.jsonl: these are not the files that the run has read until"):
+        other.go_on(tmp_path, 0)
+
+
+def test_a_bad_row_of_a_part_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PART_BYTES", 700)
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"text": "row {n:03}"}}\n' if n != 77 else "{\n" for n in range(100)))
+    options = {"train_file": str(path), "validation_file": write(tmp_path / "b.txt", ["other"])}
+    stream = open_stream("causal", **options, tokenizer_samples=5)[1]
+    with pytest.raises(ValueError, match=r"a.jsonl, row 8 of .*a.jsonl from byte 1,400: line 8 is not JSON"):
+        stream_rows(stream)
 
 
 # ------------------------------------------------------------------------------------------------------ bad rows
@@ -274,7 +408,7 @@ def test_no_rows(tmp_path, decoder_tokenizer):
 def settings(**changes):
     defaults = {"max_steps": 5, **dict.fromkeys(BUDGETS), "tokens_per_batch": None}
     defaults |= {"dataloader_num_workers": 0, "train_sampling_strategy": "random"}
-    return SimpleNamespace(**defaults | changes, accelerator_config=SimpleNamespace(dispatch_batches=None))
+    return SimpleNamespace(**defaults | changes)
 
 
 @pytest.mark.parametrize(

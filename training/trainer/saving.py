@@ -19,6 +19,7 @@ from transformers.trainer_utils import HubStrategy, SaveStrategy, rotate_checkpo
 from transformers.training_args import ParallelMode
 
 from vanillaformer.console.reporting import report
+from vanillaformer.data.streaming import StreamedRows
 from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
 
 from ..metrics.scores import SCORES, evaluations, is_better
@@ -208,6 +209,8 @@ class SavingTrainer(Trainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
+        if isinstance(self.train_dataset, StreamedRows):
+            self.train_dataset.save(Path(output_dir))
         self.accelerator.wait_for_everyone()  # a checkpoint is complete with the file that the first one writes next
 
     def _save_checkpoint(self, *arguments: Any, **keywords: Any) -> None:

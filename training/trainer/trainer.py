@@ -6,8 +6,10 @@ the same on any number of processes, and a resumed run ends at the same weights 
 """
 
 import math
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,11 +19,13 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import PreTrainedModel, Seq2SeqTrainer
+from transformers import trainer as transformers_trainer
 
 from vanillaformer.data.preprocessing import batching
 from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
 from vanillaformer.data.rows import GROUP
+from vanillaformer.data.streaming import PLACES, StreamedRows, with_places
 from vanillaformer.data.targets import PAIRS, PATCHES, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
@@ -83,8 +87,16 @@ class RunTrainer(EvaluatingTrainer):
     def _run_epoch(self, *arguments: Any, **keywords: Any) -> None:
         if self.state.global_step >= self.state.max_steps:  # killed after the last step: there would be one more
             self.control.should_training_stop = True
+        batches = keywords["steps_trained_in_current_epoch"]
+        skipping: Any = nullcontext()
+        if batches and isinstance(self.train_dataset, StreamedRows) and not self.args.ignore_data_skip:
+            rows = batches * self._train_batch_size * self.args.world_size
+            self.train_dataset.go_on(Path(str(self.resumed_from)), rows)
+            # Which reads what it skips, and for which Trainer has no hook
+            skipping = temporarily(transformers_trainer, skip_first_batches=lambda loader, _: loader)
         if not self.control.should_training_stop:  # as it has before the run was killed
-            super()._run_epoch(*arguments, **keywords)
+            with skipping:
+                super()._run_epoch(*arguments, **keywords)
 
     # ------------------------------------------------------------------------------------------------------ batches
     def set_epoch(self, epoch: int) -> None:
@@ -99,6 +111,10 @@ class RunTrainer(EvaluatingTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         data: Any = self.train_dataset
+        if isinstance(data, StreamedRows):
+            data.processes, data.process = self.args.world_size, self.args.process_index
+            collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
+            return self._loader(data, partial(with_places, collate=collate), batch_size=self._train_batch_size)
         if not isinstance(data, Dataset):
             return super().get_train_dataloader()
         rows = data.remove_columns([name for name in RAW_TEXTS if name in data.column_names])
@@ -115,10 +131,14 @@ class RunTrainer(EvaluatingTrainer):
             return self._get_dataloader(
                 rows, "training", self._train_batch_size, self.training_order, is_training=True
             )
+        rows = self._remove_unused_columns(rows, description="training")
+        return self._loader(rows, self.data_collator, batch_sampler=batches)
+
+    def _loader(self, rows: Any, collate: Any, **options: Any) -> DataLoader:
         loader: DataLoader = DataLoader(
-            self._remove_unused_columns(rows, description="training"),  # type: ignore[arg-type]
-            batch_sampler=batches,
-            collate_fn=self.data_collator,
+            rows,
+            **options,
+            collate_fn=collate,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
             persistent_workers=self.args.dataloader_persistent_workers,
@@ -126,7 +146,8 @@ class RunTrainer(EvaluatingTrainer):
             multiprocessing_context=self.args.dataloader_multiprocessing_context,
         )
         # The batches are this process's already: with num_processes=1 accelerate does not divide them again.
-        return prepare_data_loader(loader, self.args.device, num_processes=1, process_index=0, put_on_device=True)
+        whole = {"num_processes": 1, "process_index": 0, "dispatch_batches": False}
+        return prepare_data_loader(loader, self.args.device, put_on_device=True, **whole)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """Read the batches of a step, with a counted budget a step ahead, so that it ends with the nearest step."""
@@ -208,6 +229,8 @@ class RunTrainer(EvaluatingTrainer):
         return self.idle and self.accelerator.sync_gradients
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
+        if isinstance(self.train_dataset, StreamedRows):
+            self.train_dataset.train_on(inputs.pop(PLACES), self._train_batch_size * self.args.world_size)
         reading = self.account.reading = self.account.read(inputs)
         if not self.has_copy:
             self.account.step[0] += reading.rows
