@@ -81,7 +81,7 @@ def test_files_with_a_column_of_images(folder, kind):
     assert contents(data.splits) == expected()
     assert label_names(data.splits) == ["0", "1"]
     streamed, _ = load(path, image_column="file", label_column="kind", streaming=True, max_validation_samples=2)
-    rows = [row for batch in streamed.stream.batches() for row in batch.rows]
+    rows = [row for _, batch in streamed.stream.batches() for row in batch.rows]
     rows += list(streamed.splits["validation"])
     assert {(row["image"], row["label"]) for row in rows} == expected()
 

@@ -101,6 +101,7 @@ RESUMED = {
         "--dataloader_num_workers 1 --dataloader_persistent_workers true --set layer_drop=0.2 drop_path_rate=0.1",
     ),
     "streamed translation": ("translation", "STREAM --predict_with_generate False"),
+    "streamed ahead": ("causal", "STREAM --dataloader_num_workers 1 --max_steps -1 --max_tokens 1000"),
     **{f"streamed {job}": (job, "STREAM") for job in ("causal", "masked", "classification", "image_classification")},
 }  # fmt: skip
 

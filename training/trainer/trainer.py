@@ -89,7 +89,7 @@ class RunTrainer(EvaluatingTrainer):
             self.control.should_training_stop = True
         batches = keywords["steps_trained_in_current_epoch"]
         skipping: Any = nullcontext()
-        if batches and isinstance(self.train_dataset, StreamedRows) and not self.args.ignore_data_skip:
+        if batches and isinstance(self.train_dataset, StreamedRows):
             rows = batches * self._train_batch_size * self.args.world_size
             self.train_dataset.go_on(Path(str(self.resumed_from)), rows)
             # Which reads what it skips, and for which Trainer has no hook

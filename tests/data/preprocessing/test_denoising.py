@@ -45,7 +45,7 @@ def collator(tokenizer: Any, objective: str, model: Any = None, **options: Any) 
 
 def texts(tokenizer: Any, count: int = 1_000, longest: int = 200) -> list[np.ndarray]:
     """Random rows of tokens that are neither special nor declared."""
-    words = [number for name, number in tokenizer.get_vocab().items() if number > 3 and name[0] not in "<["]
+    words = sorted(number for name, number in tokenizer.get_vocab().items() if number > 3 and name[0] not in "<[")
     draw = np.random.default_rng(0)
     return [draw.choice(words, draw.integers(2, longest)) for _ in range(count)]
 
