@@ -35,33 +35,19 @@ FOLDERS_BELOW = {
 
 # The modules of `modeling`, lowest first; one imports from lower rows only, and parts from none of their own row.
 LAYERS = [
-    {
-        *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
-        *("parts.initialization", "parts.ngrams", "parts.pointers", "parts.activations", "parts.packed_texts"),
-        *("acceleration", "cache_name"),
-        *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
-        *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
-        "heads",
-    },
+    {*("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
+     *("parts.initialization", "parts.ngrams", "parts.pointers", "parts.activations", "parts.packed_texts"),
+     *("acceleration", "cache_name"),
+     *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
+     *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
+     "heads"},
     {"parts.residual", "parts.embeddings", "base", "generation"},
-    {"parts.patches", "block", "seq2seq"},
-    {"stack"},
-    {"decoding.stacks", "decoding.base"},
-    {"decoding.parallel"},
-    {"decoding.mask_predict", "decoding.ctc"},
-    {"decoding"},
-    {
-        "encoder_decoder",
-        "decoder",
-        "encoder",
-        "image_encoder",
-        "recurrent_encoder_decoder",
-        "admin",
-        "dt_fixup",
-        "gradinit",
-    },
+    {"parts.patches", "block", "seq2seq"}, {"stack"}, {"decoding.stacks", "decoding.base"}, {"decoding.parallel"},
+    {"decoding.mask_predict", "decoding.ctc"}, {"decoding"},
+    {"encoder_decoder", "decoder", "encoder", "image_encoder", "recurrent_encoder_decoder", "admin", "dt_fixup",
+     "gradinit"},
     {"auto", "counts"},
-]
+]  # fmt: skip
 # The parts that are made of other parts, and of which.
 COMPOSED = {
     "parts.attention": {"acceleration", "parts.norms", "parts.positions"},
@@ -79,16 +65,9 @@ COMPOSED = {
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [
-    {"hardware"},
-    {"arguments", "run_folder"},
-    {"models", "metrics", "native"},
-    {"trainer"},
-    {"training_arguments", "report"},
-    {"tasks"},
-    {"auto_defaults", "finishing"},
-    {"tokenizers"},
-    {"run"},
-]
+    {"hardware"}, {"arguments", "run_folder"}, {"models", "metrics", "native"}, {"trainer"},
+    {"training_arguments", "report"}, {"tasks"}, {"auto_defaults", "finishing"}, {"tokenizers"}, {"run"},
+]  # fmt: skip
 
 
 def folder_of(module: str) -> str:

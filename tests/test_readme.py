@@ -87,11 +87,8 @@ FOLDERS = (
 def links_and_files() -> list[str]:
     """Return every link to a file of the repository on a page, and every file that a page names, as `page: path`."""
     pages = [
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        ROOT / "tests/README.md",
-        *sorted((ROOT / "docs").glob("*.md")),
-    ]
+        ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tests/README.md", *sorted((ROOT / "docs").glob("*.md")),
+    ]  # fmt: skip
     found = set()
     for page in pages:
         text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix()

@@ -93,14 +93,10 @@ def test_probabilities_are_dropped_and_scaled(name: str) -> None:
     assert abs(int(kept.sum()) / count - (1 - RATE)) < 4 * (RATE * (1 - RATE) / count) ** 0.5
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"is_causal": False},
-        {"softcap": 5.0},
-        {"position_bias": torch.zeros(1, HEADS, LENGTH, LENGTH)},
-    ],
-)
+@pytest.mark.parametrize("options", [
+    {"is_causal": False}, {"softcap": 5.0},
+    {"position_bias": torch.zeros(1, HEADS, LENGTH, LENGTH)},
+])  # fmt: skip
 def test_what_it_does_not_know_is_left_to_sdpa(options: dict[str, Any]) -> None:
     plain = sdpa(True)
     plain = partial(plain.func, *plain.args, **plain.keywords | options)

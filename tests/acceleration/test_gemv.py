@@ -82,11 +82,8 @@ def test_autocast_that_begins_in_the_model(kind, rows, used, monkeypatch):
     """As accelerate prepares a model for `bf16=True`: `generate` begins before; and rows become few as texts end."""
     model = with_autocast(toy(kind))
     inputs = {
-        "input_ids": tokens(rows, 5),
-        "max_new_tokens": 20,
-        "eos_token_id": list(range(4, 12)),
-        "pad_token_id": 0,
-    }
+        "input_ids": tokens(rows, 5), "max_new_tokens": 20, "eos_token_id": list(range(4, 12)), "pad_token_id": 0,
+    }  # fmt: skip
     found = model.generate(**inputs)
     assert not used
     monkeypatch.setattr(gemv, "is_faster", lambda *_: False)
@@ -186,12 +183,9 @@ OTHERWISE: dict[str, Callable[[], Any]] = {
     "float64": lambda: multiply(layer(dtype=torch.float64), torch.randn(1, D).double()),
     "bfloat16": lambda: multiply(layer(dtype=torch.bfloat16), torch.randn(1, D).bfloat16()),
     "another device": lambda: multiply(layer(device="meta"), torch.randn(1, D, device="meta")),
-    "a subclass": subclass,
-    "autocast": autocast,
-    "gradients": with_gradients,
-    "torch.jit.trace": traced,
+    "a subclass": subclass, "autocast": autocast, "gradients": with_gradients, "torch.jit.trace": traced,
     "torch.compile": compiled,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", OTHERWISE)

@@ -194,12 +194,9 @@ OTHERWISE = {
     "weights by inputs": lambda: takes_onednn(torch.randn(7, D), torch.randn(D, E).T),
     "a subclass": lambda: onednn_flops(lambda: quantized_layer()(torch.randn(7, D))),
     "another device": lambda: takes_onednn(torch.randn(7, D, device="meta"), torch.randn(E, D, device="meta")),
-    "autocast": autocast,
-    "torch's switch": switched_off,
-    "torch.compile": compiled,
-    "torch.export": exported,
+    "autocast": autocast, "torch's switch": switched_off, "torch.compile": compiled, "torch.export": exported,
     "torch.jit.trace": traced,
-}
+}  # fmt: skip
 
 
 class Quantized(torch.Tensor):

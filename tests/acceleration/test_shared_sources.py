@@ -79,17 +79,11 @@ def test_recorded_states_are_those_of_the_whole_batch():
     assert all(states.shape[:2] == batch["input_ids"].shape for states in output.encoder_hidden_states)
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [
-        None,
-        sources()["attention_mask"].flip(1),  # padding on the left
-        torch.ones(16, 20),
-        sources()["attention_mask"][:8],  # few rows
-        sources()["attention_mask"][:, None],
-        sources()["attention_mask"].to("meta"),
-    ],
-)
+@pytest.mark.parametrize("mask", [
+    None, sources()["attention_mask"].flip(1),  # padding on the left
+    torch.ones(16, 20), sources()["attention_mask"][:8],  # few rows
+    sources()["attention_mask"][:, None], sources()["attention_mask"].to("meta"),
+])  # fmt: skip
 def test_one_group_where_more_do_not_pay(mask):
     assert source_buckets(mask) == []
 

@@ -82,15 +82,10 @@ def test_copied_tokens_are_those_of_the_whole_batch(computed, monkeypatch):
     assert torch.equal(found, generate(model, "encoder_decoder"))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"return_dict_in_generate": True, "output_scores": True},
-        {"cache_implementation": "static"},
-        {"use_cache": False},
-    ],
-    ids=lambda options: "-".join(options),
-)
+@pytest.mark.parametrize("options", [
+    {"return_dict_in_generate": True, "output_scores": True},
+    {"cache_implementation": "static"}, {"use_cache": False},
+], ids=lambda options: "-".join(options))  # fmt: skip
 def test_all_rows_stay_where_more_than_tokens_is_asked_for(options, computed):
     model = shared_toy("encoder_decoder", {"max_position_embeddings": 40})
     with attending(model, "eager"):

@@ -18,12 +18,9 @@ from vanillaformer.scripts import compare as program
 
 FIELDS = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 COMMON = {
-    "overrides": FIELDS,
-    "eval_steps": 0.5,
-    "use_cpu": True,
-    "train_file": "train.csv",
+    "overrides": FIELDS, "eval_steps": 0.5, "use_cpu": True, "train_file": "train.csv",
     "validation_file": "validation.csv",
-}
+}  # fmt: skip
 PROGRAMS: dict[str, dict[str, Any]] = {
     "train-classifier": {"preset": "bert-tiny", "tokenizer_algorithm": "word", "per_device_train_batch_size": 8},
     "train-language-model": {"preset": "gpt-tiny", "tokenizer_algorithm": "character", "block_size": 16}
@@ -83,13 +80,9 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(
-    max_examples=3,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=3, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=[
+    HealthCheck.function_scoped_fixture, HealthCheck.too_slow,
+])  # fmt: skip
 @given(plan=plans())
 def test_every_run_takes_the_budget(plan, tmp_path_factory, monkeypatch, in_process):
     folder = tmp_path_factory.mktemp("plan")
@@ -113,12 +106,9 @@ def test_tuned_batches_and_r_drop_take_the_budget(folder):
     """The steps of one batch size are no measure for another, nor those of one pass for two."""
     arguments = COMMON | PROGRAMS["train-classifier"] | {"max_validation_samples": 10}
     found = compared(
-        folder,
-        arguments=arguments | {"lr_scheduler_type": "reduce_lr_on_plateau"},
-        budget={"tokens": 3000},
-        variants={"base": {}, "r_drop": {"r_drop": 1.0}},
-        tune={"per_device_train_batch_size": [4, 16]},
-    )
+        folder, arguments=arguments | {"lr_scheduler_type": "reduce_lr_on_plateau"}, budget={"tokens": 3000},
+        variants={"base": {}, "r_drop": {"r_drop": 1.0}}, tune={"per_device_train_batch_size": [4, 16]},
+    )  # fmt: skip
     jobs = [*folder.glob("out/tuning/*/run.json"), *folder.glob("out/runs/*/run.json")]
     assert len(jobs) == 6
     for path in jobs:

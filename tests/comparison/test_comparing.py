@@ -33,14 +33,10 @@ FIELDS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "
 PLAN: dict[str, Any] = {
     "program": "train-language-model",
     "arguments": {"learning_rate": 1e-3, "overrides": FIELDS},
-    "budget": {"tokens": 6400},
-    "seeds": [1, 2, 3],
-    "variants": {
-        "pre": None,
-        "post": {"overrides": ["norm_placement=post"]},
-        "gated": {"overrides": {"feed_forward": "gated"}},
-    },
-}
+    "budget": {"tokens": 6400}, "seeds": [1, 2, 3],
+    "variants": {"pre": None, "post": {"overrides": ["norm_placement=post"]},
+                 "gated": {"overrides": {"feed_forward": "gated"}}},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -114,11 +110,8 @@ def test_each_variant_is_tuned_alike(tmp_path, pretended):
 
 def test_what_does_not_finish_is_counted_and_not_averaged(tmp_path, pretended):
     variants = {
-        "pre": None,
-        "nan": {"learning_rate": 50.0},
-        "gone": {"learning_rate": 13},
-        "twice": {"learning_rate": 0.8},
-    }
+        "pre": None, "nan": {"learning_rate": 50.0}, "gone": {"learning_rate": 13}, "twice": {"learning_rate": 0.8},
+    }  # fmt: skip
     plan = read_plan(plan_file(tmp_path, variants=variants, budget={"steps": 4}))
     found = compare(plan, tmp_path)
     states = {name: [lost.state for lost in variant.lost.values()] for name, variant in found.variants.items()}
@@ -322,35 +315,31 @@ def test_an_interrupt_of_the_terminal_reaches_a_training_once(tmp_path):
     assert (outcome["state"], outcome["message"]) == ("failed", "it printed nothing")  # no KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"program": "train"}, "program: 'train'; choose from train-translation"),
-        ({"variants": {"a": {}}}, "variants: 1 given"),
-        ({"variants": "others.yaml"}, "others.yaml' does not exist"),
-        ({"variants": {"a/b": {}, "c": {}}}, "'a/b' names folders"),
-        ({"variants": {"a": {}, "b": ["x"]}}, "variants: b: it must be a mapping"),
-        ({"variants": {"a": {}, "b": {"max_steps": 3}}}, "b: max_steps is the comparison's to set"),
-        ({"budget": {"tokens": 0}}, "budget: tokens: 0; it must be a whole number above 0"),
-        ({"budget": {"steps": True}}, "budget: steps: True; it must be a whole number above 0"),
-        ({"budget": {"steps": 0.4}}, "budget: steps: 0.4; it must be a whole number above 0"),
-        ({"seeds": [True, False]}, "seeds: [True, False]; it must be a list of whole numbers"),
-        ({"tune": {"max_steps": [4, 400]}}, "tune: max_steps is the comparison's to set"),
-        ({"arguments": {"max-tokens": 4}}, "arguments: max_tokens is the comparison's to set"),
-        ({"tune": {"learning_rate": [1e-3, 1e-2]}, "tuning_seeds": [3]}, "none of them may be among the seeds"),
-        ({"variants": {"a": {}, "b": {"objective": "masked"}}}, "scores of two objectives do not compare"),
-        ({"tune": {"overrides": [{}, {}]}, "equal": "flops"}, "overrides changes the size that `equal: flops` keeps"),
-        ({"budget": {"hours": 2}}, "budget: 'hours'; choose from tokens, flops, seconds, steps"),
-        ({"budget": None}, "budget: give one of"),
-        ({"seeds": [1, 1]}, "a seed is given twice"),
-        ({"seeds": 3}, "seeds: 3; it must be a list"),
-        ({"baseline": "sandwich"}, "baseline: 'sandwich'; choose from pre, post, gated"),
-        ({"score": "bleu"}, "score: bleu: choose from loss"),
-        ({"equal": "tokens"}, "equal: 'tokens'; choose from parameters, flops"),
-        ({"tune": {"learning_rate": 1e-3}}, "tune: learning_rate: 0.001; it must be a list of two values"),
-        ({"sedes": [1]}, "unknown key 'sedes'"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"program": "train"}, "program: 'train'; choose from train-translation"),
+    ({"variants": {"a": {}}}, "variants: 1 given"),
+    ({"variants": "others.yaml"}, "others.yaml' does not exist"),
+    ({"variants": {"a/b": {}, "c": {}}}, "'a/b' names folders"),
+    ({"variants": {"a": {}, "b": ["x"]}}, "variants: b: it must be a mapping"),
+    ({"variants": {"a": {}, "b": {"max_steps": 3}}}, "b: max_steps is the comparison's to set"),
+    ({"budget": {"tokens": 0}}, "budget: tokens: 0; it must be a whole number above 0"),
+    ({"budget": {"steps": True}}, "budget: steps: True; it must be a whole number above 0"),
+    ({"budget": {"steps": 0.4}}, "budget: steps: 0.4; it must be a whole number above 0"),
+    ({"seeds": [True, False]}, "seeds: [True, False]; it must be a list of whole numbers"),
+    ({"tune": {"max_steps": [4, 400]}}, "tune: max_steps is the comparison's to set"),
+    ({"arguments": {"max-tokens": 4}}, "arguments: max_tokens is the comparison's to set"),
+    ({"tune": {"learning_rate": [1e-3, 1e-2]}, "tuning_seeds": [3]}, "none of them may be among the seeds"),
+    ({"variants": {"a": {}, "b": {"objective": "masked"}}}, "scores of two objectives do not compare"),
+    ({"tune": {"overrides": [{}, {}]}, "equal": "flops"}, "overrides changes the size that `equal: flops` keeps"),
+    ({"budget": {"hours": 2}}, "budget: 'hours'; choose from tokens, flops, seconds, steps"),
+    ({"budget": None}, "budget: give one of"), ({"seeds": [1, 1]}, "a seed is given twice"),
+    ({"seeds": 3}, "seeds: 3; it must be a list"),
+    ({"baseline": "sandwich"}, "baseline: 'sandwich'; choose from pre, post, gated"),
+    ({"score": "bleu"}, "score: bleu: choose from loss"),
+    ({"equal": "tokens"}, "equal: 'tokens'; choose from parameters, flops"),
+    ({"tune": {"learning_rate": 1e-3}}, "tune: learning_rate: 0.001; it must be a list of two values"),
+    ({"sedes": [1]}, "unknown key 'sedes'"),
+])  # fmt: skip
 def test_a_plan_that_cannot_be_is_refused(changes, message, tmp_path):
     with pytest.raises(ValueError, match=re.escape(message)):
         read_plan(plan_file(tmp_path, **changes))
@@ -364,19 +353,12 @@ def test_real_trainings(tmp_path, monkeypatch, capsys, in_process):
     (tmp_path / "texts.txt").write_text("".join(f"the cat {i} sat on the mat number {i * i}\n" for i in range(80)))
     plan = {
         "program": "train-language-model",
-        "arguments": {
-            "train_file": str(tmp_path / "texts.txt"),
-            "overrides": FIELDS | {"num_hidden_layers": 1},
-            "block_size": 32,
-            "tokenizer_algorithm": "character",
-            "per_device_train_batch_size": 8,
-            "eval_steps": 0.5,
-            "use_cpu": True,
-        },
-        "budget": {"steps": 6},
-        "seeds": [1, 2],
+        "arguments": {"train_file": str(tmp_path / "texts.txt"), "overrides": FIELDS | {"num_hidden_layers": 1},
+                      "block_size": 32, "tokenizer_algorithm": "character", "per_device_train_batch_size": 8,
+                      "eval_steps": 0.5, "use_cpu": True},
+        "budget": {"steps": 6}, "seeds": [1, 2],
         "variants": {"slow": {"learning_rate": 1e-4}, "fast": {"learning_rate": 2e-2}},
-    }
+    }  # fmt: skip
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(os.environ, "HF_DATASETS_CACHE", str(tmp_path / "cache"))

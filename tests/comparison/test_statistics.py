@@ -120,18 +120,10 @@ def drawn(rng: np.random.Generator, kind: str, variants: int, seeds: int) -> dic
     return {str(number): row.tolist() for number, row in enumerate(widths[:, None] * values)}
 
 
-@pytest.mark.parametrize(
-    ("kind", "variants", "seeds"),
-    [
-        ("equal", 3, 3),
-        ("wide", 3, 5),
-        ("wide", 6, 3),
-        ("very wide", 2, 3),
-        ("wide baseline", 3, 5),
-        ("wide baseline", 6, 3),
-        ("heavy tails", 6, 3),
-    ],
-)
+@pytest.mark.parametrize(("kind", "variants", "seeds"), [
+    ("equal", 3, 3), ("wide", 3, 5), ("wide", 6, 3), ("very wide", 2, 3), ("wide baseline", 3, 5),
+    ("wide baseline", 6, 3), ("heavy tails", 6, 3),
+])  # fmt: skip
 def test_one_family_in_twenty_has_a_false_difference(kind, variants, seeds):
     """By p and by the intervals; of 100 families, 11 would be more than 5 % by chance once in eighty times."""
     rng = np.random.default_rng(3)

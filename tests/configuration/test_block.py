@@ -88,63 +88,59 @@ def test_an_error_names_the_field_the_value_and_what_is_allowed(config_class, fi
 
 
 @every_config
-@pytest.mark.parametrize(
-    ("fields", "parts"),
-    [
-        ({"hidden_size": 100, "num_attention_heads": 8}, ["hidden_size=100", "num_attention_heads=8", "head_dim"]),
-        ({"num_attention_heads": 8, "num_key_value_heads": 3}, ["num_attention_heads=8", "num_key_value_heads=3"]),
-        ({"position_embedding_type": "rotary", "head_dim": 7}, ["rotary", "even", "head_dim=7"]),
-        ({"position_embedding_type": "sinusoidal", "hidden_size": 63, "head_dim": 8},
-         ["sinusoidal", "even", "hidden_size"]),
-        ({"position_embedding_type": "learned", "rope_theta": 100.0}, ["rope_theta=100.0", "rotary", "learned"]),
-        ({"position_embedding_type": "none", "partial_rotary_factor": 0.5}, ["partial_rotary_factor", "rotary"]),
-        ({"position_embedding_type": "none", "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}},
-         ["rope_parameters", "rotary", "none"]),
-        ({"position_embedding_type": "none", "rope_scaling": {"rope_theta": 1e4, "rope_type": "default"}},
-         ["rope_scaling", "rotary", "none"]),
-        ({"position_embedding_type": "rotary", "head_dim": 10, "partial_rotary_factor": 0.5},
-         ["partial_rotary_factor of 0.5", "head_dim=10", "even", "gives 5"]),
-        ({"position_embedding_type": "rotary", "partial_rotary_factor": 1.5}, ["partial_rotary_factor", "1.5"]),
-        ({"position_embedding_type": "rotary", "rope_theta": -1.0}, ["rope_theta", "-1.0", "greater than 0"]),
-        ({"position_embedding_type": "rotary", "rope_parameters": {"rope_theta": 1e4, "rope_type": "spiral",
-         "factor": 2.0}},
-         ["rope_type", "spiral", "default", "yarn"]),
-        ({"position_embedding_type": "rotary", "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}},
-         ["rope_parameters", "sliding_attention", "sliding_window=None"]),
-        ({"position_embedding_type": "rotary", "sliding_window": 4, "layer_types": ["sliding_attention",
-         "full_attention"], "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}},
-         ["rope_parameters", "full_attention"]),
-        ({"position_embedding_type": "rotary", "rotary_layers": []}, ["rotary_layers", "at least one", "[]"]),
-        ({"position_embedding_type": "rotary", "position_offset": 2}, ["position_offset=2", "learned", "rotary"]),
-        ({"position_embedding_type": "learned", "rope_interleaved": True}, ["rope_interleaved", "rotary", "learned"]),
-        ({"position_embedding_type": "learned", "rotary_layers": [True]}, ["rotary_layers", "rotary", "learned"]),
-        ({"position_embedding_type": "none", "sinusoidal_layout": "halves"}, ["sinusoidal_layout", "none"]),
-        ({"position_embedding_type": "alibi", "relative_attention_per_layer": True},
-         ["relative_attention_per_layer", "relative", "alibi"]),
-        ({"position_embedding_type": "relative", "relative_attention_num_buckets": 6},
-         ["relative_attention_num_buckets", "multiple of 4", "6"]),
-        ({"position_embedding_type": "relative", "relative_attention_max_distance": 16},
-         ["relative_attention_max_distance", "16"]),
-        ({"norm_unit_offset": True, "norm_weight": False}, ["norm_unit_offset", "norm_weight"]),
-        ({"skip_first_norm": True, "norm_placement": "post"}, ["skip_first_norm", "pre", "post"]),
-        ({"block_layout": "parallel", "norm_placement": "post"}, ["block_layout", "parallel", "sandwich", "post"]),
-        ({"block_layout": "parallel_shared_norm", "norm_placement": "sandwich"},
-         ["block_layout", "parallel_shared_norm", "pre", "sandwich"]),
-        ({"initialization": "admin", "norm_placement": "post"}, ["initialization", "admin", "post"]),
-        ({"initialization": "mimetic", "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32},
-         ["mimetic", "hidden_size=64", "128"]),
-        ({"layer_types": ["sliding_attention"]}, ["layer_types", "sliding_window"]),
-        ({"layer_types": [], "sliding_window": 4}, ["layer_types", "at least one", "[]"]),
-        ({"layer_types": ["chunked_attention"], "sliding_window": 4}, ["layer_types", "chunked", "full_attention"]),
-        ({"attn_logit_softcapping": 5.0, "attn_implementation": "sdpa"},
-         ["attn_logit_softcapping=5.0", "sdpa", "eager", "flex_attention"]),
-        ({"position_embedding_type": "alibi", "attn_implementation": "flash_attention_2"},
-         ["flash_attention_2", "alibi", "eager"]),
-        ({"position_embedding_type": "relative", "attn_implementation": "paged|eager"},
-         ["paged|eager", "relative", "sdpa"]),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)  # fmt: skip
+@pytest.mark.parametrize(("fields", "parts"), [
+    ({"hidden_size": 100, "num_attention_heads": 8}, ["hidden_size=100", "num_attention_heads=8", "head_dim"]),
+    ({"num_attention_heads": 8, "num_key_value_heads": 3}, ["num_attention_heads=8", "num_key_value_heads=3"]),
+    ({"position_embedding_type": "rotary", "head_dim": 7}, ["rotary", "even", "head_dim=7"]),
+    ({"position_embedding_type": "sinusoidal", "hidden_size": 63, "head_dim": 8},
+     ["sinusoidal", "even", "hidden_size"]),
+    ({"position_embedding_type": "learned", "rope_theta": 100.0}, ["rope_theta=100.0", "rotary", "learned"]),
+    ({"position_embedding_type": "none", "partial_rotary_factor": 0.5}, ["partial_rotary_factor", "rotary"]),
+    ({"position_embedding_type": "none", "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}},
+     ["rope_parameters", "rotary", "none"]),
+    ({"position_embedding_type": "none", "rope_scaling": {"rope_theta": 1e4, "rope_type": "default"}},
+     ["rope_scaling", "rotary", "none"]),
+    ({"position_embedding_type": "rotary", "head_dim": 10, "partial_rotary_factor": 0.5},
+     ["partial_rotary_factor of 0.5", "head_dim=10", "even", "gives 5"]),
+    ({"position_embedding_type": "rotary", "partial_rotary_factor": 1.5}, ["partial_rotary_factor", "1.5"]),
+    ({"position_embedding_type": "rotary", "rope_theta": -1.0}, ["rope_theta", "-1.0", "greater than 0"]),
+    ({"position_embedding_type": "rotary", "rope_parameters": {"rope_theta": 1e4, "rope_type": "spiral",
+     "factor": 2.0}},
+     ["rope_type", "spiral", "default", "yarn"]),
+    ({"position_embedding_type": "rotary", "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}},
+     ["rope_parameters", "sliding_attention", "sliding_window=None"]),
+    ({"position_embedding_type": "rotary", "sliding_window": 4, "layer_types": ["sliding_attention",
+     "full_attention"], "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}},
+     ["rope_parameters", "full_attention"]),
+    ({"position_embedding_type": "rotary", "rotary_layers": []}, ["rotary_layers", "at least one", "[]"]),
+    ({"position_embedding_type": "rotary", "position_offset": 2}, ["position_offset=2", "learned", "rotary"]),
+    ({"position_embedding_type": "learned", "rope_interleaved": True}, ["rope_interleaved", "rotary", "learned"]),
+    ({"position_embedding_type": "learned", "rotary_layers": [True]}, ["rotary_layers", "rotary", "learned"]),
+    ({"position_embedding_type": "none", "sinusoidal_layout": "halves"}, ["sinusoidal_layout", "none"]),
+    ({"position_embedding_type": "alibi", "relative_attention_per_layer": True},
+     ["relative_attention_per_layer", "relative", "alibi"]),
+    ({"position_embedding_type": "relative", "relative_attention_num_buckets": 6},
+     ["relative_attention_num_buckets", "multiple of 4", "6"]),
+    ({"position_embedding_type": "relative", "relative_attention_max_distance": 16},
+     ["relative_attention_max_distance", "16"]),
+    ({"norm_unit_offset": True, "norm_weight": False}, ["norm_unit_offset", "norm_weight"]),
+    ({"skip_first_norm": True, "norm_placement": "post"}, ["skip_first_norm", "pre", "post"]),
+    ({"block_layout": "parallel", "norm_placement": "post"}, ["block_layout", "parallel", "sandwich", "post"]),
+    ({"block_layout": "parallel_shared_norm", "norm_placement": "sandwich"},
+     ["block_layout", "parallel_shared_norm", "pre", "sandwich"]),
+    ({"initialization": "admin", "norm_placement": "post"}, ["initialization", "admin", "post"]),
+    ({"initialization": "mimetic", "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32},
+     ["mimetic", "hidden_size=64", "128"]),
+    ({"layer_types": ["sliding_attention"]}, ["layer_types", "sliding_window"]),
+    ({"layer_types": [], "sliding_window": 4}, ["layer_types", "at least one", "[]"]),
+    ({"layer_types": ["chunked_attention"], "sliding_window": 4}, ["layer_types", "chunked", "full_attention"]),
+    ({"attn_logit_softcapping": 5.0, "attn_implementation": "sdpa"},
+     ["attn_logit_softcapping=5.0", "sdpa", "eager", "flex_attention"]),
+    ({"position_embedding_type": "alibi", "attn_implementation": "flash_attention_2"},
+     ["flash_attention_2", "alibi", "eager"]),
+    ({"position_embedding_type": "relative", "attn_implementation": "paged|eager"},
+     ["paged|eager", "relative", "sdpa"]),
+], ids=lambda value: "-".join(value) if isinstance(value, dict) else "")  # fmt: skip
 def test_fields_that_do_not_fit_together(config_class, fields, parts):
     message = error_of(config_class, **fields)
     for part in parts:
@@ -152,19 +148,11 @@ def test_fields_that_do_not_fit_together(config_class, fields, parts):
 
 
 @every_config
-@pytest.mark.parametrize(
-    ("wrong", "meant"),
-    [
-        ("norm_placment", "norm_placement"),
-        ("hiden_size", "hidden_size"),
-        ("num_attention_head", "num_attention_heads"),
-        ("initialisation", "initialization"),
-        ("feedforward", "feed_forward"),
-        ("rope_paramaters", "rope_parameters"),
-        ("attn_implmentation", "attn_implementation"),
-        ("num_label", "num_labels"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "meant"), [
+    ("norm_placment", "norm_placement"), ("hiden_size", "hidden_size"), ("num_attention_head", "num_attention_heads"),
+    ("initialisation", "initialization"), ("feedforward", "feed_forward"), ("rope_paramaters", "rope_parameters"),
+    ("attn_implmentation", "attn_implementation"), ("num_label", "num_labels"),
+])  # fmt: skip
 def test_a_misspelled_name_is_answered_with_the_field(config_class, wrong, meant):
     message = error_of(config_class, **{wrong: 123})
     for part in (wrong, f"did you mean {meant!r}?", "123", config_class.__name__):
@@ -253,33 +241,27 @@ def reloaded(config: Any, folder: Any, **overrides: Any) -> Any:
 
 
 @every_config
-@pytest.mark.parametrize(
-    ("saved", "overrides"),
-    [
-        ({"position_embedding_type": "rotary"}, {"position_embedding_type": "none"}),
-        ({"position_embedding_type": "rotary"}, {"position_embedding_type": "alibi"}),
-        ({"position_embedding_type": "learned"}, {"position_embedding_type": "rotary"}),
-        ({"position_embedding_type": "none"}, {"position_embedding_type": "rotary", "rope_theta": 5.0}),
-        ({"position_embedding_type": "rotary"}, {"rope_theta": 500.0, "partial_rotary_factor": 0.5}),
-        ({"position_embedding_type": "rotary", "rope_theta": 5.0}, {"partial_rotary_factor": 0.5}),
-        ({"num_attention_heads": 4}, {"num_attention_heads": 2}),
-        ({"num_attention_heads": 4, "num_key_value_heads": 2}, {"num_attention_heads": 8}),
-        ({}, {"hidden_size": 64}),
-        ({"head_dim": 10, "intermediate_size": 24}, {"hidden_size": 64}),
-        ({}, {"head_dim": 4, "num_attention_heads": 16}),
-        ({}, {"norm": "rms_norm"}),
-        ({"norm_placement": "pre"}, {"norm_placement": "deepnorm"}),
-        ({"norm_placement": "pre", "initialization": "mimetic"}, {"norm_placement": "deepnorm"}),
-        ({"norm_placement": "deepnorm"}, {"norm_placement": "pre"}),
-        ({"num_hidden_layers": 2}, {"num_hidden_layers": 3}),
-        ({"sliding_window": 4}, {"sliding_window": None}),
-        ({"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}, {"num_hidden_layers": 5}),
-        ({"sliding_window": 4}, {"layer_types": ["full_attention", "sliding_attention"]}),
-        ({}, {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]}),
-        ({}, {"layer_norm_eps": 0.25}),
-    ],
-    ids=lambda value: "-".join(value) or "default",
-)
+@pytest.mark.parametrize(("saved", "overrides"), [
+    ({"position_embedding_type": "rotary"}, {"position_embedding_type": "none"}),
+    ({"position_embedding_type": "rotary"}, {"position_embedding_type": "alibi"}),
+    ({"position_embedding_type": "learned"}, {"position_embedding_type": "rotary"}),
+    ({"position_embedding_type": "none"}, {"position_embedding_type": "rotary", "rope_theta": 5.0}),
+    ({"position_embedding_type": "rotary"}, {"rope_theta": 500.0, "partial_rotary_factor": 0.5}),
+    ({"position_embedding_type": "rotary", "rope_theta": 5.0}, {"partial_rotary_factor": 0.5}),
+    ({"num_attention_heads": 4}, {"num_attention_heads": 2}),
+    ({"num_attention_heads": 4, "num_key_value_heads": 2}, {"num_attention_heads": 8}),
+    ({}, {"hidden_size": 64}),
+    ({"head_dim": 10, "intermediate_size": 24}, {"hidden_size": 64}),
+    ({}, {"head_dim": 4, "num_attention_heads": 16}), ({}, {"norm": "rms_norm"}),
+    ({"norm_placement": "pre"}, {"norm_placement": "deepnorm"}),
+    ({"norm_placement": "pre", "initialization": "mimetic"}, {"norm_placement": "deepnorm"}),
+    ({"norm_placement": "deepnorm"}, {"norm_placement": "pre"}),
+    ({"num_hidden_layers": 2}, {"num_hidden_layers": 3}), ({"sliding_window": 4}, {"sliding_window": None}),
+    ({"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}, {"num_hidden_layers": 5}),
+    ({"sliding_window": 4}, {"layer_types": ["full_attention", "sliding_attention"]}),
+    ({}, {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]}),
+    ({}, {"layer_norm_eps": 0.25}),
+], ids=lambda value: "-".join(value) or "default")  # fmt: skip
 def test_a_saved_config_with_overrides_is_one_made_with_both(config_class, saved, overrides, tmp_path):
     sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 3, "norm_placement": "post"}
     loaded = reloaded(config_class(**sizes | saved), tmp_path, **overrides)
@@ -308,25 +290,21 @@ def test_fields_of_one_model_type_follow_overrides_too(tmp_path):
 
 
 @every_config
-@pytest.mark.parametrize(
-    ("saved", "overrides", "parts"),
-    [
-        ({}, {"block_layout": "parallel", "norm_placement": "post"}, ["block_layout='parallel'", "'post'"]),
-        ({}, {"dropuot": 0.3}, ["dropuot", "0.3", "did you mean 'dropout'?"]),
-        ({}, {"n_layers": 3}, ["n_layers", "num_hidden_layers"]),
-        ({}, {"per_layer_config": {0: {"skip": ["mlp"]}}}, ["per_layer_config", "hidden_size"]),
-        ({}, {"num_key_value_heads": 3}, ["num_attention_heads=8", "num_key_value_heads=3"]),
-        ({}, {"num_attention_heads": 3}, ["hidden_size=512", "num_attention_heads=3", "head_dim"]),
-        ({"position_embedding_type": "learned", "position_offset": 2}, {"position_embedding_type": "rotary"},
-         ["position_offset=2", "rotary"]),
-        ({"position_embedding_type": "learned"}, {"rope_theta": 5.0}, ["rope_theta=5.0", "rotary", "learned"]),
-        ({"position_embedding_type": "rotary", "sliding_window": 4,
-          "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}}, {"rope_theta": 5.0}, ["rope_theta", "each"]),
-        ({"position_embedding_type": "rotary"}, {"rope_theta": 5.0, "rope_parameters": {"rope_theta": 6.0}},
-         ["rope_theta=5.0", "contradicts", "6.0"]),
-    ],
-    ids=lambda value: "-".join(value) or "default" if isinstance(value, dict) else "",
-)  # fmt: skip
+@pytest.mark.parametrize(("saved", "overrides", "parts"), [
+    ({}, {"block_layout": "parallel", "norm_placement": "post"}, ["block_layout='parallel'", "'post'"]),
+    ({}, {"dropuot": 0.3}, ["dropuot", "0.3", "did you mean 'dropout'?"]),
+    ({}, {"n_layers": 3}, ["n_layers", "num_hidden_layers"]),
+    ({}, {"per_layer_config": {0: {"skip": ["mlp"]}}}, ["per_layer_config", "hidden_size"]),
+    ({}, {"num_key_value_heads": 3}, ["num_attention_heads=8", "num_key_value_heads=3"]),
+    ({}, {"num_attention_heads": 3}, ["hidden_size=512", "num_attention_heads=3", "head_dim"]),
+    ({"position_embedding_type": "learned", "position_offset": 2}, {"position_embedding_type": "rotary"},
+     ["position_offset=2", "rotary"]),
+    ({"position_embedding_type": "learned"}, {"rope_theta": 5.0}, ["rope_theta=5.0", "rotary", "learned"]),
+    ({"position_embedding_type": "rotary", "sliding_window": 4,
+      "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}}, {"rope_theta": 5.0}, ["rope_theta", "each"]),
+    ({"position_embedding_type": "rotary"}, {"rope_theta": 5.0, "rope_parameters": {"rope_theta": 6.0}},
+     ["rope_theta=5.0", "contradicts", "6.0"]),
+], ids=lambda value: "-".join(value) or "default" if isinstance(value, dict) else "")  # fmt: skip
 def test_overrides_that_do_not_fit_are_refused_on_loading(config_class, saved, overrides, parts, tmp_path):
     config_class(**saved).save_pretrained(tmp_path)
     for load in (AutoConfig.from_pretrained, config_class.from_pretrained):

@@ -37,31 +37,17 @@ from vanillaformer.modeling.stack import BIDIRECTIONAL_MASKS, CAUSAL_MASKS
 
 LITERALS = {name: value for name, value in vars(options).items() if get_origin(value) is Literal}
 PARTS = {
-    "Norm": NORMS,
-    "NormPlacement": RESIDUALS,
-    "BlockLayout": BLOCKS,
-    "FeedForward": FEED_FORWARDS,
+    "Norm": NORMS, "NormPlacement": RESIDUALS, "BlockLayout": BLOCKS, "FeedForward": FEED_FORWARDS,
     "PositionEmbedding": {name: POSITIONS[name] for name in options.SEQUENCE_POSITION_CHOICES},
-    "ImagePosition": POSITIONS,
-    "QueryKeyNorm": QUERY_KEY_NORMS,
-    "LayerType": CAUSAL_MASKS,
-    "Initialization": INITIALIZATIONS,
-    "Pooling": POOLINGS,
-    "PatchEmbedding": PATCHES,
-    "ImagePooling": IMAGE_POOLINGS,
-    "OutputDistribution": POINTERS,
-    "Cell": CELLS,
-    "CrossAttentionScore": CROSS_ATTENTIONS,
-    "RecurrentInitialization": RECURRENT_INITIALIZATIONS,
-    "Decoding": DECODINGS,
-}
+    "ImagePosition": POSITIONS, "QueryKeyNorm": QUERY_KEY_NORMS, "LayerType": CAUSAL_MASKS,
+    "Initialization": INITIALIZATIONS, "Pooling": POOLINGS, "PatchEmbedding": PATCHES, "ImagePooling": IMAGE_POOLINGS,
+    "OutputDistribution": POINTERS, "Cell": CELLS, "CrossAttentionScore": CROSS_ATTENTIONS,
+    "RecurrentInitialization": RECURRENT_INITIALIZATIONS, "Decoding": DECODINGS,
+}  # fmt: skip
 CONFIGS = (
-    VanillaEncoderDecoderConfig,
-    VanillaDecoderConfig,
-    VanillaEncoderConfig,
-    VanillaImageEncoderConfig,
+    VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig,
     VanillaRecurrentEncoderDecoderConfig,
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name for name in LITERALS if name != "SinusoidalLayout"])

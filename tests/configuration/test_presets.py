@@ -139,13 +139,10 @@ def test_a_preset_has_the_published_number_of_parameters(name):
     assert parameters(ours, preset(name, **labels)) == parameters(native_class, native_config) == published
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        ("base", {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8, "dropout": 0.1}),
-        ("big", {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "dropout": 0.3}),
-    ],
-)
+@pytest.mark.parametrize(("name", "sizes"), [
+    ("base", {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8, "dropout": 0.1}),
+    ("big", {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "dropout": 0.3}),
+])  # fmt: skip
 def test_the_papers_transformer_is_table_3(name, sizes):
     config = preset(f"transformer-{name}")
     table = sizes | {

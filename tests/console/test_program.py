@@ -28,21 +28,18 @@ def _name(monkeypatch) -> None:
     monkeypatch.delenv("VANILLAFORMER_TRACEBACK", raising=False)
 
 
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (ValueError("--a 0:\n  it must be\n  1"), "--a 0: it must be 1"),
-        (ValueError("Bearer hf_abcdefgh"), "Bearer hf_..."),
-        (FileNotFoundError(2, "No such file or directory", "a/b"), "a/b: No such file or directory"),
-        (OSError(28, "No space left on device"), "No space left on device"),
-        (OSError("ann/x is not a model"), "ann/x is not a model"),
-        (ImportError("run `pip install wandb`"), "run `pip install wandb`"),
-        (ModuleNotFoundError("No module named 'peft'", name="peft"), "No module named 'peft'"),
-        (StrictDataclassFieldValidationError("width", TypeError("not an int")), None),
-        (SafetensorError("header too large"), "header too large"),
-        (ValueError(), "ValueError"),
-    ],
-)
+@pytest.mark.parametrize(("error", "line"), [
+    (ValueError("--a 0:\n  it must be\n  1"), "--a 0: it must be 1"),
+    (ValueError("Bearer hf_abcdefgh"), "Bearer hf_..."),
+    (FileNotFoundError(2, "No such file or directory", "a/b"), "a/b: No such file or directory"),
+    (OSError(28, "No space left on device"), "No space left on device"),
+    (OSError("ann/x is not a model"), "ann/x is not a model"),
+    (ImportError("run `pip install wandb`"), "run `pip install wandb`"),
+    (ModuleNotFoundError("No module named 'peft'", name="peft"), "No module named 'peft'"),
+    (StrictDataclassFieldValidationError("width", TypeError("not an int")), None),
+    (SafetensorError("header too large"), "header too large"),
+    (ValueError(), "ValueError"),
+])  # fmt: skip
 def test_an_error_of_the_user_is_one_line(error, line) -> None:
     code = ended(error).code
     assert isinstance(code, str)  # Python writes it to standard error, and exits with 1
@@ -52,16 +49,11 @@ def test_an_error_of_the_user_is_one_line(error, line) -> None:
         assert code == f"vanillaformer-x: {line}"
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        TypeError("'<' not supported"),
-        RuntimeError("shape"),
-        KeyError("x"),
-        ImportError("cannot import name 'x'", name="vanillaformer.training"),
-        ModuleNotFoundError("No module named 'vanillaformer.y'", name="vanillaformer.y"),
-    ],
-)
+@pytest.mark.parametrize("error", [
+    TypeError("'<' not supported"), RuntimeError("shape"), KeyError("x"),
+    ImportError("cannot import name 'x'", name="vanillaformer.training"),
+    ModuleNotFoundError("No module named 'vanillaformer.y'", name="vanillaformer.y"),
+])  # fmt: skip
 def test_an_error_of_ours_keeps_its_traceback(error) -> None:
     @program
     def main(argv=None):

@@ -196,18 +196,14 @@ LM_CONFIGS |= VARIANTS
 
 IMAGE_CONFIGS: dict[str, list[dict[str, Any]]] = {
     "vit": [IMAGE, IMAGE | {"qkv_bias": False, "hidden_act": "relu", "layer_norm_eps": 1e-3, "image_size": [12, 8]}],
-    "deit": [IMAGE],
-    "vit_msn": [IMAGE],
-    "ijepa": [IMAGE | {"qkv_bias": False}],
+    "deit": [IMAGE], "vit_msn": [IMAGE], "ijepa": [IMAGE | {"qkv_bias": False}],
     "dinov2": [DINO, DINO | {"use_swiglu_ffn": True, "mlp_ratio": 3, "use_mask_token": False}],
     "dinov2_with_registers": [DINO | {"num_register_tokens": 2}],
-    "beit": [
-        BEIT | {"use_shared_relative_position_bias": True},
-        BEIT | {"use_relative_position_bias": True, "use_mean_pooling": False, "use_mask_token": True},
-        BEIT | {"use_absolute_position_embeddings": True, "layer_scale_init_value": 0.0},
-    ],
+    "beit": [BEIT | {"use_shared_relative_position_bias": True},
+             BEIT | {"use_relative_position_bias": True, "use_mean_pooling": False, "use_mask_token": True},
+             BEIT | {"use_absolute_position_embeddings": True, "layer_scale_init_value": 0.0}],
     "swin": [SWIN, SWIN | {"depths": [2], "num_heads": [2], "window_size": 4, "qkv_bias": False, "patch_size": 4}],
-}
+}  # fmt: skip
 
 LABELS = {"num_labels": 3}
 CLASSIFIER_CONFIGS: dict[str, dict[str, Any]] = {

@@ -133,16 +133,13 @@ def test_a_folder_is_made_in_a_thread_too(tmp_path):
     assert files(tmp_path / "new") == ["file"]
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-        (lambda folder: os.truncate(folder / "model.safetensors", 30_000), "has a damaged model.safetensors"),
-        (lambda folder: train_larger(folder), r"tokenizer\.json makes \d+ tokens, .* vocab_size=80"),
-        (lambda folder: add_tokens(folder), r"tokenizer\.json makes 81 tokens, .* vocab_size=80"),
-        (lambda folder: (folder / "tokenizer.json").write_text("[" * 100_000), r"tokenizer\.json is damaged"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("spoil", "message"), [
+    (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+    (lambda folder: os.truncate(folder / "model.safetensors", 30_000), "has a damaged model.safetensors"),
+    (lambda folder: train_larger(folder), r"tokenizer\.json makes \d+ tokens, .* vocab_size=80"),
+    (lambda folder: add_tokens(folder), r"tokenizer\.json makes 81 tokens, .* vocab_size=80"),
+    (lambda folder: (folder / "tokenizer.json").write_text("[" * 100_000), r"tokenizer\.json is damaged"),
+])  # fmt: skip
 def test_a_damaged_source_is_one_clear_error(ours, tmp_path, spoil, message):
     """What else can be wrong with a model is in `tests/hub/test_bad_repos.py`."""
     spoil(ours)

@@ -26,14 +26,8 @@ BART = {
 SEPARATE = BART | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": TARGETS}
 LLAMA = {"hidden_size": D, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 32, "vocab_size": V}
 GPT2 = {
-    "n_embd": D,
-    "n_head": 2,
-    "n_layer": 1,
-    "n_positions": 32,
-    "vocab_size": V,
-    "bos_token_id": 1,
-    "eos_token_id": 1,
-}
+    "n_embd": D, "n_head": 2, "n_layer": 1, "n_positions": 32, "vocab_size": V, "bos_token_id": 1, "eos_token_id": 1,
+}  # fmt: skip
 TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 
 
@@ -75,20 +69,14 @@ FILES: dict[str, tuple[str, dict[str, Any], Callable[[Weights], Weights]]] = {
     "umt5": ("UMT5ForConditionalGeneration", UNTIED, only("shared.weight", head=(V, D))),
     "marian": ("MarianMTModel", BART, only("shared.weight", bias=(1, V))),
     "marian-separate": ("MarianMTModel", SEPARATE, only(*TABLES[1:3], bias=(1, TARGETS))),
-    "marian-untied": (
-        "MarianMTModel",
-        SEPARATE | {"tie_word_embeddings": False},
-        only(*TABLES[1:3], head=(TARGETS, D), bias=(1, TARGETS)),
-    ),
+    "marian-untied": ("MarianMTModel", SEPARATE | {"tie_word_embeddings": False},
+                      only(*TABLES[1:3], head=(TARGETS, D), bias=(1, TARGETS))),
     "bart": ("BartForConditionalGeneration", BART, only("shared.weight", bias=(1, V))),
     "bert": ("BertForMaskedLM", LLAMA | {"max_position_embeddings": 64}, old_bert),
     "gpt2": ("GPT2LMHeadModel", GPT2, old_gpt2),
-    "llama": (
-        "LlamaForCausalLM",
-        LLAMA,
-        lambda weights: weights | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)},
-    ),
-}
+    "llama": ("LlamaForCausalLM", LLAMA,
+              lambda weights: weights | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}),
+}  # fmt: skip
 UNREAD = ("position_ids", "attn.bias", "inv_freq")
 """Buffers that no class of today has."""
 

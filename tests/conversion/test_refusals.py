@@ -68,17 +68,11 @@ CHANGES: list[Change] = [
 
 # Where the native config has one switch for two of our fields, or one follows from the other, either may be named
 COUPLED = {
-    "num_attention_heads": "head_dim",
-    "rope_parameters": "rope_interleaved",
-    "skip_first_norm": "final_norm",
-    "image_size": "window_size",
-    "mlp_bias": "attention_bias",
-    "norm_weight": "norm_bias",
-    "norm_placement": "skip_first_norm",
-    "feed_forward": "hidden_act",
-    "image_pooling": "pooler_norm",
+    "num_attention_heads": "head_dim", "rope_parameters": "rope_interleaved", "skip_first_norm": "final_norm",
+    "image_size": "window_size", "mlp_bias": "attention_bias", "norm_weight": "norm_bias",
+    "norm_placement": "skip_first_norm", "feed_forward": "hidden_act", "image_pooling": "pooler_norm",
     "tie_word_embeddings": "share_encoder_decoder_embeddings",
-}
+}  # fmt: skip
 
 
 def changed(config: BlockConfig, change: Change) -> BlockConfig | None:
@@ -192,26 +186,18 @@ REZERO = {"position_embedding_type": "learned", "norm_placement": "rezero"}
 XLNET = {"vocab_size": 41, "d_model": 8, "n_head": 2, "n_layer": 1, "d_inner": 8}
 REFUSED_MODELS = {
     "an unknown architecture": (lambda: to_native(small(), "gpt3"), "gpt2.*got 'gpt3'"),
-    "what stands in the way": (
-        lambda: to_native(small(**REZERO), "gpt2"),
-        "cannot be converted to gpt2: .*norm_placement='rezero', where gpt2 has 'pre'",
-    ),
-    "the nearest": (
-        lambda: to_native(small(**REZERO)),
-        "fits no native architecture.*nearest are .*gpt2: norm_placement='rezero'",
-    ),
+    "what stands in the way": (lambda: to_native(small(**REZERO), "gpt2"),
+                               "cannot be converted to gpt2: .*norm_placement='rezero', where gpt2 has 'pre'"),
+    "the nearest": (lambda: to_native(small(**REZERO)),
+                    "fits no native architecture.*nearest are .*gpt2: norm_placement='rezero'"),
     "not native": (lambda: from_native(small()), "vanilla_decoder"),
     "not ours": (lambda: to_native(GPT2LMHeadModel(GPT2Config(**GPT))), "GPT2LMHeadModel"),
     "no table": (lambda: from_native(native_of("XLNetLMHeadModel", "XLNetConfig", **XLNET)), "got 'xlnet'"),
-    "no table of its head": (
-        lambda: from_native(native_of("GPT2DoubleHeadsModel", "GPT2Config", **GPT)),
-        "GPT2DoubleHeadsModel",
-    ),
-    "arguments without a file": (
-        lambda: from_native(LlamaForCausalLM(LlamaConfig(**GROUPED)), revision="main"),
-        "revision",
-    ),
-}
+    "no table of its head": (lambda: from_native(native_of("GPT2DoubleHeadsModel", "GPT2Config", **GPT)),
+                             "GPT2DoubleHeadsModel"),
+    "arguments without a file": (lambda: from_native(LlamaForCausalLM(LlamaConfig(**GROUPED)), revision="main"),
+                                 "revision"),
+}  # fmt: skip
 
 
 def native_of(model: str, config: str, **fields: Any) -> PreTrainedModel:
@@ -232,34 +218,28 @@ def test_of_several_architectures_one_must_be_named():
     assert isinstance(to_native(model, "mistral"), transformers_class("MistralForCausalLM"))
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("transformer-base", ["marian"]), ("transformer-big", ["marian"]), ("transformer-tiny", ["marian"]),
-        ("marian", ["marian"]), ("bart", ["bart"]), ("t5", ["t5"]), ("t5-v1.1", ["t5"]),
-        ("gpt", ["openai-gpt"]), ("gpt2", ["gpt2"]), ("nanogpt", ["gpt2"]), ("opt", ["opt"]),
-        ("gpt-neox", ["gpt_neox"]), ("bloom", ["bloom"]), ("gemma2", ["gemma2"]), ("olmo2", ["olmo2"]),
-        ("bert-base", ["bert"]), ("modernbert", ["modernbert"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "expected"), [
+    ("transformer-base", ["marian"]), ("transformer-big", ["marian"]), ("transformer-tiny", ["marian"]),
+    ("marian", ["marian"]), ("bart", ["bart"]), ("t5", ["t5"]), ("t5-v1.1", ["t5"]),
+    ("gpt", ["openai-gpt"]), ("gpt2", ["gpt2"]), ("nanogpt", ["gpt2"]), ("opt", ["opt"]),
+    ("gpt-neox", ["gpt_neox"]), ("bloom", ["bloom"]), ("gemma2", ["gemma2"]), ("olmo2", ["olmo2"]),
+    ("bert-base", ["bert"]), ("modernbert", ["modernbert"]),
+])  # fmt: skip
 def test_the_presets_are_what_they_are_called(name, expected):
     assert native_architectures(preset(name)) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "native_class", "fields", "arguments", "message"),
-    [
-        ("vit", "ViTModel", {"pooler_output_size": 12}, {}, "pooler_output_size=12, which here can only be 24"),
-        ("vit", "ViTForMaskedImageModeling", {"encoder_stride": 2}, {}, "encoder_stride=2, which here can only be 4"),
-        ("vit", "ViTForMaskedImageModeling", {"image_size": [8, 12]}, {}, r"image_size=\[8, 12\], which here"),
-        ("deit", "DeiTForImageClassificationWithTeacher", {}, {}, "of deit only DeiTModel, DeiTForImageClass"),
-        ("beit", "BeitModel", {"use_relative_position_bias": True, "use_absolute_position_embeddings": True}, {},
-         "use_absolute_position_embeddings=True, which here can only be False"),
-        ("swin", "SwinModel", {"window_size": 3}, {}, "window_size=3 must divide the 8 by 8 patches of stage 1"),
-        ("swin", "SwinModel", {"layer_norm_eps": 1e-6}, {}, "layer_norm_eps=1e-06, which here can only be"),
-        ("ijepa", "IJepaModel", {}, {"add_pooling_layer": True}, r"native pooler\.dense\.weight"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "native_class", "fields", "arguments", "message"), [
+    ("vit", "ViTModel", {"pooler_output_size": 12}, {}, "pooler_output_size=12, which here can only be 24"),
+    ("vit", "ViTForMaskedImageModeling", {"encoder_stride": 2}, {}, "encoder_stride=2, which here can only be 4"),
+    ("vit", "ViTForMaskedImageModeling", {"image_size": [8, 12]}, {}, r"image_size=\[8, 12\], which here"),
+    ("deit", "DeiTForImageClassificationWithTeacher", {}, {}, "of deit only DeiTModel, DeiTForImageClass"),
+    ("beit", "BeitModel", {"use_relative_position_bias": True, "use_absolute_position_embeddings": True}, {},
+     "use_absolute_position_embeddings=True, which here can only be False"),
+    ("swin", "SwinModel", {"window_size": 3}, {}, "window_size=3 must divide the 8 by 8 patches of stage 1"),
+    ("swin", "SwinModel", {"layer_norm_eps": 1e-6}, {}, "layer_norm_eps=1e-06, which here can only be"),
+    ("ijepa", "IJepaModel", {}, {"add_pooling_layer": True}, r"native pooler\.dense\.weight"),
+])  # fmt: skip
 def test_an_image_model_that_ours_cannot_say_is_refused(name, native_class, fields, arguments, message):
     config = CONFIG_MAPPING[name](**(SWIN if name == "swin" else IMAGE) | fields)
     with pytest.raises(ValueError, match=message):

@@ -41,15 +41,12 @@ def test_content_alone_matters():
     assert of(rows)["rows"] == 5
 
 
-@pytest.mark.parametrize(
-    ("other", "difference"),
-    [
-        (reviews(names=("aaa", "zzz")), "label names ['neg', 'pos'] then, ['aaa', 'zzz'] now"),
-        (reviews(texts=REVIEWS[:4]), "rows 5 then, 4 now"),
-        (reviews(texts=[*REVIEWS[:3], "a", "bc"]), "5 rows of other content"),
-        (reviews().select([1, 0, 2, 3, 4]), "5 rows of other content"),
-    ],
-)
+@pytest.mark.parametrize(("other", "difference"), [
+    (reviews(names=("aaa", "zzz")), "label names ['neg', 'pos'] then, ['aaa', 'zzz'] now"),
+    (reviews(texts=REVIEWS[:4]), "rows 5 then, 4 now"),
+    (reviews(texts=[*REVIEWS[:3], "a", "bc"]), "5 rows of other content"),
+    (reviews().select([1, 0, 2, 3, 4]), "5 rows of other content"),
+])  # fmt: skip
 def test_other_data(other: Dataset, difference: str):
     old = fingerprints(DatasetDict(train=reviews(), validation=reviews()))
     new = fingerprints(DatasetDict(train=other, validation=reviews(), test=reviews()))

@@ -192,20 +192,15 @@ def test_other_locale_pairs(source, target):
 
 
 # ------------------------------------------------------------------------------------------------------------ errors
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"source": "klingon"}, r"source locale 'klingon' is not one that Babel knows"),
-        ({"target": "e"}, r"target locale 'e'"),
-        ({"target": ""}, r"target locale ''"),
-        ({"target": None}, r"target locale None"),
-        ({"target": "en"}, r"same locale, 'en'"),
-        ({"size": 99}, r"size=99: a corpus has at least 100 pairs"),
-        ({"size": 1e4}, r"size=10000.0"),
-        ({"kinds": ["date", "colour"]}, r"kinds=.*'colour'.*choose from date, time"),
-        ({"kinds": []}, r"kinds=\[\]"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"source": "klingon"}, r"source locale 'klingon' is not one that Babel knows"),
+    ({"target": "e"}, r"target locale 'e'"), ({"target": ""}, r"target locale ''"),
+    ({"target": None}, r"target locale None"), ({"target": "en"}, r"same locale, 'en'"),
+    ({"size": 99}, r"size=99: a corpus has at least 100 pairs"),
+    ({"size": 1e4}, r"size=10000.0"),
+    ({"kinds": ["date", "colour"]}, r"kinds=.*'colour'.*choose from date, time"),
+    ({"kinds": []}, r"kinds=\[\]"),
+])  # fmt: skip
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         cldr_translation(**options)

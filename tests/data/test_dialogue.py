@@ -26,12 +26,9 @@ DIALOGUES = [["你好", "你好呀", "再见"], ["吃了吗", "吃了 ok"], ["�
 def tokenizer():
     texts = [dialogue_text(turns) for turns in DIALOGUES]
     made = train(
-        WithoutSeparators(texts),
-        algorithm="chinese_character",
-        kind="decoder",
-        vocab_size=100,
+        WithoutSeparators(texts), algorithm="chinese_character", kind="decoder", vocab_size=100,
         extra_special_tokens=[SEPARATOR],
-    )
+    )  # fmt: skip
     set_chat_template(made)
     return made
 

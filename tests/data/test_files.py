@@ -87,14 +87,11 @@ def test_tsv_knows_no_quotation_marks(tmp_path):
         load("translation", train_file=path, validation_file=path, csv_quoting="minimal")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('text,label\n"one,a\ntwo,b\n"three,a\n', r"a.csv, row 1, lines 2 to 4: a quotation mark is not closed"),
-        ('text,label\none,a\n"two,b\nthree,a\n', r"a.csv, row 2, lines 3 to 4: a quotation mark is not closed"),
-        ('text,label\n"one"s,a\ntwo,b\n', r"a.csv, row 1: line 2: a quotation mark is not closed or not doubled"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ('text,label\n"one,a\ntwo,b\n"three,a\n', r"a.csv, row 1, lines 2 to 4: a quotation mark is not closed"),
+    ('text,label\none,a\n"two,b\nthree,a\n', r"a.csv, row 2, lines 3 to 4: a quotation mark is not closed"),
+    ('text,label\n"one"s,a\ntwo,b\n', r"a.csv, row 1: line 2: a quotation mark is not closed or not doubled"),
+])  # fmt: skip
 def test_csv_with_unbalanced_quotation_marks(tmp_path, text, message):
     path = put(tmp_path / "a.csv", text)
     for bad_rows in ("error", "skip") if "lines" in message else ("error",):
@@ -177,15 +174,12 @@ def test_parallel_files_in_parts(tmp_path):
         load("translation", train_file=english, train_target_file=german[:1], **options)
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["part-*.csv"], r"--train_file .*part-\*.csv': no such file, nor one that matches"),
-        (["a.csv", "*.csv"], r"--train_file: .*a.csv is named 2 times"),
-        (["a.csv", "b.docx"], r"--train_file .*unknown extension '.docx'"),
-        (["c.parquet.gz"], r"--train_file .*unknown extension '.gz'"),
-    ],
-)
+@pytest.mark.parametrize(("names", "message"), [
+    (["part-*.csv"], r"--train_file .*part-\*.csv': no such file, nor one that matches"),
+    (["a.csv", "*.csv"], r"--train_file: .*a.csv is named 2 times"),
+    (["a.csv", "b.docx"], r"--train_file .*unknown extension '.docx'"),
+    (["c.parquet.gz"], r"--train_file .*unknown extension '.gz'"),
+])  # fmt: skip
 def test_files_that_cannot_be_used(tmp_path, names, message):
     for name in ("a.csv", "b.docx", "c.parquet.gz"):
         put(tmp_path / name, "text\none\n")

@@ -74,12 +74,9 @@ table = st.lists(st.tuples(*[st.text(SIGNS, max_size=8)] * 3), min_size=1, max_s
 
 @hostile
 @given(
-    rows=table,
-    separator=st.sampled_from(",;\t|"),
-    end=st.sampled_from(["\n", "\r\n", "\r"]),
-    mark=st.sampled_from(["", "\ufeff"]),
-    suffix=st.sampled_from([".csv", ".tsv", ".csv.gz"]),
-)
+    rows=table, separator=st.sampled_from(",;\t|"), end=st.sampled_from(["\n", "\r\n", "\r"]),
+    mark=st.sampled_from(["", "\ufeff"]), suffix=st.sampled_from([".csv", ".tsv", ".csv.gz"]),
+)  # fmt: skip
 def test_a_table_that_python_has_written(rows, separator, end, mark, suffix):
     file = io.StringIO(newline="")
     writer = csv.writer(file, delimiter=separator, lineterminator=end, quoting=csv.QUOTE_ALL)
@@ -134,21 +131,14 @@ def json_cells(content):
 
 @hostile
 @given(
-    lines=st.lists(
-        st.one_of(
-            st.builds(json.dumps, objects, ensure_ascii=st.just(True)),
-            st.builds(
-                json.dumps, objects.filter(lambda row: "\\ud8" not in json.dumps(row)), ensure_ascii=st.just(False)
-            ),
-            st.builds(json.dumps, scalars),
-            st.text(SIGNS.replace("\n", "") + "{}[]:", max_size=9),
-        ),
-        max_size=9,
-    ),
-    end=st.sampled_from(["\n", "\r\n"]),
-    mark=st.sampled_from(["", "\ufeff"]),
+    lines=st.lists(st.one_of(st.builds(json.dumps, objects, ensure_ascii=st.just(True)),
+                             st.builds(json.dumps, objects.filter(lambda row: "\\ud8" not in json.dumps(row)),
+                                       ensure_ascii=st.just(False)),
+                             st.builds(json.dumps, scalars), st.text(SIGNS.replace("\n", "") + "{}[]:", max_size=9)),
+                   max_size=9),
+    end=st.sampled_from(["\n", "\r\n"]), mark=st.sampled_from(["", "\ufeff"]),
     suffix=st.sampled_from([".jsonl", ".json", ".jsonl.gz"]),
-)
+)  # fmt: skip
 def test_any_json_lines(lines, end, mark, suffix):
     lines = [json.dumps(HEAD), *lines, json.dumps(HEAD)]
     wanted = []

@@ -118,15 +118,12 @@ def test_hub_data_and_its_withheld_test_labels(monkeypatch, capsys):
     assert "no labels" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("splits", "message"),
-    [
-        ({"test": classes([0, 1])}, r"no split 'train'; its splits are: test"),
-        ({"train": classes([0, -1])}, r"split train, row 2: label -1 is not one of the 2 classes"),
-        ({"train": classes([0, 1]).rename_column("text", "review")}, r"split train .* 'text' .--text_column"),
-        (ConnectionError("no route"), r"--dataset some/data plain cannot be loaded: no route"),
-    ],
-)
+@pytest.mark.parametrize(("splits", "message"), [
+    ({"test": classes([0, 1])}, r"no split 'train'; its splits are: test"),
+    ({"train": classes([0, -1])}, r"split train, row 2: label -1 is not one of the 2 classes"),
+    ({"train": classes([0, 1]).rename_column("text", "review")}, r"split train .* 'text' .--text_column"),
+    (ConnectionError("no route"), r"--dataset some/data plain cannot be loaded: no route"),
+])  # fmt: skip
 def test_bad_hub_data(monkeypatch, splits, message):
     options = hub(monkeypatch, splits)
     with pytest.raises(ValueError, match=message):
@@ -134,35 +131,32 @@ def test_bad_hub_data(monkeypatch, splits, message):
 
 
 # ------------------------------------------------------------------------------------------------------- errors
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"train_file": "gone.csv"}, r"--train_file .*gone.csv.*no such file"),
-        ({"train_file": "a.xlsx"}, r"unknown extension '.xlsx', use .csv, .tsv"),
-        ({"train_file": "empty.csv"}, r"empty.csv.*the file is empty"),
-        ({"train_file": "header.csv"}, r"header.csv has no rows"),
-        ({"train_file": "pairs.csv"}, r"pairs.csv has no column 'source' \(--source_column\); .* en, de"),
-        ({"train_file": "pairs.jsonl"}, r"pairs.jsonl has no column 'source'"),
-        ({"train_file": "hole.jsonl"}, r"hole.jsonl, row 2: the target is empty \(2 such rows\)"),
-        ({"train_file": "hole.csv"}, r"hole.csv, row 1: the source is empty \(1 such rows\)"),
-        ({"train_file": "numbers.jsonl"}, r"numbers.jsonl, row 1: the source is not text \(1 such rows\)"),
-        ({"train_file": "broken.jsonl"}, r"broken.jsonl, row 1: line 1 is not JSON"),
-        ({"train_file": "broken.parquet"}, r"broken.parquet cannot be read as .parquet"),
-        ({"train_file": "latin.txt", "train_target_file": "latin.txt"}, r"latin.txt is not UTF-8"),
-        ({"train_file": "a.txt"}, r"give its translation, line by line, as --train_target_file"),
-        ({"train_file": "a.txt", "train_target_file": "b.txt"}, r"a.txt has 2 lines and .*b.txt has 3"),
-        ({"train_file": "a.txt", "train_target_file": "pairs.csv"}, r"--train_target_file is for .* .txt files"),
-        ({"train_target_file": "a.txt"}, r"--train_target_file needs --train_file"),
-        ({"validation_file": "a.txt"}, r"--validation_file needs --train_file"),
-        ({"train_file": "pairs.csv", "test_target_file": "a.txt"}, r"--test_target_file needs --test_file"),
-        ({"train_file": "pairs.csv", "validation_file": "gone.csv"}, r"--validation_file .*gone.csv"),
-        ({"train_file": "pairs.csv", "source_column": "de", "target_column": "de"}, r"name the same column"),
-        ({"validation_fraction": 1.0}, r"--validation_fraction 1.0"),
-        ({"max_test_samples": 0}, r"--max_test_samples 0"),
-        ({"embedded_size": 5}, r"--embedded_size 5: it must be at least 100"),
-        ({"target_locale": "xx"}, r"target locale 'xx'"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"train_file": "gone.csv"}, r"--train_file .*gone.csv.*no such file"),
+    ({"train_file": "a.xlsx"}, r"unknown extension '.xlsx', use .csv, .tsv"),
+    ({"train_file": "empty.csv"}, r"empty.csv.*the file is empty"),
+    ({"train_file": "header.csv"}, r"header.csv has no rows"),
+    ({"train_file": "pairs.csv"}, r"pairs.csv has no column 'source' \(--source_column\); .* en, de"),
+    ({"train_file": "pairs.jsonl"}, r"pairs.jsonl has no column 'source'"),
+    ({"train_file": "hole.jsonl"}, r"hole.jsonl, row 2: the target is empty \(2 such rows\)"),
+    ({"train_file": "hole.csv"}, r"hole.csv, row 1: the source is empty \(1 such rows\)"),
+    ({"train_file": "numbers.jsonl"}, r"numbers.jsonl, row 1: the source is not text \(1 such rows\)"),
+    ({"train_file": "broken.jsonl"}, r"broken.jsonl, row 1: line 1 is not JSON"),
+    ({"train_file": "broken.parquet"}, r"broken.parquet cannot be read as .parquet"),
+    ({"train_file": "latin.txt", "train_target_file": "latin.txt"}, r"latin.txt is not UTF-8"),
+    ({"train_file": "a.txt"}, r"give its translation, line by line, as --train_target_file"),
+    ({"train_file": "a.txt", "train_target_file": "b.txt"}, r"a.txt has 2 lines and .*b.txt has 3"),
+    ({"train_file": "a.txt", "train_target_file": "pairs.csv"}, r"--train_target_file is for .* .txt files"),
+    ({"train_target_file": "a.txt"}, r"--train_target_file needs --train_file"),
+    ({"validation_file": "a.txt"}, r"--validation_file needs --train_file"),
+    ({"train_file": "pairs.csv", "test_target_file": "a.txt"}, r"--test_target_file needs --test_file"),
+    ({"train_file": "pairs.csv", "validation_file": "gone.csv"}, r"--validation_file .*gone.csv"),
+    ({"train_file": "pairs.csv", "source_column": "de", "target_column": "de"}, r"name the same column"),
+    ({"validation_fraction": 1.0}, r"--validation_fraction 1.0"),
+    ({"max_test_samples": 0}, r"--max_test_samples 0"),
+    ({"embedded_size": 5}, r"--embedded_size 5: it must be at least 100"),
+    ({"target_locale": "xx"}, r"target locale 'xx'"),
+])  # fmt: skip
 def test_bad_translation_data(tmp_path, options, message):
     write(tmp_path / "pairs.csv", PAIRS)
     write(tmp_path / "pairs.jsonl", PAIRS)
@@ -182,15 +176,12 @@ def test_bad_translation_data(tmp_path, options, message):
         load("translation", **placed)
 
 
-@pytest.mark.parametrize(
-    ("task", "lines", "options", "message"),
-    [
-        ("classification", ["a"], {}, "which has no columns"),
-        ("causal", ["a"], {"split_column": "split"}, "a .txt file has no columns"),
-        ("causal", ["", " "], {}, "a.txt has no rows"),
-        ("causal", ["same", "same"], {}, "1 distinct text: give --validation_file"),
-    ],
-)
+@pytest.mark.parametrize(("task", "lines", "options", "message"), [
+    ("classification", ["a"], {}, "which has no columns"),
+    ("causal", ["a"], {"split_column": "split"}, "a .txt file has no columns"),
+    ("causal", ["", " "], {}, "a.txt has no rows"),
+    ("causal", ["same", "same"], {}, "1 distinct text: give --validation_file"),
+])  # fmt: skip
 def test_text_files_that_cannot_be_used(tmp_path, task, lines, options, message):
     with pytest.raises(ValueError, match=message):
         load(task, train_file=write(tmp_path / "a.txt", lines), **options)

@@ -88,14 +88,11 @@ def test_hub_labels_outside_the_classes(monkeypatch):
     assert stats["train"]["bad rows left out"] == 1
 
 
-@pytest.mark.parametrize(
-    ("task", "rows", "message"),
-    [
-        ("translation", [{"source": "", "target": "a"}], "a.jsonl has no rows"),
-        ("classification", [{"text": "a", "label": None}] * 2, "there is no label: nothing to classify"),
-        ("causal", [{"text": 1}, {"text": 2}], "a.jsonl has no rows"),
-    ],
-)
+@pytest.mark.parametrize(("task", "rows", "message"), [
+    ("translation", [{"source": "", "target": "a"}], "a.jsonl has no rows"),
+    ("classification", [{"text": "a", "label": None}] * 2, "there is no label: nothing to classify"),
+    ("causal", [{"text": 1}, {"text": 2}], "a.jsonl has no rows"),
+])  # fmt: skip
 def test_nothing_is_left(tmp_path, task, rows, message):
     path = write(tmp_path / "a.jsonl", rows)
     with pytest.raises(ValueError, match=message):
@@ -119,23 +116,17 @@ def test_a_batch_of_bad_rows_only_is_empty():
         assert (len(labeled), labeled.column_names) == (0, [*rows.column_names, "label"])
 
 
-@pytest.mark.parametrize(
-    ("labels", "warning"),
-    [
-        (["pos", "neg"], ""),
-        (["1", "2", "3"], ""),
-        (["food, drink", "music"], ""),
-        (["0.0", "1.0"], ""),
-        (["Pos", "pos", "neg"], "differ only in letter case, white space or the way a number is written"),
-        (["not ok", "not  ok"], "are classes of their own: 'not  ok' and 'not ok'."),
-        (["1", "1.0", "0"], "'1' and '1.0'."),
-        (["2.97", "3.41", "3.5", "4"], "are numbers (2.97, 3.41, 3.5, ...), each a class of its own: --score_col"),
-        ([str(n) for n in range(12)], "12 classes in 30 rows: --label_column may name the wrong column"),
-        (["a", "b", "a|b"], "labels like 'a|b' look like several in one: each is a class of its own."),
-        (["['a', 'b']", "['a']"], "labels like '['a', 'b']', '['a']' look like several in one"),
-        (["a, b", "b, c"], "labels like 'a, b', 'b, c' look like several"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "warning"), [
+    (["pos", "neg"], ""), (["1", "2", "3"], ""), (["food, drink", "music"], ""), (["0.0", "1.0"], ""),
+    (["Pos", "pos", "neg"], "differ only in letter case, white space or the way a number is written"),
+    (["not ok", "not  ok"], "are classes of their own: 'not  ok' and 'not ok'."),
+    (["1", "1.0", "0"], "'1' and '1.0'."),
+    (["2.97", "3.41", "3.5", "4"], "are numbers (2.97, 3.41, 3.5, ...), each a class of its own: --score_col"),
+    ([str(n) for n in range(12)], "12 classes in 30 rows: --label_column may name the wrong column"),
+    (["a", "b", "a|b"], "labels like 'a|b' look like several in one: each is a class of its own."),
+    (["['a', 'b']", "['a']"], "labels like '['a', 'b']', '['a']' look like several in one"),
+    (["a, b", "b, c"], "labels like 'a, b', 'b, c' look like several"),
+])  # fmt: skip
 def test_labels_that_may_be_meant_in_another_way_are_named(labels: list[str], warning: str, tmp_path, capsys) -> None:
     load("classification", train_file=labeled(tmp_path, [labels[n % len(labels)] for n in range(30)], "a.csv"))
     printed = capsys.readouterr().out
@@ -152,20 +143,13 @@ def test_how_many_rows_a_class_has() -> None:
     assert classes_in_words(long, np.array([2, 1])) == f"2 classes: a|1 {'c' * 32} ... 2, a|2 {'c' * 32} ... 1"
 
 
-@pytest.mark.parametrize(
-    ("labels", "names", "ids"),
-    [
-        (["pos", "neg", "pos"], ["neg", "pos"], [1, 0, 1]),
-        ([10, 2, 10], ["2", "10"], [1, 0, 1]),
-        (["10", "2", "-1"], ["-1", "2", "10"], [2, 1, 0]),
-        ([True, False, True], ["False", "True"], [1, 0, 1]),
-        (["7", "--5", "7"], ["--5", "7"], [1, 0, 1]),
-        (["9" * 200, "5", "5"], ["5", "9" * 200], [1, 0, 0]),
-        (["pos ", "neg", " pos", "pos"], ["neg", "pos"], [1, 0, 1, 1]),
-        ([10, 9, -1], ["-1", "9", "10"], [2, 1, 0]),
-        (["01", "1"], ["01", "1"], [0, 1]),
-    ],
-)
+@pytest.mark.parametrize(("labels", "names", "ids"), [
+    (["pos", "neg", "pos"], ["neg", "pos"], [1, 0, 1]), ([10, 2, 10], ["2", "10"], [1, 0, 1]),
+    (["10", "2", "-1"], ["-1", "2", "10"], [2, 1, 0]), ([True, False, True], ["False", "True"], [1, 0, 1]),
+    (["7", "--5", "7"], ["--5", "7"], [1, 0, 1]), (["9" * 200, "5", "5"], ["5", "9" * 200], [1, 0, 0]),
+    (["pos ", "neg", " pos", "pos"], ["neg", "pos"], [1, 0, 1, 1]),
+    ([10, 9, -1], ["-1", "9", "10"], [2, 1, 0]), (["01", "1"], ["01", "1"], [0, 1]),
+])  # fmt: skip
 @pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
 def test_labels_become_classes(tmp_path, labels, names, ids, extension):
     path = labeled(tmp_path, labels, f"a.{extension}")
@@ -185,16 +169,13 @@ def test_whitespace_around_labels_is_removed_and_reported(tmp_path, capsys):
         load("classification", train_file=blank, validation_file=path)
 
 
-@pytest.mark.parametrize(
-    ("train", "validation", "message"),
-    [
-        (["a", "b"], ["a", "c"], r"b.jsonl, row 2: label 'c' does not occur in the training data, which has a, b"),
-        (["a", None], ["a"], r"a.jsonl, row 2: None is not a label"),
-        (["a", ""], ["a"], r"a.jsonl, row 2: '' is not a label"),
-        ([0.5, 1.5], [0.5], r"a.jsonl, row 1: 0.5 is not a label \(a name or an integer is\)"),
-        (["a", "a"], ["a"], r"one value only, 'a'"),
-    ],
-)
+@pytest.mark.parametrize(("train", "validation", "message"), [
+    (["a", "b"], ["a", "c"], r"b.jsonl, row 2: label 'c' does not occur in the training data, which has a, b"),
+    (["a", None], ["a"], r"a.jsonl, row 2: None is not a label"),
+    (["a", ""], ["a"], r"a.jsonl, row 2: '' is not a label"),
+    ([0.5, 1.5], [0.5], r"a.jsonl, row 1: 0.5 is not a label \(a name or an integer is\)"),
+    (["a", "a"], ["a"], r"one value only, 'a'"),
+])  # fmt: skip
 def test_bad_labels(tmp_path, train, validation, message):
     paths = [labeled(tmp_path, labels, name) for labels, name in ((train, "a.jsonl"), (validation, "b.jsonl"))]
     with pytest.raises(ValueError, match=message):

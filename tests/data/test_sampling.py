@@ -17,20 +17,12 @@ def texts(path: Path, sample_by: str) -> list[str]:
     return list(load_files([(path,)], {"text_column": "text"}, ReadOptions(sample_by=sample_by))["text"])
 
 
-@pytest.mark.parametrize(
-    ("objective", "options", "expected"),
-    [
-        ("causal", {}, "document"),
-        ("causal", {"streaming": True}, "passage"),
-        ("causal", {"packing": True}, "line"),
-        ("masked", {}, "line"),
-        ("mlm+nsp", {}, "line"),
-        ("causal", {"sample_by": "line"}, "line"),
-        ("masked", {"sample_by": "document"}, "document"),
-        ("causal", {"train_file": "a.jsonl"}, "line"),
-        ("causal", {"train_file": "part-*.txt.gz"}, "document"),
-    ],
-)
+@pytest.mark.parametrize(("objective", "options", "expected"), [
+    ("causal", {}, "document"), ("causal", {"streaming": True}, "passage"), ("causal", {"packing": True}, "line"),
+    ("masked", {}, "line"), ("mlm+nsp", {}, "line"), ("causal", {"sample_by": "line"}, "line"),
+    ("masked", {"sample_by": "document"}, "document"), ("causal", {"train_file": "a.jsonl"}, "line"),
+    ("causal", {"train_file": "part-*.txt.gz"}, "document"),
+])  # fmt: skip
 def test_the_default_depends_on_the_objective(objective, options, expected, capsys) -> None:
     arguments = LanguageModelDataArguments(**{"train_file": "a.txt", **options})
     arguments.choose_sampling(objective)

@@ -93,14 +93,10 @@ def varied(base, number):
 
 @quick
 @given(
-    st.lists(
-        st.tuples(st.integers(0, len(BASES) - 1), st.integers(0, 6), st.integers(0, 2)), min_size=40, max_size=90
-    ),
-    st.sampled_from(["classification", "translation"]),
-    fractions,
-    st.integers(0, 3),
-    st.integers(1, 3),
-)
+    st.lists(st.tuples(st.integers(0, len(BASES) - 1), st.integers(0, 6), st.integers(0, 2)), min_size=40,
+             max_size=90),
+    st.sampled_from(["classification", "translation"]), fractions, st.integers(0, 3), st.integers(1, 3),
+)  # fmt: skip
 def test_texts_that_are_alike_stay_together(drawn, task, fraction, seed, files):
     drawn = [*((base, 0, base % 3) for base in range(12)), *drawn]
     column, other = ("text", "label") if task == "classification" else ("source", "target")
@@ -133,12 +129,9 @@ def test_shares_of_the_characters_of_documents(sizes, fraction, test, at_end):
             path.write_text((f"{n:03}|" * size)[:size])
         options = {"validation_fraction": fraction, "test_fraction": 0.3 if test else 0.0}
         splits = load(
-            "causal",
-            train_file=list(map(str, paths)),
-            sample_by="document",
-            hold_out="end" if at_end else "random",
+            "causal", train_file=list(map(str, paths)), sample_by="document", hold_out="end" if at_end else "random",
             **options,
-        )
+        )  # fmt: skip
     lengths = {split: sum(map(len, part["text"])) for split, part in splits.items()}
     assert sum(lengths.values()) == sum(sizes)
     for split, share in (("validation", fraction), ("test", options["test_fraction"])):

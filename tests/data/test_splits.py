@@ -50,17 +50,14 @@ def test_hub_data_with_a_column_of_splits(monkeypatch):
         load("causal", **hub(monkeypatch, DatasetDict(train=rows, test=rows)), split_column="part")
 
 
-@pytest.mark.parametrize(
-    ("words", "options", "message"),
-    [
-        (["train", "unsupervised"], {}, r"a.jsonl, row 2: 'unsupervised' in .* 'split' names .*known are train, v"),
-        (["train", None], {}, r"a.jsonl, row 2: None in --split_column 'split' names no split"),
-        (["test", "dev"], {}, r"a.jsonl: no row has 'train' in --split_column 'split'"),
-        (["train"], {"split_column": "part"}, r"has no column 'part' \(--split_column\); its columns.* split, text"),
-        (["train"], {"test_file": "a.jsonl"}, r"--split_column split finds the splits in --train_file: give no --tes"),
-        (["train"], {"train_file": None}, r"--split_column split needs --train_file or a --dataset on the Hub"),
-    ],
-)
+@pytest.mark.parametrize(("words", "options", "message"), [
+    (["train", "unsupervised"], {}, r"a.jsonl, row 2: 'unsupervised' in .* 'split' names .*known are train, v"),
+    (["train", None], {}, r"a.jsonl, row 2: None in --split_column 'split' names no split"),
+    (["test", "dev"], {}, r"a.jsonl: no row has 'train' in --split_column 'split'"),
+    (["train"], {"split_column": "part"}, r"has no column 'part' \(--split_column\); its columns.* split, text"),
+    (["train"], {"test_file": "a.jsonl"}, r"--split_column split finds the splits in --train_file: give no --tes"),
+    (["train"], {"train_file": None}, r"--split_column split needs --train_file or a --dataset on the Hub"),
+])  # fmt: skip
 def test_bad_columns_of_splits(tmp_path, words, options, message):
     path = write(tmp_path / "a.jsonl", rows_of(words))
     chosen = {"train_file": path, "split_column": "split", **options}
@@ -138,16 +135,13 @@ def test_test_part_beside_a_validation_file(tmp_path):
     assert len(sources(dataset)["test"]) == 5
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"test_fraction": 1.0}, r"--test_fraction 1.0: it must lie between 0"),
-        ({"test_fraction": -0.1}, r"--test_fraction -0.1"),
-        ({"test_fraction": 0.6, "validation_fraction": 0.4}, r"--validation_fraction 0.4 and --test_fraction 0.6"),
-        ({"test_fraction": 0.1, "test_file": "same"}, r"--test_fraction 0.1: there is test data already"),
-        ({"hold_out": "end", "validation_fraction": 0.996}, r"--hold_out end leaves nothing for train of 200 rows"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"test_fraction": 1.0}, r"--test_fraction 1.0: it must lie between 0"),
+    ({"test_fraction": -0.1}, r"--test_fraction -0.1"),
+    ({"test_fraction": 0.6, "validation_fraction": 0.4}, r"--validation_fraction 0.4 and --test_fraction 0.6"),
+    ({"test_fraction": 0.1, "test_file": "same"}, r"--test_fraction 0.1: there is test data already"),
+    ({"hold_out": "end", "validation_fraction": 0.996}, r"--hold_out end leaves nothing for train of 200 rows"),
+])  # fmt: skip
 def test_bad_fractions(tmp_path, options, message):
     path = many_translations(tmp_path)
     options = {name: path if value == "same" else value for name, value in options.items()}
@@ -290,23 +284,20 @@ def test_classes_are_ordered_by_their_names(tmp_path):
 DAYS = [f"2019-03-{n}" for n in range(10, 29)]
 
 
-@pytest.mark.parametrize(
-    ("cells", "message"),
-    [
-        (["nan", *map(str, range(40))], r"row 1: --order_column 'when' holds 'nan', which is not a number"),
-        ([*range(40), ""], r"a.jsonl, row 41: --order_column 'when' is empty .1 such rows.; --bad_rows skip"),
-        ([*DAYS, "29.03.2019"], r"row 20: .* holds '29.03.2019', which is not a date such as 2019-01-31"),
-        ([*DAYS, "2019-02-29"], r"row 20: .* holds '2019-02-29', which is not a date such as 2019-01-31"),
-        ([*DAYS, "soon"], r"row 20: --order_column 'when' holds 'soon'"),
-        (["2019-03-01 10:00", "2019-03-02 10:00", "2019-03-03 10:00+01:00"], r"row 3: .*10:00.01:00', which is not"),
-        (["01/02/2019", "11/12/2019"], r"'01/02/2019', which is not a number or an ISO date: write .* 2019-01-31"),
-        (["Jan 5, 2019", "Mar 6, 2020"], r"holds 'Jan 5, 2019', which is not a number or an ISO date"),
-        (["31/01/19", "30/01/19"], r"holds '31/01/19', which is not a number or an ISO date"),
-        (["03.2019", "12.2018"], r"holds '03.2019', a decimal number or a month: write months as in 2019-01"),
-        (["Q1 2019", "Q2 2018"], r"holds 'Q1 2019', which is not a number or an ISO date: write integers"),
-        (["9,5", "10,5"], r"'when' holds '9,5', which is not a number"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("cells", "message"), [
+    (["nan", *map(str, range(40))], r"row 1: --order_column 'when' holds 'nan', which is not a number"),
+    ([*range(40), ""], r"a.jsonl, row 41: --order_column 'when' is empty .1 such rows.; --bad_rows skip"),
+    ([*DAYS, "29.03.2019"], r"row 20: .* holds '29.03.2019', which is not a date such as 2019-01-31"),
+    ([*DAYS, "2019-02-29"], r"row 20: .* holds '2019-02-29', which is not a date such as 2019-01-31"),
+    ([*DAYS, "soon"], r"row 20: --order_column 'when' holds 'soon'"),
+    (["2019-03-01 10:00", "2019-03-02 10:00", "2019-03-03 10:00+01:00"], r"row 3: .*10:00.01:00', which is not"),
+    (["01/02/2019", "11/12/2019"], r"'01/02/2019', which is not a number or an ISO date: write .* 2019-01-31"),
+    (["Jan 5, 2019", "Mar 6, 2020"], r"holds 'Jan 5, 2019', which is not a number or an ISO date"),
+    (["31/01/19", "30/01/19"], r"holds '31/01/19', which is not a number or an ISO date"),
+    (["03.2019", "12.2018"], r"holds '03.2019', a decimal number or a month: write months as in 2019-01"),
+    (["Q1 2019", "Q2 2018"], r"holds 'Q1 2019', which is not a number or an ISO date: write integers"),
+    (["9,5", "10,5"], r"'when' holds '9,5', which is not a number"),
+])  # fmt: skip
 def test_values_that_cannot_be_ordered(tmp_path, cells, message):
     with pytest.raises(ValueError, match=message):
         in_order(tmp_path, [str(cell) for cell in cells], "jsonl")

@@ -411,22 +411,19 @@ def settings(**changes):
     return SimpleNamespace(**defaults | changes)
 
 
-@pytest.mark.parametrize(
-    ("options", "changes", "message"),
-    [
-        ({}, {"max_steps": -1}, r"--streaming needs --max_steps or a budget \(--max_time"),
-        ({}, {"tokens_per_batch": 100}, "--tokens_per_batch 100"),
-        ({}, {"dataloader_num_workers": 2}, "--dataloader_num_workers 2"),
-        ({"packing": True}, {}, "--packing True needs all data at once"),
-        ({"split_column": "split"}, {}, "--split_column split needs all data at once"),
-        ({"test_fraction": 0.1}, {}, "--test_fraction 0.1 needs"),
-        ({"hold_out": "end"}, {}, "--hold_out end needs"),
-        ({"validation_fraction": 0.5}, {}, "--validation_fraction 0.5 needs all data at once"),
-        ({"split_seed": 1}, {}, "--split_seed 1 needs all data at once"),
-        ({"streaming_buffer": -1}, {}, "--streaming_buffer -1"),
-        ({"tokenizer_samples": 0}, {}, "--tokenizer_samples 0"),
-    ],
-)
+@pytest.mark.parametrize(("options", "changes", "message"), [
+    ({}, {"max_steps": -1}, r"--streaming needs --max_steps or a budget \(--max_time"),
+    ({}, {"tokens_per_batch": 100}, "--tokens_per_batch 100"),
+    ({}, {"dataloader_num_workers": 2}, "--dataloader_num_workers 2"),
+    ({"packing": True}, {}, "--packing True needs all data at once"),
+    ({"split_column": "split"}, {}, "--split_column split needs all data at once"),
+    ({"test_fraction": 0.1}, {}, "--test_fraction 0.1 needs"),
+    ({"hold_out": "end"}, {}, "--hold_out end needs"),
+    ({"validation_fraction": 0.5}, {}, "--validation_fraction 0.5 needs all data at once"),
+    ({"split_seed": 1}, {}, "--split_seed 1 needs all data at once"),
+    ({"streaming_buffer": -1}, {}, "--streaming_buffer -1"),
+    ({"tokenizer_samples": 0}, {}, "--tokenizer_samples 0"),
+])  # fmt: skip
 def test_what_streams_cannot_do(options, changes, message):
     with pytest.raises(ValueError, match=message):
         check_streaming(LanguageModelDataArguments(streaming=True, **options), settings(**changes))

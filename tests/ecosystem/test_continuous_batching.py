@@ -19,18 +19,13 @@ def settings(model) -> GenerationConfig:
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {"position_embedding_type": "rotary"},
-        {"position_embedding_type": "rotary", "num_key_value_heads": 1},
-        {"position_embedding_type": "rotary", "sliding_window": 4},
-        {"position_embedding_type": "learned", "num_key_value_heads": 4},
-        {"position_embedding_type": "sinusoidal"},
-        {"position_embedding_type": "none"},
-    ],
-    ids=lambda fields: "-".join(map(str, fields.values())),
-)
+@pytest.mark.parametrize("overrides", [
+    {"position_embedding_type": "rotary"},
+    {"position_embedding_type": "rotary", "num_key_value_heads": 1},
+    {"position_embedding_type": "rotary", "sliding_window": 4},
+    {"position_embedding_type": "learned", "num_key_value_heads": 4},
+    {"position_embedding_type": "sinusoidal"}, {"position_embedding_type": "none"},
+], ids=lambda fields: "-".join(map(str, fields.values())))  # fmt: skip
 def test_tokens_are_those_of_generate(overrides, implementation):
     model = toy("decoder", tie_word_embeddings=False, **overrides)
     model.set_attn_implementation(implementation)

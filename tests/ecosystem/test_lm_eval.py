@@ -32,16 +32,12 @@ def task(tmp_path, monkeypatch) -> tuple[str, TaskManager]:
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps(row | {"answer": number % 3}) + "\n" for number, row in enumerate(ROWS)))
     settings = {
-        "task": "tiny_choices",
-        "dataset_path": "json",
+        "task": "tiny_choices", "dataset_path": "json",
         "dataset_kwargs": {"data_files": {"test": str(rows)}},
-        "test_split": "test",
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{question}}",
-        "doc_to_choice": "{{choices}}",
-        "doc_to_target": "answer",
+        "test_split": "test", "output_type": "multiple_choice", "doc_to_text": "{{question}}",
+        "doc_to_choice": "{{choices}}", "doc_to_target": "answer",
         "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-    }
+    }  # fmt: skip
     (tmp_path / "tiny_choices.yaml").write_text(yaml.safe_dump(settings))
     return "tiny_choices", TaskManager(include_path=str(tmp_path), include_defaults=False)
 

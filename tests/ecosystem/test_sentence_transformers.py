@@ -64,16 +64,9 @@ def test_its_trainer_brings_texts_that_belong_together_closer(saved, tmp_path):
     texts = sentences(32)
     pairs = Dataset.from_dict({"anchor": texts, "positive": [" ".join(text.split()[::-1]) for text in texts]})
     settings = SentenceTransformerTrainingArguments(
-        output_dir=str(tmp_path / "run"),
-        max_steps=6,
-        per_device_train_batch_size=16,
-        learning_rate=1e-3,
-        logging_steps=1,
-        report_to=[],
-        use_cpu=True,
-        save_strategy="no",
-        disable_tqdm=True,
-    )
+        output_dir=str(tmp_path / "run"), max_steps=6, per_device_train_batch_size=16, learning_rate=1e-3,
+        logging_steps=1, report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
     trainer = SentenceTransformerTrainer(made, settings, pairs, loss=MultipleNegativesRankingLoss(made))
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -256,23 +256,20 @@ CHATS: dict[str, tuple[dict, str]] = {
     "number": ({"messages": [TURN, 5]}, "messages[1]: it must be an object with a role"),
     "no role": ({"messages": [{"content": "x"}]}, "messages[0]: it must be an object with a role"),
     "content": ({"messages": [{"role": "user", "content": 5}]}, "messages[0]: content=5: it must be a text, or a"),
-    "picture": (
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/x"}}]}]},
-        "messages[0]: content=[{'type': 'image_url'",
-    ),
+    "picture": ({"messages": [{"role": "user",
+                               "content": [{"type": "image_url", "image_url": {"url": "file:///etc/x"}}]}]},
+                "messages[0]: content=[{'type': 'image_url'"),
     "calls": ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "tool_calls must be functions"),
     "several": ({"messages": [TURN], "n": 2}, "n=2: it must be 1, others are not supported"),
     "bias": ({"messages": [TURN], "logit_bias": {"x": 1}}, "logit_bias={'x': 1}: it must be an object of numbers by"),
     "format": ({"messages": [TURN], "response_format": {"type": "json_object"}}, "response_format is not taken from"),
     "unknown": ({"messages": [TURN], "prompt": "x"}, "prompt is not taken from clients: use messages, max_tokens"),
     "tools": ({"messages": [TURN], "tools": "all"}, "tools='all': it must be a list of objects"),
-    "template": (
-        {"messages": [TURN], "chat_template_kwargs": {"chat_template": "{{ 7 * 7 }}", "mood": "good"}},
-        "chat_template_kwargs: chat_template cannot be set by a request",
-    ),
+    "template": ({"messages": [TURN], "chat_template_kwargs": {"chat_template": "{{ 7 * 7 }}", "mood": "good"}},
+                 "chat_template_kwargs: chat_template cannot be set by a request"),
     "more of it": ({"messages": [TURN], "chat_template_kwargs": {"tokenize": False}}, "tokenize cannot be set"),
     "long": ({"messages": [TURN | {"content": "the old ship " * 20}]}, "the prompt has 6"),
-}
+}  # fmt: skip
 REQUESTS = [
     *[pytest.param("/v1/completions", *case, id=f"completion-{name}") for name, case in COMPLETIONS.items()],
     *[pytest.param("/v1/chat/completions", *case, id=f"chat-{name}") for name, case in CHATS.items()],
@@ -288,16 +285,13 @@ def test_a_wrong_request_is_an_error_that_names_the_field(path, body, message, s
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize(
-    ("content", "kind", "status", "message"),
-    [
-        (b'{"prompt": ', "application/json", 400, "the body is not JSON"),
-        (b"[" * 2000, "application/json", 400, "the body is not JSON"),
-        (b"[]", "application/json", 400, "the body must be a JSON object, got a list"),
-        (b'{"prompt": "the"}', "text/plain", 415, "content-type 'text/plain': it must be application/json"),
-        (b'{"prompt": "%s"}' % (b"a" * 3000), "application/json", 413, "the body has more than 3,000 bytes"),
-    ],
-)
+@pytest.mark.parametrize(("content", "kind", "status", "message"), [
+    (b'{"prompt": ', "application/json", 400, "the body is not JSON"),
+    (b"[" * 2000, "application/json", 400, "the body is not JSON"),
+    (b"[]", "application/json", 400, "the body must be a JSON object, got a list"),
+    (b'{"prompt": "the"}', "text/plain", 415, "content-type 'text/plain': it must be application/json"),
+    (b'{"prompt": "%s"}' % (b"a" * 3000), "application/json", 413, "the body has more than 3,000 bytes"),
+])  # fmt: skip
 def test_a_body_that_is_none_is_refused(content, kind, status, message, app):
     answer = app.post("/v1/completions", content=content, headers={"content-type": kind})
     assert answer.status_code == status

@@ -29,14 +29,10 @@ LOADERS = {
     VanillaEncoderForMaskedLM: AutoModelForMaskedLM,
 }
 SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "dropout": 0.0,
-    "tie_word_embeddings": False,  # or a random model repeats its last token
-}
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+    "max_position_embeddings": 64, "dropout": 0.0,
+    "tie_word_embeddings": False  # or a random model repeats its last token
+}  # fmt: skip
 TEXTS = ["the old ship", "a small dog finds the red house", "one river"]
 
 

@@ -146,19 +146,16 @@ def test_a_figure_of_the_answer_follows_it(name, clients, tmp_path) -> None:
     assert all(alt.startswith(title) for _, alt in pictures)
 
 
-@pytest.mark.parametrize(
-    ("given", "options", "sentence"),
-    [
-        (" ", {}, "Type a text first."),
-        ("x" * 6000, {}, "The text has 6,000 characters, but at most 5,000 are allowed."),
-        (TEXT, {"num_beams": 0}, "Beams 0: it must be at least 1."),
-        (TEXT, {"num_beams": "99"}, "Beams 99: it must be at most 16."),
-        (TEXT, {"num_beams": "two"}, "Beams 'two': it must be a number."),
-        (TEXT, {"num_beams": 1.5}, "Beams 1.5: it must be a whole number."),
-        (TEXT, {"max_new_tokens": 40}, "Maximum length 40: the model handles no more than 32 tokens."),
-        (TEXT, {"top_p": 1.5}, "Top-p 1.5: it must be at most 1."),
-    ],
-)
+@pytest.mark.parametrize(("given", "options", "sentence"), [
+    (" ", {}, "Type a text first."),
+    ("x" * 6000, {}, "The text has 6,000 characters, but at most 5,000 are allowed."),
+    (TEXT, {"num_beams": 0}, "Beams 0: it must be at least 1."),
+    (TEXT, {"num_beams": "99"}, "Beams 99: it must be at most 16."),
+    (TEXT, {"num_beams": "two"}, "Beams 'two': it must be a number."),
+    (TEXT, {"num_beams": 1.5}, "Beams 1.5: it must be a whole number."),
+    (TEXT, {"max_new_tokens": 40}, "Maximum length 40: the model handles no more than 32 tokens."),
+    (TEXT, {"top_p": 1.5}, "Top-p 1.5: it must be at most 1."),
+])  # fmt: skip
 def test_wrong_input_gets_a_sentence(given, options, sentence, clients) -> None:
     answer, message = clients["translator"].predict(given, **options, api_name="/answer")
     assert answer is None

@@ -16,19 +16,14 @@ from vanillaformer.exploration.recording import record
 
 PARALLEL = {"decoder_start_token_id": 2, "pad_token_id": 0, "eos_token_id": 3}
 CASES = {
-    "pre": ("decoder", {"norm_placement": "pre"}),
-    "post": ("decoder", {"norm_placement": "post"}),
+    "pre": ("decoder", {"norm_placement": "pre"}), "post": ("decoder", {"norm_placement": "post"}),
     "capped": ("decoder", {"final_logit_softcapping": 5.0, "logit_scale": 0.5}),
-    "masked": ("encoder", {}),
-    "translation": ("encoder_decoder", {}),
-    "copying": ("encoder_decoder", COPYING),
+    "masked": ("encoder", {}), "translation": ("encoder_decoder", {}), "copying": ("encoder_decoder", COPYING),
     "ctc": ("encoder_decoder", {"decoding": "ctc", **PARALLEL}),
     "images": ("image_encoder", {}),
-    "stages": (
-        "image_encoder",
-        {"depths": [1, 1], "use_cls_token": False, "image_pooling": "mean", "position_embedding_type": "none"},
-    ),
-}
+    "stages": ("image_encoder",
+               {"depths": [1, 1], "use_cls_token": False, "image_pooling": "mean", "position_embedding_type": "none"}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)

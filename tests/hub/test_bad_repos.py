@@ -105,10 +105,8 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "header": (lambda folder: overwrite(folder, 8, b"["), "has a damaged model.safetensors"),
     "shard elsewhere": (lambda folder: index(folder, "../model.safetensors"), "names '../model.safetensors'"),
     "shard name not text": (lambda folder: index(folder, 3), "names 3, which is not a safetensors file"),
-    "deep index": (
-        lambda folder: [(folder / WEIGHTS).unlink(), (folder / INDEX).write_text("[" * 10**6)],
-        "has a damaged model.safetensors.index.json",
-    ),
+    "deep index": (lambda folder: [(folder / WEIGHTS).unlink(), (folder / INDEX).write_text("[" * 10**6)],
+                   "has a damaged model.safetensors.index.json"),
     "export": (lambda folder: (folder / "vanillaformer_export.json").write_text("{}"), "has an exported model"),
     "adapters": (lambda folder: (folder / "adapter_config.json").write_text("{}"), "has adapters .* merge them"),
     "shard missing": (lambda folder: index(folder, "b.safetensors"), "names 'b.safetensors', which is not there"),
@@ -122,22 +120,14 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "width": (fields(hidden_size=10**9), "hidden_size=1,000,000,000 must be at most 1,048,576"),
     "width, some": (fields(hidden_size=2**16), "has hidden_size=65,536 in config.json, but weights of"),
     "inner width": (fields(intermediate_size=7000), r"has model.layers.0.mlp.down_proj.weight of shape \(16, 64\)"),
-    "tensor missing": (
-        tensors(lambda values: values.pop(DOWN)),
-        f"has weights without {DOWN}, which a VanillaDecoderForCausalLM has$",
-    ),
-    "tensor too many": (
-        tensors(lambda values: values.update(more=torch.ones(2))),
-        "has weights with more, which a VanillaDecoderForCausalLM does not have$",
-    ),
-    "integers": (
-        tensors(lambda values: values.update({DOWN: values[DOWN].to(torch.int8)})),
-        f"has {DOWN} of data type I8 in its weights, must be one of F64, F32, F16, BF16$",
-    ),
-    "8 bits": (
-        tensors(lambda values: values.update({DOWN: values[DOWN].to(torch.float8_e4m3fn)})),
-        f"has {DOWN} of data type F8_E4M3 in its weights",
-    ),
+    "tensor missing": (tensors(lambda values: values.pop(DOWN)),
+                       f"has weights without {DOWN}, which a VanillaDecoderForCausalLM has$"),
+    "tensor too many": (tensors(lambda values: values.update(more=torch.ones(2))),
+                        "has weights with more, which a VanillaDecoderForCausalLM does not have$"),
+    "integers": (tensors(lambda values: values.update({DOWN: values[DOWN].to(torch.int8)})),
+                 f"has {DOWN} of data type I8 in its weights, must be one of F64, F32, F16, BF16$"),
+    "8 bits": (tensors(lambda values: values.update({DOWN: values[DOWN].to(torch.float8_e4m3fn)})),
+               f"has {DOWN} of data type F8_E4M3 in its weights"),
     "not a number": (one_number(float("nan")), f"has {DOWN} with NaN or infinity in model.safetensors$"),
     "infinite": (one_number(float("-inf")), f"has {DOWN} with NaN or infinity in model.safetensors$"),
     "large config": (text(f'{{"a": "{"x" * 2**25}"}}'), "has a config.json of 33,554,441 bytes, at most 33,554,432"),
@@ -151,22 +141,16 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "beams": (generation(num_beams=10**7), "has num_beams=10000000 in .*: it must be an integer up to 256"),
     "beams in words": (generation(num_beams="many"), "has num_beams='many' in generation_config.json"),
     "end": (generation(eos_token_id="x"), "has eos_token_id='x' in generation_config.json, but the model has"),
-    "settings of a list": (
-        lambda folder: (folder / "generation_config.json").write_text("[1, 2]"),
-        "has a generation_config.json that holds no JSON object, but a list",
-    ),
+    "settings of a list": (lambda folder: (folder / "generation_config.json").write_text("[1, 2]"),
+                           "has a generation_config.json that holds no JSON object, but a list"),
     "vocabulary": (fields(vocab_size=10**15), "vocab_size=1,000,000,000,000,000 must be at most"),
     "labels": (fields(num_labels=10**12), "num_labels=1,000,000,000,000 must be at most"),
     "window": (fields(sliding_window=4, num_hidden_layers=10**12), "num_hidden_layers=1,000,000,000,000"),
-    "table": (
-        fields(position_embedding_type="sinusoidal", max_position_embeddings=10**9),
-        "a table of max_position_embeddings by hidden_size",
-    ),
+    "table": (fields(position_embedding_type="sinusoidal", max_position_embeddings=10**9),
+              "a table of max_position_embeddings by hidden_size"),
     "kernel": (fields(attn_implementation="evil/kernel"), "attn_implementation='evil/kernel' .* kernels of the Hub"),
-    "kernel of a part": (
-        fields(model_type="gemma3", text_config={"_attn_implementation": {"": "evil/kernel"}}),
-        "evil/kernel.* kernels of the Hub are code",
-    ),
+    "kernel of a part": (fields(model_type="gemma3", text_config={"_attn_implementation": {"": "evil/kernel"}}),
+                         "evil/kernel.* kernels of the Hub are code"),
     "negative": (fields(num_hidden_layers=-1), "num_hidden_layers.*at least 1"),
     "no number": (fields(hidden_size="wide"), "hidden_size.*expected int"),
     "activation": (fields(hidden_act="os.system"), "hidden_act.*must be one of"),
@@ -175,13 +159,11 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "version": (fields(vanillaformer_version=3), "vanillaformer_version must be a version"),
     "type": (fields(model_type="nothing", auto_map={}), "nothing"),
     "native": (fields(model_type="llama", num_hidden_layers=10**9), "num_hidden_layers=1,000,000,000"),
-    "part of a native": (
-        fields(model_type="gemma3", text_config={"num_hidden_layers": 10**9}),
-        "layers=1,000,000,000 must",
-    ),
+    "part of a native": (fields(model_type="gemma3", text_config={"num_hidden_layers": 10**9}),
+                         "layers=1,000,000,000 must"),
     "part of a native, some": (fields(model_type="gemma3", text_config={"hidden_size": 2**19}), "hidden_size=524,288"),
     "native, some": (fields(model_type="qwen2", num_hidden_layers=9000), r"weights of \d+ tensors"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BROKEN)
@@ -194,14 +176,11 @@ def test_a_broken_folder_has_one_error_that_says_what_is_broken(case, copy):
     assert len(str(info.value)) < 1500
 
 
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
-        *((record, r"vanillaformer_export\.json is damaged") for record in ("{}", "[]", "[" * 10**5)),
-        ('{"architecture": "VanillaDecoderForCausalLM"}', r"vanillaformer_export\.json is damaged"),
-        ('{"architecture": "VanillaDecoderForCausalLM", "engine": "steam"}', "engine must be one of .*, got 'steam'"),
-    ],
-)
+@pytest.mark.parametrize(("record", "message"), [
+    *((record, r"vanillaformer_export\.json is damaged") for record in ("{}", "[]", "[" * 10**5)),
+    ('{"architecture": "VanillaDecoderForCausalLM"}', r"vanillaformer_export\.json is damaged"),
+    ('{"architecture": "VanillaDecoderForCausalLM", "engine": "steam"}', "engine must be one of .*, got 'steam'"),
+])  # fmt: skip
 def test_a_record_of_an_export_that_is_none_is_said_to_be(record, message, copy):
     (copy / "vanillaformer_export.json").write_text(record)
     with pytest.raises(ValueError, match=message):
@@ -346,13 +325,10 @@ def runs(name: str, folder: Path) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        *("pickle", "cut in the data", "layers", "layers, some", "width, some", "labels", "type"),
-        *("tensor missing", "integers", "not a number", "nested config"),
-    ],
-)
+@pytest.mark.parametrize("case", [
+    *("pickle", "cut in the data", "layers", "layers, some", "width, some", "labels", "type"),
+    *("tensor missing", "integers", "not a number", "nested config"),
+])  # fmt: skip
 def test_every_program_refuses_in_bounded_memory(case, client, server, copy, tmp_path):
     change, message = BROKEN[case]
     change(copy)

@@ -63,16 +63,13 @@ def test_somebody_elses_card_is_kept_whole() -> None:
     assert merged_card(generated(), "just text").startswith("---\nlicense: mit\n")
 
 
-@pytest.mark.parametrize(
-    ("new", "old", "wanted"),
-    [
-        ({"license": "mit"}, {"license": "gpl", "pets": ["cat"]}, {"license": "mit", "pets": ["cat"]}),
-        ({"tags": ["a"]}, {"license": "gpl", "language": "fr"}, {"tags": ["a"], "license": "gpl", "language": "fr"}),
-        ({"license": "mit"}, {"license": "other", "license_name": "ours"}, {"license": "mit"}),
-        ({"tags": ["a"]}, {"base_model": "b", "metrics": ["f1"], "model-index": [{"name": "m"}]}, {"tags": ["a"]}),
-        ({"tags": ["vanilla_b"]}, {"tags": ["vanilla_a", "mine"]}, {"tags": ["vanilla_b", "mine"]}),
-    ],
-)
+@pytest.mark.parametrize(("new", "old", "wanted"), [
+    ({"license": "mit"}, {"license": "gpl", "pets": ["cat"]}, {"license": "mit", "pets": ["cat"]}),
+    ({"tags": ["a"]}, {"license": "gpl", "language": "fr"}, {"tags": ["a"], "license": "gpl", "language": "fr"}),
+    ({"license": "mit"}, {"license": "other", "license_name": "ours"}, {"license": "mit"}),
+    ({"tags": ["a"]}, {"base_model": "b", "metrics": ["f1"], "model-index": [{"name": "m"}]}, {"tags": ["a"]}),
+    ({"tags": ["vanilla_b"]}, {"tags": ["vanilla_a", "mine"]}, {"tags": ["vanilla_b", "mine"]}),
+])  # fmt: skip
 def test_metadata_is_renewed_and_other_names_stay(new: dict, old: dict, wanted: dict) -> None:
     card = merged_card(generated(header=yaml.safe_dump(new)), generated(header=yaml.safe_dump(old)))
     assert yaml.safe_load(card.split("---")[1]) == wanted

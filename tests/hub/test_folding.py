@@ -12,11 +12,8 @@ SCOPE |= {"FUNCTIONS": {"packed"}, "Known": Known, "CLASSES": {"plain": Known}, 
 FOLDS = {
     'x = 1 if config.kind == "plain" else 2': "x = 1",
     "x = f(a) if KINDS[config.kind].is_gated else g(b)": "x = g(b)",
-    "x = config.rate and y": "x = 0.0",
-    "x = config.window is None and y": "x = y",
-    "x = config.rate or y": "x = y",
-    "x = KINDS[config.kind].is_gated": "x = False",
-    "x = CLASSES[config.kind](y)": "x = Known(y)",
+    "x = config.rate and y": "x = 0.0", "x = config.window is None and y": "x = y", "x = config.rate or y": "x = y",
+    "x = KINDS[config.kind].is_gated": "x = False", "x = CLASSES[config.kind](y)": "x = Known(y)",
     "a()\nacceleration.prepare(x)\nb()": "a()\nb()",
     "x = acceleration.attend(f, y, mask=z)": "x = f(y, mask=z)",
     "if (x := packed(y)) is not None:\n    a(x)\nb()": "b()",
@@ -30,7 +27,7 @@ FOLDS = {
     "def f():\n    if config.window is None:\n        return 1\n    return 2": "def f():\n    return 1",
     "def f():\n    if config.rate:\n        a()": "def f():\n    pass",
     "if y and config.rate:\n    a()\nb()": "b()",
-}
+}  # fmt: skip
 UNDECIDED = (
     "x = 1 if config.other else 2", "x = 1 if y.kind else 2", "if f(config.kind):\n    a()",
     "if y and config.window is None:\n    a()", "x = KINDS[y].is_gated", "for kind in KINDS:\n    a(kind)",

@@ -15,12 +15,9 @@ from .server import Fault
 AUTO = {"translator": "AutoModelForSeq2SeqLM", "pair": "AutoModelForSeq2SeqLM", "decoder": "AutoModelForCausalLM"}
 AUTO |= {"masked": "AutoModelForMaskedLM", "classifier": "AutoModelForSequenceClassification"}
 TASKS = {
-    "translator": "translation",
-    "pair": "translation",
-    "decoder": "text-generation",
-    "masked": "fill-mask",
+    "translator": "translation", "pair": "translation", "decoder": "text-generation", "masked": "fill-mask",
     "classifier": "text-classification",
-}
+}  # fmt: skip
 
 
 def upload(server, name: str, folder: Path, private: bool = False, **changes: bytes | None) -> str:

@@ -144,25 +144,21 @@ def test_code_that_the_config_names_comes_along(client, server, copy):
     assert {name: added[name] for name in pipelines} == pipelines
 
 
-@pytest.mark.parametrize(
-    ("token", "repo", "more", "message"),
-    [
-        (None, "ann/x", [], "there is no token: log in with `hf auth login`, or set HF_TOKEN"),
-        (WRONG, "ann/x", [], "the token is not .* valid"),
-        (READ, "ann/x", [], "the token may only read, to push to ann/x it needs to be one that may write"),
-        (READ, "x", [], "the token may only read, to push to ann/x"),
-        (OTHER, "ann/x", [], "the token has no right to do that in ann/x"),
-        (OTHER, "ann/open", [], "the token has no right to do that in ann/open"),
-        (OTHER, "ann/closed", [], "the token has no right to do that in ann/closed"),
-        (OTHER, "ann/closed", ["--pr"], "the Hub has no ann/closed, or one that is private and not yours"),
-        (WRITE, "ann/none", ["--pr"], "the Hub has no ann/none"),
-        (WRITE, "ann/open", ["--private"], "ann/open exists already and is public"),
-        (WRITE, "ann/open", ["--revision", "v1"], r"'v1' is a tag or commit of ann/open: push to a branch \(main\)"),
-        (WRITE, "a/b/c", [], "'a/b/c' is not a repository name"),
-        (WRITE, "ann/it's", [], "is not a repository name"),
-        (WRITE, "./folder", [], "is not a repository name"),
-    ],
-)
+@pytest.mark.parametrize(("token", "repo", "more", "message"), [
+    (None, "ann/x", [], "there is no token: log in with `hf auth login`, or set HF_TOKEN"),
+    (WRONG, "ann/x", [], "the token is not .* valid"),
+    (READ, "ann/x", [], "the token may only read, to push to ann/x it needs to be one that may write"),
+    (READ, "x", [], "the token may only read, to push to ann/x"),
+    (OTHER, "ann/x", [], "the token has no right to do that in ann/x"),
+    (OTHER, "ann/open", [], "the token has no right to do that in ann/open"),
+    (OTHER, "ann/closed", [], "the token has no right to do that in ann/closed"),
+    (OTHER, "ann/closed", ["--pr"], "the Hub has no ann/closed, or one that is private and not yours"),
+    (WRITE, "ann/none", ["--pr"], "the Hub has no ann/none"),
+    (WRITE, "ann/open", ["--private"], "ann/open exists already and is public"),
+    (WRITE, "ann/open", ["--revision", "v1"], r"'v1' is a tag or commit of ann/open: push to a branch \(main\)"),
+    (WRITE, "a/b/c", [], "'a/b/c' is not a repository name"),
+    (WRITE, "ann/it's", [], "is not a repository name"), (WRITE, "./folder", [], "is not a repository name"),
+])  # fmt: skip
 def test_what_cannot_be_is_said(token, repo, more, message, client, server, saved):
     for name, private in (("ann/open", False), ("ann/closed", True)):
         if name not in server.hub.repositories:
@@ -187,14 +183,11 @@ def test_a_token_that_is_none_is_not_printed(token, client, saved):
     assert "secret" not in answer.everything
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda folder: shutil.rmtree(folder), "is not a directory"),
-        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "has no model.safetensors"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda folder: shutil.rmtree(folder), "is not a directory"),
+    (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+    (lambda folder: (folder / "model.safetensors").unlink(), "has no model.safetensors"),
+])  # fmt: skip
 def test_a_folder_without_a_whole_model_is_refused(change, message, client, server, copy):
     change(copy)
     for more in ([], ["--dry-run"]):

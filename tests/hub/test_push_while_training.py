@@ -74,14 +74,11 @@ def test_what_is_trained_is_pushed(program, client, server, tmp_path):
     assert client.ok("generate", "--model", name, *given) == client.ok("generate", "--model", local, *given)
 
 
-@pytest.mark.parametrize(
-    ("token", "name", "message"),
-    [
-        (None, "ann/early", "there is no token"),
-        (OTHER, "ann/there", "the token has no right to do that in ann/there"),
-        (WRITE, "ann/ea rly", "is not a repository name"),
-    ],
-)
+@pytest.mark.parametrize(("token", "name", "message"), [
+    (None, "ann/early", "there is no token"),
+    (OTHER, "ann/there", "the token has no right to do that in ann/there"),
+    (WRITE, "ann/ea rly", "is not a repository name"),
+])  # fmt: skip
 def test_what_will_not_work_is_said_before_anything_is_done(token, name, message, client, server, tmp_path):
     server.hub.put("ann/there", {"README.md": b"public, and somebody else's"})
     answer = client("train_classifier", *words("train_classifier", tmp_path / "run", *PUSH, name), token=token)

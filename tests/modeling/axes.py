@@ -43,21 +43,13 @@ SMALL = {
     "scale_embedding": False, "dropout": 0.0,
 }  # fmt: skip
 OF_KIND: dict[str, dict[str, Any]] = {
-    "encoder_decoder": {
-        "vocab_size": SOURCE_VOCABULARY,
-        "decoder_vocab_size": TARGET_VOCABULARY,
-        "share_encoder_decoder_embeddings": False,
-    },
+    "encoder_decoder": {"vocab_size": SOURCE_VOCABULARY, "decoder_vocab_size": TARGET_VOCABULARY,
+                        "share_encoder_decoder_embeddings": False},
     "decoder": {"vocab_size": SOURCE_VOCABULARY, "pad_token_id": PAD, "bos_token_id": 2, "eos_token_id": 3},
     "encoder": {"vocab_size": SOURCE_VOCABULARY, "pad_token_id": PAD},
-    "image_encoder": {
-        "image_size": [8, 12],
-        "patch_size": 4,
-        "num_channels": 2,
-        "max_position_embeddings": None,
-        "num_labels": 5,
-    },
-}
+    "image_encoder": {"image_size": [8, 12], "patch_size": 4, "num_channels": 2, "max_position_embeddings": None,
+                      "num_labels": 5},
+}  # fmt: skip
 # Pairs are combined around the placement that goes with every layout.
 AROUND = {"norm_placement": "pre"}
 # Toys redraw all their weights, so the initialization of a config makes no difference.

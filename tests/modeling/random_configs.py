@@ -60,18 +60,15 @@ def norms(draw: Random) -> dict[str, Any]:
     ]
     skippable = placement == "pre" and layout != "parallel_shared_norm"
     return {
-        "norm": draw.choice(get_args(options.Norm)),
-        "norm_eps": draw.choice((1e-12, 1e-5, 0.5, 1)),
-        "norm_weight": weight,
-        "norm_bias": draw.choice((None, True, False)),
+        "norm": draw.choice(get_args(options.Norm)), "norm_eps": draw.choice((1e-12, 1e-5, 0.5, 1)),
+        "norm_weight": weight, "norm_bias": draw.choice((None, True, False)),
         "norm_unit_offset": weight and draw.choice((True, False)),
-        "norm_placement": placement,
-        "embedding_norm": draw.choice((True, False)),
+        "norm_placement": placement, "embedding_norm": draw.choice((True, False)),
         "final_norm": draw.choice((None, True, False)),
         "skip_first_norm": skippable and draw.choice((True, False)),
         "block_layout": layout,
         "initialization": draw.choice([None, *initializations]),
-    }
+    }  # fmt: skip
 
 
 def windows(draw: Random, kind: str) -> dict[str, Any]:
@@ -142,32 +139,23 @@ def others(draw: Random, source: int, target: int) -> dict[str, Any]:
     layer = draw.choice((None, "tanh", "gelu"))
     return {
         "feed_forward": draw.choice(get_args(options.FeedForward)),
-        "hidden_act": draw.choice(sorted(ACT2FN)),
-        "dropout": draw.choice(RATES),
-        "attention_dropout": draw.choice(RATES),
-        "activation_dropout": draw.choice(RATES),
-        "layer_drop": draw.choice(RATES),
-        "drop_path_rate": draw.choice(RATES),
-        **PARALLEL,
+        "hidden_act": draw.choice(sorted(ACT2FN)), "dropout": draw.choice(RATES),
+        "attention_dropout": draw.choice(RATES), "activation_dropout": draw.choice(RATES),
+        "layer_drop": draw.choice(RATES), "drop_path_rate": draw.choice(RATES), **PARALLEL,
         "layer_scale_init_value": draw.choice((None, None, 1, draw.uniform(1e-3, 1))),
         "initializer_range": draw.uniform(0.001, 0.2),  # gated layers square what no norm keeps in range
         "logit_scale": draw.choice((None, draw.uniform(0.01, 4), 2)),
         "final_logit_softcapping": draw.choice((None, draw.uniform(0.5, 50), 30)),
-        "pad_token_id": draw.randrange(min(source, target)),
-        "bos_token_id": maybe(draw, draw.randrange(target)),
+        "pad_token_id": draw.randrange(min(source, target)), "bos_token_id": maybe(draw, draw.randrange(target)),
         "eos_token_id": draw.choice((None, draw.randrange(target), [draw.randrange(target), draw.randrange(target)])),
-        "decoder_start_token_id": draw.randrange(target),
-        "type_vocab_size": draw.choice((0, 1, 3)),
-        "max_ngram": draw.choice((1, 1, 2, 4)),
-        "ngram_buckets": draw.choice((1, 7, 1000)),
-        "wide_max_ngram": draw.choice((0, 0, 1, 3)),
-        "wide_buckets": draw.choice((1, 7, 1000)),
+        "decoder_start_token_id": draw.randrange(target), "type_vocab_size": draw.choice((0, 1, 3)),
+        "max_ngram": draw.choice((1, 1, 2, 4)), "ngram_buckets": draw.choice((1, 7, 1000)),
+        "wide_max_ngram": draw.choice((0, 0, 1, 3)), "wide_buckets": draw.choice((1, 7, 1000)),
         "classifier_pooling": draw.choice(get_args(options.Pooling)),
-        "classifier_act": layer,
-        "head_act": draw.choice((None, "gelu", "silu")),
+        "classifier_act": layer, "head_act": draw.choice((None, "gelu", "silu")),
         "classifier_norm": layer is not None and draw.choice((True, False)),
         "classifier_dropout": maybe(draw, draw.choice(RATES)),
-    }
+    }  # fmt: skip
 
 
 def random_fields(draw: Random, kind: str) -> dict[str, Any]:

@@ -124,18 +124,13 @@ def test_the_bare_model_takes_its_part_of_a_checkpoint_and_back(kind, tmp_path):
 SHARED = {"decoder_vocab_size": 37, "share_encoder_decoder_embeddings": True}
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "absent"),
-    [
-        ("decoder", {}, {"lm_head.weight"}),
-        ("decoder", {"tie_word_embeddings": False}, set()),
-        ("encoder", {}, {"lm_head.weight"}),
-        ("encoder_decoder", {}, {"lm_head.weight"}),
-        ("encoder_decoder", {"tie_word_embeddings": False}, set()),
-        ("encoder_decoder", SHARED, {"lm_head.weight", "model.decoder.embed_tokens.weight"}),
-        ("encoder_decoder", SHARED | {"tie_word_embeddings": False}, {"model.decoder.embed_tokens.weight"}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "fields", "absent"), [
+    ("decoder", {}, {"lm_head.weight"}), ("decoder", {"tie_word_embeddings": False}, set()),
+    ("encoder", {}, {"lm_head.weight"}), ("encoder_decoder", {}, {"lm_head.weight"}),
+    ("encoder_decoder", {"tie_word_embeddings": False}, set()),
+    ("encoder_decoder", SHARED, {"lm_head.weight", "model.decoder.embed_tokens.weight"}),
+    ("encoder_decoder", SHARED | {"tie_word_embeddings": False}, {"model.decoder.embed_tokens.weight"}),
+])  # fmt: skip
 def test_a_file_holds_each_tensor_once_and_no_buffer(kind, fields, absent, tmp_path):
     model = toy(kind, **fields)
     model.save_pretrained(tmp_path)

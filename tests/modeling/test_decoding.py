@@ -58,16 +58,11 @@ def text_of(row: torch.Tensor) -> list[int]:
 
 
 # ------------------------------------------------------------------------------------------------------------ both
-@pytest.mark.parametrize(
-    ("decoding", "options"),
-    [
-        ("mask_predict", {"refinement_steps": 1}),
-        ("mask_predict", {"refinement_steps": 4}),
-        ("mask_predict", {"refinement_steps": 3, "num_beams": 4, "num_return_sequences": 2}),
-        ("mask_predict", {"length_scale": 2.0}),
-        ("ctc", {}),
-    ],
-)
+@pytest.mark.parametrize(("decoding", "options"), [
+    ("mask_predict", {"refinement_steps": 1}), ("mask_predict", {"refinement_steps": 4}),
+    ("mask_predict", {"refinement_steps": 3, "num_beams": 4, "num_return_sequences": 2}),
+    ("mask_predict", {"length_scale": 2.0}), ("ctc", {}),
+])  # fmt: skip
 def test_a_batch_is_its_sentences(models, decoding, options):
     inputs, returned = source(), options.get("num_return_sequences", 1)
     batch = models[decoding].generate(**inputs, max_new_tokens=NEW, **options)
@@ -154,24 +149,20 @@ def test_a_saved_model_generates_the_same(decoding, tmp_path):
 
 
 @every_parallel
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("do_sample=True", {"do_sample": True}),
-        ("repetition_penalty=1.5", {"repetition_penalty": 1.5}),
-        ("no_repeat_ngram_size=2", {"no_repeat_ngram_size": 2}),
-        ("forced_bos_token_id=5", {"forced_bos_token_id": 5}),
-        ("min_new_tokens=3", {"min_new_tokens": 3}),
-        ("streamer", {"streamer": TextStreamer(None)}),
-        ("prompt_lookup_num_tokens=2", {"prompt_lookup_num_tokens": 2}),
-        ("cache_implementation='static'", {"cache_implementation": "static"}),
-        ("output_scores=True", {"output_scores": True, "return_dict_in_generate": True}),
-        ("decoder_input_ids", {"decoder_input_ids": torch.tensor([[START, 5]] * 3)}),
-        ("MinLength", {"logits_processor": LogitsProcessorList([MinLengthLogitsProcessor(3, END)])}),
-        ("PrefixConstrained", {"prefix_allowed_tokens_fn": lambda batch, ids: [4]}),
-        ("MaxTimeCriteria", {"stopping_criteria": StoppingCriteriaList([MaxTimeCriteria(1.0)])}),
-    ],
-)
+@pytest.mark.parametrize(("name", "options"), [
+    ("do_sample=True", {"do_sample": True}),
+    ("repetition_penalty=1.5", {"repetition_penalty": 1.5}),
+    ("no_repeat_ngram_size=2", {"no_repeat_ngram_size": 2}),
+    ("forced_bos_token_id=5", {"forced_bos_token_id": 5}),
+    ("min_new_tokens=3", {"min_new_tokens": 3}), ("streamer", {"streamer": TextStreamer(None)}),
+    ("prompt_lookup_num_tokens=2", {"prompt_lookup_num_tokens": 2}),
+    ("cache_implementation='static'", {"cache_implementation": "static"}),
+    ("output_scores=True", {"output_scores": True, "return_dict_in_generate": True}),
+    ("decoder_input_ids", {"decoder_input_ids": torch.tensor([[START, 5]] * 3)}),
+    ("MinLength", {"logits_processor": LogitsProcessorList([MinLengthLogitsProcessor(3, END)])}),
+    ("PrefixConstrained", {"prefix_allowed_tokens_fn": lambda batch, ids: [4]}),
+    ("MaxTimeCriteria", {"stopping_criteria": StoppingCriteriaList([MaxTimeCriteria(1.0)])}),
+])  # fmt: skip
 def test_options_that_need_a_prefix_are_refused_by_name(models, decoding, name, options):
     with pytest.raises(ValueError, match=name) as info:
         models[decoding].generate(**source(), max_new_tokens=NEW, **options)
@@ -183,15 +174,12 @@ def test_an_assistant_is_refused(models):
         models["mask_predict"].generate(**source(), assistant_model=models["mask_predict"])
 
 
-@pytest.mark.parametrize(
-    ("decoding", "options", "message"),
-    [
-        ("mask_predict", {"refinement_steps": 0}, "refinement_steps must be an integer of at least 1, got 0"),
-        ("mask_predict", {"length_scale": -1.0}, "length_scale must be a finite number greater than 0"),
-        ("ctc", {"num_beams": 2}, "num_beams=2: decoding='ctc' has a single candidate"),
-        ("ctc", {"length_scale": 2.0}, "length_scale"),
-    ],
-)
+@pytest.mark.parametrize(("decoding", "options", "message"), [
+    ("mask_predict", {"refinement_steps": 0}, "refinement_steps must be an integer of at least 1, got 0"),
+    ("mask_predict", {"length_scale": -1.0}, "length_scale must be a finite number greater than 0"),
+    ("ctc", {"num_beams": 2}, "num_beams=2: decoding='ctc' has a single candidate"),
+    ("ctc", {"length_scale": 2.0}, "length_scale"),
+])  # fmt: skip
 def test_wrong_options_are_refused(models, decoding, options, message):
     with pytest.raises(ValueError, match=message):
         models[decoding].generate(**source(), **options)
@@ -255,11 +243,8 @@ def test_candidates_are_the_likeliest_lengths_and_the_likeliest_text_wins(models
     lengths = length_log_probabilities(model, inputs)
     likeliest = sorted(lengths, key=lambda length: -lengths[length])[:3]
     options = {
-        "max_new_tokens": NEW,
-        "refinement_steps": 3,
-        "length_penalty": penalty,
-        "return_dict_in_generate": True,
-    }
+        "max_new_tokens": NEW, "refinement_steps": 3, "length_penalty": penalty, "return_dict_in_generate": True,
+    }  # fmt: skip
     output = model.generate(**inputs, num_beams=3, num_return_sequences=3, **options)
     texts = {length: refined(model, inputs, length, steps=3) for length in likeliest}
     scores = {length: (lengths[length] + texts[length][1]) / length**penalty for length in likeliest}

@@ -13,15 +13,12 @@ from vanillaformer.modeling.parts.feed_forward import build_feed_forward
 from .toys import sharpen, toy_config
 
 ACTIVATIONS = {
-    "relu": nn.functional.relu,
-    "gelu": nn.functional.gelu,
+    "relu": nn.functional.relu, "gelu": nn.functional.gelu,
     "gelu_new": lambda x: nn.functional.gelu(x, approximate="tanh"),
     "gelu_pytorch_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
-    "silu": nn.functional.silu,
-    "relu2": lambda x: nn.functional.relu(x) ** 2,
-    "linear": lambda x: x,
+    "silu": nn.functional.silu, "relu2": lambda x: nn.functional.relu(x) ** 2, "linear": lambda x: x,
     "sigmoid": torch.sigmoid,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("bias", [True, False])

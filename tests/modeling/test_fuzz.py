@@ -35,12 +35,9 @@ NOTHING = 1e-38
 HEADS: dict[str, list[type[PreTrainedModel]]] = {
     "encoder_decoder": [VanillaEncoderDecoderForConditionalGeneration],
     "decoder": [VanillaDecoderForCausalLM, VanillaDecoderForSequenceClassification],
-    "encoder": [
-        VanillaEncoderForMaskedLM,
-        VanillaEncoderForSequenceClassification,
-        VanillaEncoderForTokenClassification,
-    ],
-}
+    "encoder": [VanillaEncoderForMaskedLM, VanillaEncoderForSequenceClassification,
+                VanillaEncoderForTokenClassification],
+}  # fmt: skip
 
 
 def inputs_for(model: PreTrainedModel, kind: str) -> dict[str, torch.Tensor]:

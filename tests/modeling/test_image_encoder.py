@@ -126,15 +126,12 @@ def test_pixels_are_cast_to_the_weights_dtype_and_states_are_finite():
     assert torch.isfinite(model(pixels()).logits).all()
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ({"pixel_values": pixels(channels=3)}, "3 channels, but num_channels=2"),
-        ({"pixel_values": pixels(height=12)}, "12 by 12 pixels, but image_size is 8 by 12: .*interpolate"),
-        ({"pixel_values": pixels(height=9), "interpolate_pos_encoding": True}, "9 by 12 .*multiples of patch_size=4"),
-        ({"pixel_values": pixels(), "bool_masked_pos": torch.zeros(3, 6)}, "use_mask_token=True"),
-    ],
-)
+@pytest.mark.parametrize(("inputs", "message"), [
+    ({"pixel_values": pixels(channels=3)}, "3 channels, but num_channels=2"),
+    ({"pixel_values": pixels(height=12)}, "12 by 12 pixels, but image_size is 8 by 12: .*interpolate"),
+    ({"pixel_values": pixels(height=9), "interpolate_pos_encoding": True}, "9 by 12 .*multiples of patch_size=4"),
+    ({"pixel_values": pixels(), "bool_masked_pos": torch.zeros(3, 6)}, "use_mask_token=True"),
+])  # fmt: skip
 def test_images_that_do_not_fit_are_refused(inputs, message):
     with pytest.raises(ValueError, match=message):
         toy(KIND, VanillaImageEncoderModel)(**inputs)
@@ -201,13 +198,9 @@ def test_windows_are_undone_and_see_neighbors_of_the_image_only(grid, size):
 
 def test_windows_are_no_larger_than_the_grid_and_alone_are_not_shifted():
     config = VanillaImageEncoderConfig(
-        image_size=[16, 32],
-        patch_size=4,
-        hidden_size=16,
-        num_attention_heads=2,
-        depths=[1, 1, 1],
+        image_size=[16, 32], patch_size=4, hidden_size=16, num_attention_heads=2, depths=[1, 1, 1],
         **SWIN | {"window_size": 3},
-    )
+    )  # fmt: skip
     assert [stage.grid for stage in config.stages] == [(4, 8), (2, 4), (1, 2)]
     assert [stage.window for stage in config.stages] == [(3, 3), (2, 3), (1, 2)]
     assert stage_windows((2, 4), (2, 3))[1] == Windows((2, 4), (2, 3), (0, 1))
@@ -285,37 +278,32 @@ def test_rotary_scores_depend_on_the_distance_in_rows_and_columns():
     assert axial_angles(Grid(3, 4, 1), 2, 100.0, None)[1 + 1 * 4 + 2].tolist() == pytest.approx([1, 0.1, 2, 0.2])
 
 
-@pytest.mark.parametrize(
-    ("fields", "parts"),
-    [
-        ({"image_size": 30, "patch_size": 4}, ["image_size=30", "patch_size=4"]),
-        ({"image_size": [32, 30], "patch_size": 4}, ["[32, 30]", "patch_size=4"]),
-        ({"image_size": [32]}, ["image_size", "[32]", "list of two"]),
-        ({"image_size": 0}, ["image_size", "0"]),
-        ({"image_size": 2**40}, ["image_size", "65,536"]),
-        ({"use_cls_token": False}, ["image_pooling='first'", "use_cls_token"]),
-        ({"use_cls_token": False, "use_distillation_token": True, "image_pooling": "mean"}, ["use_cls_token"]),
-        ({"max_position_embeddings": 12}, ["max_position_embeddings=12", "197"]),
-        ({"position_offset": 2}, ["position_offset=2", "images"]),
-        ({"logit_scale": 0.5}, ["logit_scale=0.5", "images"]),
-        ({"image_pooling": "last"}, ["last", "first", "mean", "first_and_mean"]),
-        ({"img_size": 32}, ["img_size", "image_size"]),
-        ({"window_size": 2}, ["window_size=2", "use_cls_token", "num_register_tokens"]),
-        ({"depths": [1, 1]}, ["depths=[1, 1]", "use_cls_token"]),
-        ({"position_embedding_type": "window_relative"}, ["window_relative", "window_size"]),
-        (SWIN | {"position_embedding_type": "grid_relative"}, ["grid_relative", "window_size=2"]),
-        (SWIN | {"position_embedding_type": "alibi", "depths": [1, 1]}, ["alibi", "window_relative", "learned"]),
-        (SWIN | {"depths": [2, 2], "num_hidden_layers": 3}, ["num_hidden_layers=3", "[2, 2]"]),
-        (SWIN | {"depths": []}, ["depths", "[]"]),
-        (SWIN | {"depths": [0, 1]}, ["depths", "[0, 1]"]),
-        (SWIN | {"depths": [1, 1], "stage_heads": [8]}, ["stage_heads=[8]", "[1, 1]"]),
-        (SWIN | {"depths": [1, 1], "stage_heads": [8, 7]}, ["stage_heads=[8, 7]"]),
-        (SWIN | {"attn_implementation": "flash_attention_2"}, ["flash_attention_2", "window_size=2", "sdpa"]),
-        ({"position_embedding_type": "rotary_2d", "head_dim": 6}, ["rotary_2d", "head_dim", "6"]),
-        ({"position_embedding_type": "sinusoidal_2d", "hidden_size": 6, "head_dim": 4}, ["sinusoidal_2d", "6"]),
-        ({"rope_2d_theta": 5.0}, ["rope_2d_theta=5.0", "rotary_2d"]),
-    ],
-)
+@pytest.mark.parametrize(("fields", "parts"), [
+    ({"image_size": 30, "patch_size": 4}, ["image_size=30", "patch_size=4"]),
+    ({"image_size": [32, 30], "patch_size": 4}, ["[32, 30]", "patch_size=4"]),
+    ({"image_size": [32]}, ["image_size", "[32]", "list of two"]),
+    ({"image_size": 0}, ["image_size", "0"]), ({"image_size": 2**40}, ["image_size", "65,536"]),
+    ({"use_cls_token": False}, ["image_pooling='first'", "use_cls_token"]),
+    ({"use_cls_token": False, "use_distillation_token": True, "image_pooling": "mean"}, ["use_cls_token"]),
+    ({"max_position_embeddings": 12}, ["max_position_embeddings=12", "197"]),
+    ({"position_offset": 2}, ["position_offset=2", "images"]),
+    ({"logit_scale": 0.5}, ["logit_scale=0.5", "images"]),
+    ({"image_pooling": "last"}, ["last", "first", "mean", "first_and_mean"]),
+    ({"img_size": 32}, ["img_size", "image_size"]),
+    ({"window_size": 2}, ["window_size=2", "use_cls_token", "num_register_tokens"]),
+    ({"depths": [1, 1]}, ["depths=[1, 1]", "use_cls_token"]),
+    ({"position_embedding_type": "window_relative"}, ["window_relative", "window_size"]),
+    (SWIN | {"position_embedding_type": "grid_relative"}, ["grid_relative", "window_size=2"]),
+    (SWIN | {"position_embedding_type": "alibi", "depths": [1, 1]}, ["alibi", "window_relative", "learned"]),
+    (SWIN | {"depths": [2, 2], "num_hidden_layers": 3}, ["num_hidden_layers=3", "[2, 2]"]),
+    (SWIN | {"depths": []}, ["depths", "[]"]), (SWIN | {"depths": [0, 1]}, ["depths", "[0, 1]"]),
+    (SWIN | {"depths": [1, 1], "stage_heads": [8]}, ["stage_heads=[8]", "[1, 1]"]),
+    (SWIN | {"depths": [1, 1], "stage_heads": [8, 7]}, ["stage_heads=[8, 7]"]),
+    (SWIN | {"attn_implementation": "flash_attention_2"}, ["flash_attention_2", "window_size=2", "sdpa"]),
+    ({"position_embedding_type": "rotary_2d", "head_dim": 6}, ["rotary_2d", "head_dim", "6"]),
+    ({"position_embedding_type": "sinusoidal_2d", "hidden_size": 6, "head_dim": 4}, ["sinusoidal_2d", "6"]),
+    ({"rope_2d_theta": 5.0}, ["rope_2d_theta=5.0", "rotary_2d"]),
+])  # fmt: skip
 def test_a_config_error_names_the_field_the_value_and_what_is_allowed(fields, parts):
     with pytest.raises((ValueError, StrictDataclassError)) as info:
         VanillaImageEncoderConfig(**fields)

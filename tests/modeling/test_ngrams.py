@@ -65,15 +65,11 @@ def test_hash_spreads_evenly_and_tells_orders_apart() -> None:
         assert (rows == turned)[distinct].float().mean() < 3 / buckets
 
 
-@pytest.mark.parametrize(
-    ("model_class", "fields", "without", "name"),
-    [
-        (VanillaEncoderModel, {"max_ngram": 3}, {"max_ngram": 1}, "embeddings.ngrams.embed_ngrams.weight"),
-        (VanillaEncoderForSequenceClassification, {"wide_max_ngram": 2, "wide_buckets": 64}, {"wide_max_ngram": 0},
-         "wide.ngram_logits.weight"),
-    ],
-    ids=["embeddings", "logits"],
-)  # fmt: skip
+@pytest.mark.parametrize(("model_class", "fields", "without", "name"), [
+    (VanillaEncoderModel, {"max_ngram": 3}, {"max_ngram": 1}, "embeddings.ngrams.embed_ngrams.weight"),
+    (VanillaEncoderForSequenceClassification, {"wide_max_ngram": 2, "wide_buckets": 64}, {"wide_max_ngram": 0},
+     "wide.ngram_logits.weight"),
+], ids=["embeddings", "logits"])  # fmt: skip
 def test_a_new_model_is_the_one_without(model_class, fields, without, name) -> None:
     fields = toy("encoder").config.to_dict() | fields
     torch.manual_seed(0)

@@ -154,19 +154,15 @@ def angles(positions: NoPositions, position_ids: torch.Tensor) -> torch.Tensor:
     return torch.stack(positions.position_embeddings(torch.zeros(1), position_ids)["full_attention"]).squeeze(2)
 
 
-@pytest.mark.parametrize(
-    "rope",
-    [
-        {"rope_type": "linear", "factor": 3.0},
-        {"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 8},
-        {
-            "rope_type": "llama3", "factor": 3.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8,
-        },
-        {"rope_type": "dynamic", "factor": 3.0},
-    ],
-    ids=lambda rope: rope["rope_type"],
-)  # fmt: skip
+@pytest.mark.parametrize("rope", [
+    {"rope_type": "linear", "factor": 3.0},
+    {"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 8},
+    {
+        "rope_type": "llama3", "factor": 3.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8,
+    },
+    {"rope_type": "dynamic", "factor": 3.0},
+], ids=lambda rope: rope["rope_type"])  # fmt: skip
 def test_scaled_rotary_positions_are_llamas(rope):
     rope = rope | {"rope_theta": 100.0}
     sizes = {"hidden_size": 24, "num_attention_heads": 4, "head_dim": 8, "max_position_embeddings": 24}

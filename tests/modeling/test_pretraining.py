@@ -62,16 +62,9 @@ def test_a_batch_counts_by_its_share_of_the_masked_tokens(items):
     )
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"classifier_pooling": "mean"},
-        {"classifier_act": None},
-        {"classifier_act": "gelu", "classifier_norm": True},
-    ],
-    ids=["bert", "mean", "no layer", "normalized"],
-)
+@pytest.mark.parametrize("fields", [
+    {}, {"classifier_pooling": "mean"}, {"classifier_act": None}, {"classifier_act": "gelu", "classifier_norm": True},
+], ids=["bert", "mean", "no layer", "normalized"])  # fmt: skip
 def test_the_pair_is_judged_as_a_classifier_of_two_classes_would(fields, tmp_path):
     model, inputs = pretraining(**fields), inputs_of("encoder")
     model.save_pretrained(tmp_path)

@@ -229,18 +229,15 @@ def test_a_saved_model_is_the_same_with_more_target_tokens(tmp_path):
         assert torch.equal(loaded.state_dict()[name], tensor), name
 
 
-@pytest.mark.parametrize(
-    ("fields", "words_of_error"),
-    [
-        ({"cross_attention": "dot", "encoder_hidden_size": 8}, ["dot", "2 * encoder_hidden_size=8", "hidden_size=8"]),
-        ({"cross_attention": "none", "input_feeding": True}, ["input_feeding=True", "'none'"]),
-        ({"num_attention_heads": 4}, ["num_attention_heads", "Transformers"]),
-        ({"bidirectional": True}, ["bidirectional"]),
-        ({"decoder_vocab_size": 30}, ["one vocabulary", "decoder_vocab_size=30"]),
-        ({"pad_token_id": 40}, ["pad_token_id=40"]),
-        ({"attn_implementation": "sdpa"}, ["'sdpa'", "'eager'"]),
-    ],
-)
+@pytest.mark.parametrize(("fields", "words_of_error"), [
+    ({"cross_attention": "dot", "encoder_hidden_size": 8}, ["dot", "2 * encoder_hidden_size=8", "hidden_size=8"]),
+    ({"cross_attention": "none", "input_feeding": True}, ["input_feeding=True", "'none'"]),
+    ({"num_attention_heads": 4}, ["num_attention_heads", "Transformers"]),
+    ({"bidirectional": True}, ["bidirectional"]),
+    ({"decoder_vocab_size": 30}, ["one vocabulary", "decoder_vocab_size=30"]),
+    ({"pad_token_id": 40}, ["pad_token_id=40"]),
+    ({"attn_implementation": "sdpa"}, ["'sdpa'", "'eager'"]),
+])  # fmt: skip
 def test_fields_that_do_not_fit(fields, words_of_error):
     with pytest.raises(Exception) as info:  # noqa: PT011 - several classes, all with the words
         toy(**fields)

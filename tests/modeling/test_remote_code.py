@@ -190,14 +190,11 @@ def test_a_config_pushed_from_its_folder_brings_its_code(tmp_path):
     assert set(config._get_files_timestamps(tmp_path)) == {"config.json"}
 
 
-@pytest.mark.parametrize(
-    ("record", "commit"),
-    [
-        (None, None),
-        ('{"url": "file:///here", "dir_info": {"editable": true}}', None),
-        ('{"url": "https://example.org/it", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}', "abc123"),
-    ],
-)
+@pytest.mark.parametrize(("record", "commit"), [
+    (None, None),
+    ('{"url": "file:///here", "dir_info": {"editable": true}}', None),
+    ('{"url": "https://example.org/it", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}', "abc123"),
+])  # fmt: skip
 def test_the_commit_is_named_if_the_package_was_installed_from_a_repository(record, commit, monkeypatch):
     monkeypatch.setattr(remote_code, "distribution", lambda name: SimpleNamespace(read_text=lambda file: record))
     assert remote_code.known_commit.__wrapped__() == commit

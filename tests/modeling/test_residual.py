@@ -23,16 +23,13 @@ def test_a_placement_is_its_formula(placement):
     residual = sharpen(build_residual(toy_config("decoder", norm_placement=placement, num_hidden_layers=50)))
     norm, x = getattr(residual, "norm", None), torch.randn(2, 5, 24)
     expected = {
-        "post": lambda: norm(x + sublayer(x)),
-        "pre": lambda: x + sublayer(norm(x)),
+        "post": lambda: norm(x + sublayer(x)), "pre": lambda: x + sublayer(norm(x)),
         "sandwich": lambda: x + residual.out_norm(sublayer(norm(x))),
-        "inside": lambda: x + norm(sublayer(x)),
-        "rezero": lambda: x + residual.alpha * sublayer(x),
+        "inside": lambda: x + norm(sublayer(x)), "rezero": lambda: x + residual.alpha * sublayer(x),
         "deepnorm": lambda: norm(100**0.25 * x + sublayer(x)),
         "admin": lambda: norm(residual.omega * x + sublayer(x)),
-        "no_norm": lambda: x + sublayer(x),
-        "no_residual": lambda: sublayer(norm(x)),
-    }[placement]()
+        "no_norm": lambda: x + sublayer(x), "no_residual": lambda: sublayer(norm(x)),
+    }[placement]()  # fmt: skip
     assert torch.equal(residual.after(x, sublayer(residual.before(x))), expected)
 
 

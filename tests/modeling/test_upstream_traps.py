@@ -26,12 +26,9 @@ from .toys import ALL_KINDS, KINDS, assert_close, inputs_of, labels_of, step_of_
 INITIALIZATIONS = [{"initialization": name} for name in get_args(options.Initialization)]
 INITIALIZATIONS += [{"norm_placement": "admin"}, *({"norm_placement": "no_norm", **one} for one in INITIALIZATIONS)]
 WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "plain": ({}, {}),
-    "half precision": ({}, {"dtype": torch.bfloat16}),
-    "dtype of the file": ({}, {"dtype": "auto"}),
-    "devices": ({}, {"device_map": "cpu"}),
-    "shards": ({"max_shard_size": "20KB"}, {}),
-}
+    "plain": ({}, {}), "half precision": ({}, {"dtype": torch.bfloat16}), "dtype of the file": ({}, {"dtype": "auto"}),
+    "devices": ({}, {"device_map": "cpu"}), "shards": ({"max_shard_size": "20KB"}, {}),
+}  # fmt: skip
 
 
 def numbered(model: torch.nn.Module) -> torch.nn.Module:

@@ -61,16 +61,12 @@ def test_a_command_runs_its_program_under_its_name(name: str, monkeypatch) -> No
     assert ran == [(f"vanillaformer {name.replace('_', '-')}", ["--x", "1"])]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["genrate"], "unknown command 'genrate'; did you mean 'generate'?"),
-        (["trian"], "unknown command 'trian'; did you mean 'train-"),
-        (["train"], "'train-classifier' or 'train-token-classifier' or 'train-image-classifier'?"),
-        (["--model"], "unknown command '--model'"),
-        ([], "a command is required"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["genrate"], "unknown command 'genrate'; did you mean 'generate'?"),
+    (["trian"], "unknown command 'trian'; did you mean 'train-"),
+    (["train"], "'train-classifier' or 'train-token-classifier' or 'train-image-classifier'?"),
+    (["--model"], "unknown command '--model'"), ([], "a command is required"),
+])  # fmt: skip
 def test_no_such_command(words: list[str], message: str, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         vanillaformer_cli.main(words)

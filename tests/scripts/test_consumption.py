@@ -95,15 +95,11 @@ def sentences(tmp_path: Path) -> list[str]:
     return f"{' '.join(files)} --tokenizer_algorithm word --max_length 16 --max_test_samples".split()[:-1]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        "",
-        "--gradient_accumulation_steps 2 --per_device_train_batch_size 4",
-        "--r_drop 1 --token_dropout 0.3 --set max_ngram=2",
-        "--gradient_checkpointing",
-    ],
-)
+@pytest.mark.parametrize("options", [
+    "",
+    "--gradient_accumulation_steps 2 --per_device_train_batch_size 4",
+    "--r_drop 1 --token_dropout 0.3 --set max_ngram=2", "--gradient_checkpointing",
+])  # fmt: skip
 def test_texts_of_equal_length_cost_what_torch_counts(options, sentences, tmp_path: Path) -> None:
     """Nothing is padded: the record has the very matrix products that torch sees."""
     with Spy().watching() as spy:
@@ -117,19 +113,14 @@ def test_texts_of_equal_length_cost_what_torch_counts(options, sentences, tmp_pa
         assert found["flops"] == spy.flops
 
 
-@pytest.mark.parametrize(
-    ("job", "options", "share"),
-    [
-        ("translation", "--packing true", (0.4, 1.02)),
-        ("translation", "--tokens_per_batch 200 --scheduled_sampling linear --scheduled_sampling_k 4", (0.7, 1.02)),
-        ("classification", "--packing true", (0.4, 1.02)),
-        ("causal", "--scheduled_sampling linear --scheduled_sampling_k 4", (0.95, 1.02)),
-        ("causal", "--packing true", (0.6, 1.02)),
-        ("mlm+nsp", "", (0.9, 1.02)),
-        ("image_classification", "", (1, 1)),
-        ("masked_image", "", (0.98, 1.02)),
-    ],
-)
+@pytest.mark.parametrize(("job", "options", "share"), [
+    ("translation", "--packing true", (0.4, 1.02)),
+    ("translation", "--tokens_per_batch 200 --scheduled_sampling linear --scheduled_sampling_k 4", (0.7, 1.02)),
+    ("classification", "--packing true", (0.4, 1.02)),
+    ("causal", "--scheduled_sampling linear --scheduled_sampling_k 4", (0.95, 1.02)),
+    ("causal", "--packing true", (0.6, 1.02)), ("mlm+nsp", "", (0.9, 1.02)), ("image_classification", "", (1, 1)),
+    ("masked_image", "", (0.98, 1.02)),
+])  # fmt: skip
 def test_rows_and_tokens_are_those_read(job, options, share, tmp_path: Path) -> None:
     """What torch counts beyond the record is padding, which is a part of the batches of texts."""
     with Spy().watching() as spy:

@@ -53,18 +53,10 @@ def test_streamed_run(tmp_path: Path, capsys) -> None:
 TIME = ["--max_steps", "-1", "--max_time", "4s", "--eval_steps", "0.5"]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ([], True),
-        (["--max_time", "5m"], True),
-        (["--set", "dropout=0"], True),
-        (["--preset", "gpt-tiny"], False),
-        (["--max_steps", "5"], False),
-        (["--num_train_epochs", "1"], False),
-        (["--objective", "masked"], False),
-    ],
-)
+@pytest.mark.parametrize(("options", "expected"), [
+    ([], True), (["--max_time", "5m"], True), (["--set", "dropout=0"], True), (["--preset", "gpt-tiny"], False),
+    (["--max_steps", "5"], False), (["--num_train_epochs", "1"], False), (["--objective", "masked"], False),
+])  # fmt: skip
 def test_a_model_or_a_length_that_was_given_keeps_the_usual_defaults(options: list[str], expected: bool) -> None:
     args = parse_arguments("train-language-model", options)
     assert LanguageModel(args).uses_auto_defaults is expected

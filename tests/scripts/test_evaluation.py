@@ -170,16 +170,12 @@ def test_a_reporter_that_is_not_installed(name: str, tmp_path: Path) -> None:
         pytest.skip(f"{name} is installed")
 
 
-@pytest.mark.parametrize(
-    ("job", "options", "again"),
-    [
-        ("translation", "", 0),
-        ("classification", "--ema_decay 0.9", 0),
-        ("classification", "--load_best_model_at_end false", 0),
-        ("classification", "--average_checkpoints 2", 1),  # weights that were not scored before
-        ("classification", "--calibrate true --max_validation_samples 60", 1),
-    ],
-)
+@pytest.mark.parametrize(("job", "options", "again"), [
+    ("translation", "", 0), ("classification", "--ema_decay 0.9", 0),
+    ("classification", "--load_best_model_at_end false", 0),
+    ("classification", "--average_checkpoints 2", 1),  # weights that were not scored before
+    ("classification", "--calibrate true --max_validation_samples 60", 1),
+])  # fmt: skip
 def test_the_validation_data_is_scored_once_with_the_same_weights(
     job, options, again, tmp_path: Path, monkeypatch
 ) -> None:

@@ -77,18 +77,15 @@ def test_what_was_checked_is_kept_and_a_link_out_of_the_folder_is_not_passed_on(
 
 
 # ------------------------------------------------------------------------------------------------- errors
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--model", "{run}", "--engine", "ctranslate2"], "--engine ctranslate2: --model .* is not a folder made by"),
-        (["--model", "{export}", "--engine", "torch"], "--engine torch: --model .* was exported for ctranslate2"),
-        (["--model", "{export}", "--engine", "llama.cpp"], "--engine llama.cpp: .* was exported for ctranslate2"),
-        (["--model", "{export}", "--bf16"], "--bf16: an exported model has the precision"),
-        (["--model", "{export}", "--repetition_penalty", "1.2"], "repetition_penalty=1.2: an exported model has only"),
-        (["--model", "{export}", "--max_new_tokens", "64"], "--max_new_tokens 64: .* 64 tokens"),
-        (["--model", "{classifier}", "--num_beams", "2"], "--num_beams: VanillaEncoderFor.* generates nothing"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    (["--model", "{run}", "--engine", "ctranslate2"], "--engine ctranslate2: --model .* is not a folder made by"),
+    (["--model", "{export}", "--engine", "torch"], "--engine torch: --model .* was exported for ctranslate2"),
+    (["--model", "{export}", "--engine", "llama.cpp"], "--engine llama.cpp: .* was exported for ctranslate2"),
+    (["--model", "{export}", "--bf16"], "--bf16: an exported model has the precision"),
+    (["--model", "{export}", "--repetition_penalty", "1.2"], "repetition_penalty=1.2: an exported model has only"),
+    (["--model", "{export}", "--max_new_tokens", "64"], "--max_new_tokens 64: .* 64 tokens"),
+    (["--model", "{classifier}", "--num_beams", "2"], "--num_beams: VanillaEncoderFor.* generates nothing"),
+])  # fmt: skip
 def test_options_that_do_not_fit(options, message, trained, exported):
     places = {"{run}": trained, "{export}": exported}
     words = [str(places[word]("causal")) if word in places else word for word in options]
@@ -122,15 +119,12 @@ def test_a_float32_export_scores_as_the_model_does(job, trained, tmp_path, capsy
     assert len(ours) >= len(names)
 
 
-@pytest.mark.parametrize(
-    ("job", "more", "message"),
-    [
-        ("causal", "FILE --source_column a", "--source_column a: VanillaDecoderForCausalLM reads text"),
-        ("masked", "FILE", "VanillaEncoderForMaskedLM has no scores to compare"),
-        ("causal", "FILE --max_validation_samples 0", "--max_validation_samples 0: it must be at least 1"),
-        ("causal", "--text_column a", "--text_column needs a --validation_file"),
-    ],
-)
+@pytest.mark.parametrize(("job", "more", "message"), [
+    ("causal", "FILE --source_column a", "--source_column a: VanillaDecoderForCausalLM reads text"),
+    ("masked", "FILE", "VanillaEncoderForMaskedLM has no scores to compare"),
+    ("causal", "FILE --max_validation_samples 0", "--max_validation_samples 0: it must be at least 1"),
+    ("causal", "--text_column a", "--text_column needs a --validation_file"),
+])  # fmt: skip
 def test_rows_that_cannot_be_scored_are_refused_before_the_export(job, more, message, trained, tmp_path):
     (tmp_path / "rows.csv").write_text("text\nabc\n")
     more = more.replace("FILE", f"--validation_file {tmp_path / 'rows.csv'}").split()

@@ -71,17 +71,14 @@ def again(folder: Path, *more: str, data: str = "train.csv") -> Any:
 OTHER_SETTINGS = r"holds a finished run with other settings .*"
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--train_file nothere.csv --overwrite_output_dir True", "nothere.csv"),
-        ("--overwrite_output_dir True --set hidden_size=abc", "hidden_size"),
-        ("--train_file nothere.csv --max_steps 5", "nothere.csv"),
-        ("--learning_rate 0.1", rf"{OTHER_SETTINGS}\(learning_rate: 0.001 there, 0.1 now"),
-        ("--max_steps 1", f"{OTHER_SETTINGS}max_steps: 2 there, 1 now"),
-        ("--max_steps -1 --num_train_epochs 9", f"{OTHER_SETTINGS}max_steps: 2 there, -1 now"),
-    ],
-)
+@pytest.mark.parametrize(("more", "message"), [
+    ("--train_file nothere.csv --overwrite_output_dir True", "nothere.csv"),
+    ("--overwrite_output_dir True --set hidden_size=abc", "hidden_size"),
+    ("--train_file nothere.csv --max_steps 5", "nothere.csv"),
+    ("--learning_rate 0.1", rf"{OTHER_SETTINGS}\(learning_rate: 0.001 there, 0.1 now"),
+    ("--max_steps 1", f"{OTHER_SETTINGS}max_steps: 2 there, 1 now"),
+    ("--max_steps -1 --num_train_epochs 9", f"{OTHER_SETTINGS}max_steps: 2 there, -1 now"),
+])  # fmt: skip
 def test_what_cannot_work_changes_nothing(more: str, message: str, run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match=message):
@@ -248,16 +245,12 @@ RANDOM = [(OVER, "", number) for number in Random(SEED).sample(range(1, 174), 10
 RANDOM += [(LONGER, "", number) for number in Random(SEED).sample(range(1, 131), 10 * RUNS)]
 
 
-@pytest.mark.parametrize(
-    ("more", "file", "number"),
-    [
-        *RANDOM,
-        (OVER, f"{PREVIOUS}/", 4),  # while it is moved aside
-        (OVER, "checkpoint-1/", 3),  # before the first checkpoint
-        (OVER, "model.safetensors", 1),  # in the last save
-        (LONGER, "tokenizer_config.json", 1),
-    ],
-)
+@pytest.mark.parametrize(("more", "file", "number"), [
+    *RANDOM, (OVER, f"{PREVIOUS}/", 4),  # while it is moved aside
+    (OVER, "checkpoint-1/", 3),  # before the first checkpoint
+    (OVER, "model.safetensors", 1),  # in the last save
+    (LONGER, "tokenizer_config.json", 1),
+])  # fmt: skip
 def test_killed_over_a_finished_run(more: tuple[str, ...], file: str, number: int, run: Path, tmp_path: Path) -> None:
     options = ["--train_file", "train.csv", *SHORT, *more]
     shutil.copytree(run, tmp_path / "whole")

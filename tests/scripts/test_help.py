@@ -91,15 +91,12 @@ def test_a_program_offers_the_options_of_its_tasks_only(page) -> None:
         assert not any(names & others for other, others in offered.items() if other != program)
 
 
-@pytest.mark.parametrize(
-    ("program", "option", "owner"),
-    [
-        ("train-translation", "--block_size", "vanillaformer train-language-model"),
-        ("train-translation", "--max-length", "vanillaformer train-classifier"),
-        ("train-language-model", "--token_dropout", "vanillaformer train-translation and vanillaformer train-clas"),
-        ("train-classifier", "--scheduled_sampling", "vanillaformer train-translation and vanillaformer train-"),
-    ],
-)
+@pytest.mark.parametrize(("program", "option", "owner"), [
+    ("train-translation", "--block_size", "vanillaformer train-language-model"),
+    ("train-translation", "--max-length", "vanillaformer train-classifier"),
+    ("train-language-model", "--token_dropout", "vanillaformer train-translation and vanillaformer train-clas"),
+    ("train-classifier", "--scheduled_sampling", "vanillaformer train-translation and vanillaformer train-"),
+])  # fmt: skip
 def test_an_option_of_another_program(program: str, option: str, owner: str, tmp_path, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         parse_arguments(program, [f"{option}=8"])

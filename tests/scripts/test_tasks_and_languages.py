@@ -70,15 +70,12 @@ def test_a_prefix_is_read_in_training_and_use(tmp_path, capsys):
         assert getattr(AutoConfig.from_pretrained(again.folder), "prefix", None) == kept, "a model keeps its prefix"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--task_temperature 2", "--task_temperature 2 needs --task_column or --target_lang_column"),
-        ("--task_temperature 0.5 --task_column task", "--task_temperature 0.5: it must be at least 1"),
-        ("--task_column kind", "has no column 'kind'"),
-        ("--task_column task --streaming", "--task_column task needs all data at once: not with --streaming"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ("--task_temperature 2", "--task_temperature 2 needs --task_column or --target_lang_column"),
+    ("--task_temperature 0.5 --task_column task", "--task_temperature 0.5: it must be at least 1"),
+    ("--task_column kind", "has no column 'kind'"),
+    ("--task_column task --streaming", "--task_column task needs all data at once: not with --streaming"),
+])  # fmt: skip
 def test_refusals(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         train("translation", tmp_path / "run", *options_of(tmp_path), *options.split())

@@ -108,14 +108,11 @@ def test_freeze(tmp_path: Path, capfd) -> None:
 LORA = ["--lora_rank", "2", "--lora_alpha", "64", "--lora_dropout", "0.1", "--learning_rate", "0.05"]
 
 
-@pytest.mark.parametrize(
-    ("base", "job", "targets", "heads"),
-    [
-        ("causal", "causal", ["q_proj", "up_proj"], set()),
-        ("masked", "classification", ["q_proj", "v_proj"], {"classifier", "pooler"}),
-        ("translation", "translation", ["q_proj", "v_proj"], set()),
-    ],
-)
+@pytest.mark.parametrize(("base", "job", "targets", "heads"), [
+    ("causal", "causal", ["q_proj", "up_proj"], set()),
+    ("masked", "classification", ["q_proj", "v_proj"], {"classifier", "pooler"}),
+    ("translation", "translation", ["q_proj", "v_proj"], set()),
+])  # fmt: skip
 def test_lora(base: str, job: str, targets: list[str], heads: set[str], trained, tmp_path: Path, capfd) -> None:
     start, whole, resumed = trained(base), tmp_path / "whole", tmp_path / "resumed"
     options = ["--model_name_or_path", str(start), *LORA, "--lora_targets", *targets]

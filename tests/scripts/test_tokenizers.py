@@ -29,15 +29,11 @@ def without_padding(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("job", "more"),
-    [
-        ("causal", []),
-        ("classification", ["--preset", "gpt-tiny", "--max_length", "8"]),
-        ("translation", ["--num_beams", "2"]),
-    ],
-    ids=["blocks", "classification", "translation"],
-)
+@pytest.mark.parametrize(("job", "more"), [
+    ("causal", []),
+    ("classification", ["--preset", "gpt-tiny", "--max_length", "8"]),
+    ("translation", ["--num_beams", "2"]),
+], ids=["blocks", "classification", "translation"])  # fmt: skip
 def test_a_tokenizer_without_padding(job, more, without_padding, tmp_path, capsys) -> None:
     given = "--tokenizer_algorithm", "word", "--tokenizer_name_or_path", str(without_padding)
     train(job, tmp_path, *more, *given, "--max_steps", "2")

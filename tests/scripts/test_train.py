@@ -16,16 +16,13 @@ from vanillaformer.training.metrics.scores import scores_of
 from vanillaformer.training.run_folder.files import files_of_run
 
 SCORES = {
-    "translation": ("bleu", "chrf", "exact_match"),
-    "causal": ("perplexity", "accuracy"),
-    "masked": ("perplexity", "accuracy"),
-    "span": ("perplexity", "accuracy"),
+    "translation": ("bleu", "chrf", "exact_match"), "causal": ("perplexity", "accuracy"),
+    "masked": ("perplexity", "accuracy"), "span": ("perplexity", "accuracy"),
     "mlm+nsp": ("perplexity", "accuracy", "next_sentence_accuracy"),
     "classification": ("accuracy", "f1"),
     "token_classification": ("entity_f1", "entity_precision", "entity_recall", "accuracy"),
-    "image_classification": ("accuracy", "f1"),
-    "masked_image": ("loss",),
-}
+    "image_classification": ("accuracy", "f1"), "masked_image": ("loss",),
+}  # fmt: skip
 BASELINES = {
     "translation": ["copied source", "unigram of the targets"],
     "classification": ["majority class"],

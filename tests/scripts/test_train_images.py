@@ -34,11 +34,8 @@ def test_the_saved_folder_works_in_a_pipeline_and_in_generate(trained, capsys) -
     assert float(probability) == pytest.approx(found[0]["score"], abs=1e-3)
     card = (folder / "README.md").read_text(encoding="utf-8")
     words = (
-        "pipeline_tag: image-classification",
-        "--image image.png",
-        "random erasing",
-        "patches",
-    )
+        "pipeline_tag: image-classification", "--image image.png", "random erasing", "patches",
+    )  # fmt: skip
     for text in words:
         assert text in card, text
     assert "oken" not in card.split("## Training")[0].split("## Architecture")[0]

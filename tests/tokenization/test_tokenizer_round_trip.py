@@ -64,16 +64,13 @@ def test_offsets_cover_the_text(byte_level, knows_letters, text):
         assert {index for start, end in offsets for index in range(start, end)} == set(range(len(text)))
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "text"),
-    [
-        ("word", "it's a small test, isn't it? yes (of course): 12 eggs."),
-        ("wordpiece", "It's a small test, isn't it? Yes (of course): 12 eggs."),
-        ("wordpiece", "我爱自然语言处理，用PyTorch训练。"),
-        ("chinese_character", "我爱自然语言处理，用PyTorch训练。Deep Learning 2024!"),
-        ("chinese_character", "It's a small test, isn't it?"),
-    ],
-)
+@pytest.mark.parametrize(("algorithm", "text"), [
+    ("word", "it's a small test, isn't it? yes (of course): 12 eggs."),
+    ("wordpiece", "It's a small test, isn't it? Yes (of course): 12 eggs."),
+    ("wordpiece", "我爱自然语言处理，用PyTorch训练。"),
+    ("chinese_character", "我爱自然语言处理，用PyTorch训练。Deep Learning 2024!"),
+    ("chinese_character", "It's a small test, isn't it?"),
+])  # fmt: skip
 def test_lossy_algorithms_decode_to_natural_text(algorithm, text):
     for split_digits in (False, True):
         tokenizer = train([text] * 3, algorithm=algorithm, vocab_size=300, split_digits=split_digits)

@@ -171,21 +171,18 @@ def test_min_frequency():
     assert "爱" not in train(["我爱", "我"], algorithm="chinese_character", min_frequency=2).get_vocab()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"algorithm": "bytes"}, "algorithm='bytes' is not one of byte_level_bpe, bpe, unigram, wordpiece, word, "),
-        ({"kind": "gpt"}, "kind='gpt' is not one of encoder_decoder, decoder, encoder"),
-        ({"vocab_size": 0}, "vocab_size=0 must be a whole number above 0"),
-        ({"vocab_size": 8e3}, "vocab_size=8000.0 must be a whole number above 0"),
-        ({"min_frequency": 0}, "min_frequency=0 must be a whole number above 0 or None"),
-        ({"model_max_length": -1}, "model_max_length=-1 must be a whole number above 0 or None"),
-        ({"extra_special_tokens": "<x>"}, "extra_special_tokens must be a list of strings, not one string: '<x>'"),
-        ({"extra_special_tokens": ["<x>", ""]}, r"extra_special_tokens\[1\]='' must be a string with visible"),
-        ({"extra_special_tokens": ["</s>"]}, r"extra_special_tokens\[0\]='</s>' is a special token already"),
-        ({"extra_special_tokens": ["<x>", "<x>"]}, r"extra_special_tokens\[1\]='<x>' is a special token already"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"algorithm": "bytes"}, "algorithm='bytes' is not one of byte_level_bpe, bpe, unigram, wordpiece, word, "),
+    ({"kind": "gpt"}, "kind='gpt' is not one of encoder_decoder, decoder, encoder"),
+    ({"vocab_size": 0}, "vocab_size=0 must be a whole number above 0"),
+    ({"vocab_size": 8e3}, "vocab_size=8000.0 must be a whole number above 0"),
+    ({"min_frequency": 0}, "min_frequency=0 must be a whole number above 0 or None"),
+    ({"model_max_length": -1}, "model_max_length=-1 must be a whole number above 0 or None"),
+    ({"extra_special_tokens": "<x>"}, "extra_special_tokens must be a list of strings, not one string: '<x>'"),
+    ({"extra_special_tokens": ["<x>", ""]}, r"extra_special_tokens\[1\]='' must be a string with visible"),
+    ({"extra_special_tokens": ["</s>"]}, r"extra_special_tokens\[0\]='</s>' is a special token already"),
+    ({"extra_special_tokens": ["<x>", "<x>"]}, r"extra_special_tokens\[1\]='<x>' is a special token already"),
+])  # fmt: skip
 def test_wrong_arguments_are_named_before_any_text_is_read(arguments, message):
     def untouched():
         raise AssertionError("a text was read")

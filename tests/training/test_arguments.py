@@ -92,29 +92,25 @@ def test_set_is_read_as_yaml_and_the_last_wins():
             model("--set", entry).config_overrides()
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("a.yaml", "hidden: 3", "a.yaml: unknown key 'hidden'"),
-        ("a.yaml", "presett: gpt", "unknown key 'presett'; did you mean 'preset'"),
-        ("a.json", "{", "a.json is not valid JSON"),
-        ("a.yaml", "a: [", "a.yaml is not valid YAML"),
-        ("a.yaml", "- preset", "mapping"),
-        ("a.yaml", "block_size: 8\nblock_size: 9", r"a.yaml .* 'block_size' is given twice \(line 2\)"),
-        ("a.json", '{"block_size": 8, "block_size": 9}', "a.json .* 'block_size' is given twice"),
-        ("a.yaml", "block_size: 8\nblock-size: 9", "a.yaml: block_size is given twice, also as 'block-size'"),
-        ("a.yaml", "validation_fraction: null", "a.yaml: validation_fraction cannot be null"),
-        ("a.yaml", "overrides:", "a.yaml: overrides cannot be null"),
-        ("a.yaml", "validation_fraction: [1, 2]", r"validation_fraction .* \['1', '2'\]"),
-        ("a.yaml", "validation_fraction: []", r"validation_fraction .* \[\]"),
-        ("a.yaml", "block_size: {a: 1}", "block_size .* {'a': 1}"),
-        ("a.yaml", "set: [{a: 1}]", r"overrides .* \[{'a': 1}\]"),
-        ("a.yaml", "data_description: 2001-99-99", "a.yaml is not valid YAML: month"),
-        ("a.json", "[" * 100_000, "a.json is not valid JSON: maximum recursion"),
-        ("a.yaml", b"preset: \xff", r"a.yaml is not valid YAML: .* byte 0xff in position 8"),
-        ("a.yaml", None, "a.yaml' does not exist or is not a file"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "message"), [
+    ("a.yaml", "hidden: 3", "a.yaml: unknown key 'hidden'"),
+    ("a.yaml", "presett: gpt", "unknown key 'presett'; did you mean 'preset'"),
+    ("a.json", "{", "a.json is not valid JSON"), ("a.yaml", "a: [", "a.yaml is not valid YAML"),
+    ("a.yaml", "- preset", "mapping"),
+    ("a.yaml", "block_size: 8\nblock_size: 9", r"a.yaml .* 'block_size' is given twice \(line 2\)"),
+    ("a.json", '{"block_size": 8, "block_size": 9}', "a.json .* 'block_size' is given twice"),
+    ("a.yaml", "block_size: 8\nblock-size: 9", "a.yaml: block_size is given twice, also as 'block-size'"),
+    ("a.yaml", "validation_fraction: null", "a.yaml: validation_fraction cannot be null"),
+    ("a.yaml", "overrides:", "a.yaml: overrides cannot be null"),
+    ("a.yaml", "validation_fraction: [1, 2]", r"validation_fraction .* \['1', '2'\]"),
+    ("a.yaml", "validation_fraction: []", r"validation_fraction .* \[\]"),
+    ("a.yaml", "block_size: {a: 1}", "block_size .* {'a': 1}"),
+    ("a.yaml", "set: [{a: 1}]", r"overrides .* \[{'a': 1}\]"),
+    ("a.yaml", "data_description: 2001-99-99", "a.yaml is not valid YAML: month"),
+    ("a.json", "[" * 100_000, "a.json is not valid JSON: maximum recursion"),
+    ("a.yaml", b"preset: \xff", r"a.yaml is not valid YAML: .* byte 0xff in position 8"),
+    ("a.yaml", None, "a.yaml' does not exist or is not a file"),
+])  # fmt: skip
 def test_files_that_mean_nothing(tmp_path, name, text, message):
     if text is not None:
         (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -164,16 +160,11 @@ def test_no_message_holds_a_token(tmp_path, capsys):
     assert token not in said
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--presett", "gpt"], "did you mean '--preset'"),
-        (["--pre", "gpt"], "unrecognized"),
-        (["--dtype", "int8"], "invalid choice: 'int8'"),
-        (["stray"], "unrecognized arguments: stray"),
-        ({"block_size": "many"}, "invalid int value: 'many'"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["--presett", "gpt"], "did you mean '--preset'"), (["--pre", "gpt"], "unrecognized"),
+    (["--dtype", "int8"], "invalid choice: 'int8'"), (["stray"], "unrecognized arguments: stray"),
+    ({"block_size": "many"}, "invalid int value: 'many'"),
+])  # fmt: skip
 def test_bad_command_line_or_value_in_a_file(words, message, tmp_path, capsys):
     words = [written(tmp_path / "a.yaml", words)] if isinstance(words, dict) else words
     with pytest.raises(SystemExit):

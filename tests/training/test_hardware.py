@@ -49,13 +49,10 @@ def set_threads(monkeypatch) -> list[int]:
     return numbers
 
 
-@pytest.mark.parametrize(
-    ("cores", "busy", "allowed", "threads"),
-    [
-        *((8, 0, 8, 8), (8, 3, 8, 5), (8, 3.4, 8, 5), (8, 7, 8, 1)),
-        *((2, 1, 2, 1), (2, 0.1, 2, 2), (64, 0, 4, 4), (64, 0, 99, 8)),
-    ],
-)
+@pytest.mark.parametrize(("cores", "busy", "allowed", "threads"), [
+    *((8, 0, 8, 8), (8, 3, 8, 5), (8, 3.4, 8, 5), (8, 7, 8, 1)),
+    *((2, 1, 2, 1), (2, 0.1, 2, 2), (64, 0, 4, 4), (64, 0, 99, 8)),
+])  # fmt: skip
 def test_threads_are_as_many_as_cores_are_free(monkeypatch, set_threads, cores, busy, allowed, threads) -> None:
     monkeypatch.setattr(hardware, "cpu_seconds", Load(cores, busy))
     monkeypatch.setattr(hardware, "INTERVAL", 0)
@@ -105,17 +102,11 @@ def test_bfloat16_needs_instructions_for_it(monkeypatch, mkldnn, avx2, avx512_bf
     assert hardware.has_bfloat16() is expected
 
 
-@pytest.mark.parametrize(
-    ("device", "fast", "bf16", "dtype", "warned"),
-    [
-        ("cpu", False, False, torch.float32, False),
-        ("cpu", False, True, torch.bfloat16, True),
-        ("cpu", True, False, "auto", False),
-        ("cpu", True, True, torch.bfloat16, False),
-        ("cuda:1", False, False, "auto", False),
-        ("cuda", False, True, torch.bfloat16, False),
-    ],
-)
+@pytest.mark.parametrize(("device", "fast", "bf16", "dtype", "warned"), [
+    ("cpu", False, False, torch.float32, False), ("cpu", False, True, torch.bfloat16, True),
+    ("cpu", True, False, "auto", False), ("cpu", True, True, torch.bfloat16, False),
+    ("cuda:1", False, False, "auto", False), ("cuda", False, True, torch.bfloat16, False),
+])  # fmt: skip
 def test_bfloat16_is_avoided_where_it_is_emulated(monkeypatch, capsys, device, fast, bf16, dtype, warned) -> None:
     monkeypatch.setattr(hardware, "has_bfloat16", lambda: fast)
     assert hardware.inference_dtype(device, bf16) == dtype

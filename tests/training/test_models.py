@@ -66,16 +66,11 @@ def test_pairs_need_two_token_types(encoder_tokenizer, tmp_path) -> None:
         build_model("mlm+nsp", saved, encoder_tokenizer, length=8, seed=0)
 
 
-@pytest.mark.parametrize(
-    ("bf16", "device", "dtype", "length", "expected"),
-    [
-        (True, "cpu", "float32", 64, "eager"),
-        (False, "cpu", "bfloat16", 64, "eager"),
-        (False, "cpu", "float32", 64, "sdpa"),
-        (True, "cuda", "float32", 64, "sdpa"),
-        (True, "cpu", "float32", 1024, "sdpa"),
-    ],
-)
+@pytest.mark.parametrize(("bf16", "device", "dtype", "length", "expected"), [
+    (True, "cpu", "float32", 64, "eager"), (False, "cpu", "bfloat16", 64, "eager"),
+    (False, "cpu", "float32", 64, "sdpa"), (True, "cuda", "float32", 64, "sdpa"),
+    (True, "cpu", "float32", 1024, "sdpa"),
+])  # fmt: skip
 def test_short_rows_in_bfloat16_attend_eagerly_on_a_cpu(bf16, device, dtype, length, expected, decoder_tokenizer):
     model = build("causal", decoder_tokenizer, dtype=dtype)
     fit_attention(model, SimpleNamespace(bf16=bf16, device=torch.device(device)), length)
@@ -111,16 +106,13 @@ def test_generation_limits(decoder_tokenizer, translator_tokenizer, monkeypatch)
     assert translator.generate(torch.tensor([[5, 3]])).shape[1] <= 9
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (["n_layers=3"], r"has no field 'n_layers' \(value 3\): .*num_hidden_layers"),
-        (["max_ngram=3"], "has no field 'max_ngram' .*: it is a field of VanillaEncoderConfig"),
-        (["speed=3"], "--set speed=3: VanillaDecoderConfig has no field 'speed'"),
-        (["block_layout=parallel", "norm_placement=post"], "block_layout='parallel' needs norm_placement"),
-        (["position_offset=2"], "position_offset=2 only applies to position_embedding_type='sinusoidal' or 'learned'"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    (["n_layers=3"], r"has no field 'n_layers' \(value 3\): .*num_hidden_layers"),
+    (["max_ngram=3"], "has no field 'max_ngram' .*: it is a field of VanillaEncoderConfig"),
+    (["speed=3"], "--set speed=3: VanillaDecoderConfig has no field 'speed'"),
+    (["block_layout=parallel", "norm_placement=post"], "block_layout='parallel' needs norm_placement"),
+    (["position_offset=2"], "position_offset=2 only applies to position_embedding_type='sinusoidal' or 'learned'"),
+])  # fmt: skip
 def test_changes_are_checked_alike_in_new_and_saved_models(changes, message, decoder_tokenizer, tmp_path) -> None:
     build("causal", decoder_tokenizer, preset="llama-tiny").save_pretrained(tmp_path)
     for start in ({"preset": "llama-tiny"}, {"model_name_or_path": str(tmp_path)}):
@@ -128,14 +120,10 @@ def test_changes_are_checked_alike_in_new_and_saved_models(changes, message, dec
             build("causal", decoder_tokenizer, overrides=changes, **start)
 
 
-@pytest.mark.parametrize(
-    ("decoding", "excluded"),
-    [
-        ("autoregressive", {}),
-        ("mask_predict", {"r_drop": 0.0}),
-        ("ctc", {"r_drop": 0.0, "label_smoothing_factor": 0.0, "num_beams": 1}),
-    ],
-)
+@pytest.mark.parametrize(("decoding", "excluded"), [
+    ("autoregressive", {}), ("mask_predict", {"r_drop": 0.0}),
+    ("ctc", {"r_drop": 0.0, "label_smoothing_factor": 0.0, "num_beams": 1}),
+])  # fmt: skip
 def test_a_way_of_decoding_switches_off_what_it_excludes(decoding, excluded) -> None:
     options = {"r_drop": 1.0, "label_smoothing_factor": 0.1, "num_beams": 4, "guided_attention": 0.0}
     config = preset("transformer-tiny", decoding=decoding)

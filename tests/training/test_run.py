@@ -10,15 +10,10 @@ from vanillaformer.training.trainer.callbacks import Lines, line, scores_text
 STATE = SimpleNamespace(global_step=5, max_steps=200, is_world_process_zero=True)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--hub_token", "hf_secret"],
-        ["--hub_token=hf_secret"],
-        ["--hub-token", "hf_secret"],
-        ["--seed", "1", "--hub_token", "hf_secret"],
-    ],
-)
+@pytest.mark.parametrize("words", [
+    ["--hub_token", "hf_secret"], ["--hub_token=hf_secret"], ["--hub-token", "hf_secret"],
+    ["--seed", "1", "--hub_token", "hf_secret"],
+])  # fmt: skip
 def test_command_line_keeps_secrets(words: list[str]) -> None:
     command = command_line("train_translation", [*words, "--output_dir", "a folder"])
     assert "hf_secret" not in command

@@ -38,15 +38,11 @@ WORKS = frozenset(
 """Those that do what transformers' documentation says."""
 OF_TRANSLATION = ("sortish_sampler", "generation_config")
 VALUES = {
-    "include_for_metrics": "inputs",
-    "label_names": "text",
-    "length_column_name": "size",
-    "liger_kernel_config": '{"rope": true}',
-    "accelerator_config": '{"split_batches": true}',
-    "parallelism_config": "2",
-    "generation_config": "folder",
+    "include_for_metrics": "inputs", "label_names": "text", "length_column_name": "size",
+    "liger_kernel_config": '{"rope": true}', "accelerator_config": '{"split_batches": true}',
+    "parallelism_config": "2", "generation_config": "folder",
     **dict.fromkeys(("do_train", "do_eval", "do_predict"), "False"),
-}
+}  # fmt: skip
 """Values of refused options, of others the opposite of their default."""
 
 
@@ -75,28 +71,25 @@ def test_refused_options(name: str, capsys) -> None:
         assert str(next(iter(json.loads(value))) if value[0] == "{" else value) in line
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--dataloader_persistent_workers true", "--dataloader_persistent_workers True needs --dataloader_num_w"),
-        ("--dataloader_prefetch_factor 2", "--dataloader_prefetch_factor 2 needs --dataloader_num_workers"),
-        ("--dataloader_multiprocessing_context spawn", "--dataloader_multiprocessing_context spawn needs --data"),
-        ("--hub_strategy all_checkpoints", "--hub_strategy all_checkpoints is not supported"),
-        ("--hub_strategy every_save", "--hub_strategy every_save is not supported"),
-        ("--debug tpu_metrics_debug", "is not supported: choose underflow_overflow"),
-        ("--torch_compile_mode fast", "--torch_compile_mode fast: choose from default, "),
-        ("--torch_compile_backend best", "--torch_compile_backend best: choose from no, eager, "),
-        ("--optim adamw_8bit", "--optim adamw_8bit: You need to install `bitsandbytes`"),
-        ("--optim galore_adamw", "--optim galore_adamw needs --optim_target_modules, such as all-linear"),
-        ("--optim_target_modules q_proj", "it is for the optimizers GaLore and APOLLO, not for --optim adamw_torch"),
-        ("--optim muon --optim_args a=1", "--optim_args a=1: --optim muon takes no options"),
-        ("--attn_implementation flex_attention", "--attn_implementation flex_attention cannot train on a CPU"),
-        ("--lr_scheduler_type cosine_with_min_lr", "--lr_scheduler_type cosine_with_min_lr: "),
-        ('--lr_scheduler_kwargs {"cycles":2}', '--lr_scheduler_type linear --lr_scheduler_kwargs {"cycles": 2}: '),
-        ("--hidden_size 64", "the model's configuration, --set hidden_size=64"),
-        ("--num-hidden-layers=2", "the model's configuration, --set num_hidden_layers=2"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), [
+    ("--dataloader_persistent_workers true", "--dataloader_persistent_workers True needs --dataloader_num_w"),
+    ("--dataloader_prefetch_factor 2", "--dataloader_prefetch_factor 2 needs --dataloader_num_workers"),
+    ("--dataloader_multiprocessing_context spawn", "--dataloader_multiprocessing_context spawn needs --data"),
+    ("--hub_strategy all_checkpoints", "--hub_strategy all_checkpoints is not supported"),
+    ("--hub_strategy every_save", "--hub_strategy every_save is not supported"),
+    ("--debug tpu_metrics_debug", "is not supported: choose underflow_overflow"),
+    ("--torch_compile_mode fast", "--torch_compile_mode fast: choose from default, "),
+    ("--torch_compile_backend best", "--torch_compile_backend best: choose from no, eager, "),
+    ("--optim adamw_8bit", "--optim adamw_8bit: You need to install `bitsandbytes`"),
+    ("--optim galore_adamw", "--optim galore_adamw needs --optim_target_modules, such as all-linear"),
+    ("--optim_target_modules q_proj", "it is for the optimizers GaLore and APOLLO, not for --optim adamw_torch"),
+    ("--optim muon --optim_args a=1", "--optim_args a=1: --optim muon takes no options"),
+    ("--attn_implementation flex_attention", "--attn_implementation flex_attention cannot train on a CPU"),
+    ("--lr_scheduler_type cosine_with_min_lr", "--lr_scheduler_type cosine_with_min_lr: "),
+    ('--lr_scheduler_kwargs {"cycles":2}', '--lr_scheduler_type linear --lr_scheduler_kwargs {"cycles": 2}: '),
+    ("--hidden_size 64", "the model's configuration, --set hidden_size=64"),
+    ("--num-hidden-layers=2", "the model's configuration, --set num_hidden_layers=2"),
+])  # fmt: skip
 def test_what_cannot_work_is_said_before_data_is_read(words: str, said: str, capsys) -> None:
     assert said in refusal(words.split(), capsys)
 

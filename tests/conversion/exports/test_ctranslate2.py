@@ -133,15 +133,10 @@ def test_activations(act, feed_forward, tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------- classifiers
-@pytest.mark.parametrize(
-    "name",
-    [
-        "VanillaEncoderForSequenceClassification",
-        "VanillaEncoderForTokenClassification",
-        "VanillaEncoderForPreTraining",
-        "VanillaDecoderForSequenceClassification",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "VanillaEncoderForSequenceClassification", "VanillaEncoderForTokenClassification", "VanillaEncoderForPreTraining",
+    "VanillaDecoderForSequenceClassification",
+])  # fmt: skip
 @pytest.mark.parametrize(
     "fields",
     [{}, {"num_labels": 5, "classifier_pooling": "mean", "classifier_norm": True}, {"classifier_pooling": "last"}],

@@ -42,20 +42,15 @@ def test_translations_begin_with_the_start_token():
     assert out.tolist() == [[2, 9, 0], [2, 9, 9]]
 
 
-@pytest.mark.parametrize(
-    ("settings", "given", "tokens", "options"),
-    [
-        ({}, {}, 20, {}),
-        ({"max_length": 9}, {}, 5, {}),
-        ({"max_length": 3}, {}, 1, {}),
-        ({"max_new_tokens": 7, "num_beams": 3, "length_penalty": 0.5}, {}, 7, {"num_beams": 3, "length_penalty": 0.5}),
-        ({"max_new_tokens": 7, "num_beams": 3}, {"max_new_tokens": 2, "num_beams": None}, 2, {"num_beams": 3}),
-        ({"max_new_tokens": 7}, {"max_length": 9}, 5, {}),
-        ({"max_new_tokens": 7, "bad_words_ids": [[0], [5]]}, {}, 7, {"suppress_tokens": [0, 5]}),
-        ({"max_new_tokens": 7, "forced_eos_token_id": 3, "eos_token_id": 3}, {}, 6, {}),
-        ({"top_k": 9}, {"top_k": 4, "do_sample": True}, 20, {"top_k": 4, "do_sample": True}),
-    ],
-)
+@pytest.mark.parametrize(("settings", "given", "tokens", "options"), [
+    ({}, {}, 20, {}), ({"max_length": 9}, {}, 5, {}), ({"max_length": 3}, {}, 1, {}),
+    ({"max_new_tokens": 7, "num_beams": 3, "length_penalty": 0.5}, {}, 7, {"num_beams": 3, "length_penalty": 0.5}),
+    ({"max_new_tokens": 7, "num_beams": 3}, {"max_new_tokens": 2, "num_beams": None}, 2, {"num_beams": 3}),
+    ({"max_new_tokens": 7}, {"max_length": 9}, 5, {}),
+    ({"max_new_tokens": 7, "bad_words_ids": [[0], [5]]}, {}, 7, {"suppress_tokens": [0, 5]}),
+    ({"max_new_tokens": 7, "forced_eos_token_id": 3, "eos_token_id": 3}, {}, 6, {}),
+    ({"top_k": 9}, {"top_k": 4, "do_sample": True}, 20, {"top_k": 4, "do_sample": True}),
+])  # fmt: skip
 def test_defaults_are_those_of_the_generation_config(settings, given, tokens, options):
     engine = Parrot(**settings)
     EngineModel(engine).generate(IDS, MASK, **given)
@@ -134,16 +129,13 @@ def test_logits():
     assert engine.asked == [([[5, 6], [7, 8, 9, 4]], [[1, 1], [1, 1, 1, 1]])]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
-        ({"num_beams": 0}, "num_beams must be at least 1, got 0"),
-        ({"num_beams": 2, "do_sample": True}, "do_sample=True draws one token at a time: it needs num_beams=1, got 2"),
-        ({"num_beams": 2, "early_stopping": "soon"}, "early_stopping must be False, True or 'never', got 'soon'"),
-        ({"do_sample": True, "temperature": 0.0}, "temperature must be greater than 0, got 0.0"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+    ({"num_beams": 0}, "num_beams must be at least 1, got 0"),
+    ({"num_beams": 2, "do_sample": True}, "do_sample=True draws one token at a time: it needs num_beams=1, got 2"),
+    ({"num_beams": 2, "early_stopping": "soon"}, "early_stopping must be False, True or 'never', got 'soon'"),
+    ({"do_sample": True, "temperature": 0.0}, "temperature must be greater than 0, got 0.0"),
+])  # fmt: skip
 def test_searches_that_make_no_sense(settings, message):
     with pytest.raises(ValueError, match=message):
         Search(**({"max_new_tokens": 5} | settings))

@@ -135,13 +135,10 @@ def test_an_interruption_leaves_nothing_behind(model, tmp_path, monkeypatch, err
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("fields", "options", "message"),
-    [
-        ({"norm": "rms_norm"}, {}, "VanillaDecoderForCausalLM cannot be exported to ourselves: norm='rms_norm'"),
-        ({}, {"quantization": "int3"}, "quantization='int3': ourselves has 'float32', 'rounded'"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "options", "message"), [
+    ({"norm": "rms_norm"}, {}, "VanillaDecoderForCausalLM cannot be exported to ourselves: norm='rms_norm'"),
+    ({}, {"quantization": "int3"}, "quantization='int3': ourselves has 'float32', 'rounded'"),
+])  # fmt: skip
 def test_refusals_come_before_anything_is_written(fields, options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         OurselvesExporter().export(ExportJob(toy("decoder", **fields), tmp_path / "new" / "export", **options))
@@ -153,14 +150,10 @@ def test_unknown_engine(model, tmp_path):
         export(model, tmp_path / "export", "tensorrt")
 
 
-@pytest.mark.parametrize(
-    ("engine", "kind", "model_class"),
-    [
-        *((name, "decoder", "VanillaDecoderModel") for name in EXPORTERS),
-        ("gguf", "encoder_decoder", None),
-        ("gguf", "encoder", None),
-    ],
-)
+@pytest.mark.parametrize(("engine", "kind", "model_class"), [
+    *((name, "decoder", "VanillaDecoderModel") for name in EXPORTERS),
+    ("gguf", "encoder_decoder", None), ("gguf", "encoder", None),
+])  # fmt: skip
 def test_models_that_an_engine_does_not_run(engine, kind, model_class, tmp_path):
     allowed = " or ".join(each.__name__ for each in EXPORTERS[engine].models)
     with pytest.raises(ValueError, match=f"the model must be a {allowed}"):

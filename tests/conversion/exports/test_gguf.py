@@ -158,37 +158,27 @@ def test_the_shapes_have_no_obstacle(shape):
 
 
 OBSTACLES = {
-    "norm_placement": {"norm_placement": "post"},
-    "final_norm": {"final_norm": False},
+    "norm_placement": {"norm_placement": "post"}, "final_norm": {"final_norm": False},
     "embedding_norm": {"embedding_norm": True},
     "layer_scale_init_value": {"layer_scale_init_value": 0.1},
-    "skip_first_norm": {"skip_first_norm": True},
-    "block_layout": {"block_layout": "parallel"},
+    "skip_first_norm": {"skip_first_norm": True}, "block_layout": {"block_layout": "parallel"},
     "qk_norm": {"qk_norm": "head"},
     "attn_logit_softcapping": {"attn_logit_softcapping": 3.0},
     "final_logit_softcapping": {"final_logit_softcapping": 3.0},
-    "sliding_window": {"sliding_window": 3},
-    "lm_head_bias": {"lm_head_bias": True},
-    "type_vocab_size": {"type_vocab_size": 2},
-    "norm": {"norm": "layer_norm"},
-    "norm_bias": {"norm_bias": True},
-    "feed_forward": {"feed_forward": "plain"},
-    "hidden_act": {"hidden_act": "gelu"},
+    "sliding_window": {"sliding_window": 3}, "lm_head_bias": {"lm_head_bias": True},
+    "type_vocab_size": {"type_vocab_size": 2}, "norm": {"norm": "layer_norm"}, "norm_bias": {"norm_bias": True},
+    "feed_forward": {"feed_forward": "plain"}, "hidden_act": {"hidden_act": "gelu"},
     "position_embedding_type": {"position_embedding_type": "alibi"},
     "rotary_layers": {"rotary_layers": [True, False]},
     "rope_parameters": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.5}},
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"rope_parameters": rope("dynamic")},
-        {"rope_parameters": rope("longrope")},
-        {"rope_parameters": {"full_attention": rope("dynamic")}, **BY_TYPE},
-        {"rope_parameters": {"full_attention": rope("default") | {"partial_rotary_factor": 0.5}}, **BY_TYPE},
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    {"rope_parameters": rope("dynamic")}, {"rope_parameters": rope("longrope")},
+    {"rope_parameters": {"full_attention": rope("dynamic")}, **BY_TYPE},
+    {"rope_parameters": {"full_attention": rope("default") | {"partial_rotary_factor": 0.5}}, **BY_TYPE},
+])  # fmt: skip
 def test_other_rotations_are_named_even_of_one_type_of_layer(fields):
     (obstacle,) = EXPORTER.obstacles(modeling.VanillaDecoderForCausalLM, toy_config("decoder", **LLAMA, **fields))
     assert obstacle.startswith("rope_parameters=")
@@ -202,16 +192,11 @@ def test_what_a_llama_has_not_is_named(field, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("field", "overrides"),
-    [
-        ("hidden_act", {"hidden_act": "gelu"}),
-        ("head_dim", {"head_dim": 4}),
-        ("position_embedding_type", {"position_embedding_type": "relative"}),
-        ("feed_forward", {"feed_forward": "gated"}),
-        ("norm", {"norm": "rms_norm"}),
-    ],
-)
+@pytest.mark.parametrize(("field", "overrides"), [
+    ("hidden_act", {"hidden_act": "gelu"}), ("head_dim", {"head_dim": 4}),
+    ("position_embedding_type", {"position_embedding_type": "relative"}),
+    ("feed_forward", {"feed_forward": "gated"}), ("norm", {"norm": "rms_norm"}),
+])  # fmt: skip
 def test_what_a_gpt2_has_not_is_named(field, overrides):
     config = toy_config("decoder", **(GPT2 | overrides))
     (reason,) = EXPORTER.obstacles(modeling.VanillaDecoderForCausalLM, config)

@@ -264,17 +264,14 @@ def test_logits_of_images_are_equal(tmp_path):
 
 
 # ----------------------------------------------------------------------------------------------- obstacles
-@pytest.mark.parametrize(
-    ("kind", "field", "overrides"),
-    [
-        ("decoder", "rope_parameters", {"rope_parameters": rope("dynamic")}),
-        ("encoder", "rope_parameters", {"rope_parameters": rope("longrope"), "position_embedding_type": "rotary"}),
-        ("encoder", "max_position_embeddings", {"max_position_embeddings": 7}),
-        ("encoder_decoder", "decoder_start_token_id", {"decoder_start_token_id": None}),
-        ("encoder_decoder", "output_distribution", {"output_distribution": "pointer_generator",
-         "share_encoder_decoder_embeddings": True, "decoder_vocab_size": 37}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "field", "overrides"), [
+    ("decoder", "rope_parameters", {"rope_parameters": rope("dynamic")}),
+    ("encoder", "rope_parameters", {"rope_parameters": rope("longrope"), "position_embedding_type": "rotary"}),
+    ("encoder", "max_position_embeddings", {"max_position_embeddings": 7}),
+    ("encoder_decoder", "decoder_start_token_id", {"decoder_start_token_id": None}),
+    ("encoder_decoder", "output_distribution", {"output_distribution": "pointer_generator",
+     "share_encoder_decoder_embeddings": True, "decoder_vocab_size": 37}),
+])  # fmt: skip
 def test_obstacles_are_named(kind, field, overrides, tmp_path):
     with pytest.raises(ValueError, match=rf"cannot be exported to onnx: {field}=.*, but "):
         export(toy(kind, **overrides), tmp_path / "out", "onnx")

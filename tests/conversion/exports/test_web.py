@@ -79,22 +79,14 @@ def test_a_classifier_has_its_labels_and_the_address_has_a_version(tmp_path):
     assert [path.name for path in (tmp_path / "page" / "onnx").iterdir()] == ["model_quantized.onnx"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "options", "message"),
-    [
-        ("decoder", {}, {}, r"a page needs a tokenizer with a tokenizer\.json: the model has none"),
-        ("encoder", {}, {}, r"VanillaEncoderForMaskedLM cannot be exported to web: the model must be a"),
-        ("image_encoder", {"num_channels": 3}, {}, "a page needs the image processor of its model"),
-        (
-            "image_encoder",
-            {"num_channels": 3},
-            {"image_processor": 1, "transformers_js": "."},
-            r"\.js is missing: run",
-        ),
-        ("image_encoder", {"num_channels": 1}, {}, "num_channels=1, but an image in a browser has 3"),
-        ("decoder", {}, {"engine": "onnx", "transformers_js": "."}, "is for engine='web', got engine='onnx'"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "fields", "options", "message"), [
+    ("decoder", {}, {}, r"a page needs a tokenizer with a tokenizer\.json: the model has none"),
+    ("encoder", {}, {}, r"VanillaEncoderForMaskedLM cannot be exported to web: the model must be a"),
+    ("image_encoder", {"num_channels": 3}, {}, "a page needs the image processor of its model"),
+    ("image_encoder", {"num_channels": 3}, {"image_processor": 1, "transformers_js": "."}, r"\.js is missing: run"),
+    ("image_encoder", {"num_channels": 1}, {}, "num_channels=1, but an image in a browser has 3"),
+    ("decoder", {}, {"engine": "onnx", "transformers_js": "."}, "is for engine='web', got engine='onnx'"),
+])  # fmt: skip
 def test_what_a_page_needs(kind, fields, options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         export(toy(kind, **fields), tmp_path / "page", **{"engine": "web"} | options)

@@ -292,16 +292,13 @@ def test_packing_is_chosen_where_it_pays(capsys):
         fit_packing(model, True, uneven, args, padded_texts)
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "options", "message"),
-    [
-        ("recurrent_encoder_decoder", {}, {}, "vanilla_recurrent_encoder_decoder"),
-        ("encoder_decoder", {"decoding": "ctc"}, {}, "decoding='autoregressive', not 'ctc'"),
-        ("decoder", {}, {}, "not for model_type='vanilla_decoder'"),
-        ("encoder_decoder", {}, {"guided_attention": 1.0}, "--guided_attention 1.0"),
-        ("encoder_decoder", {}, {"scheduled_sampling": "linear"}, "--scheduled_sampling linear"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "fields", "options", "message"), [
+    ("recurrent_encoder_decoder", {}, {}, "vanilla_recurrent_encoder_decoder"),
+    ("encoder_decoder", {"decoding": "ctc"}, {}, "decoding='autoregressive', not 'ctc'"),
+    ("decoder", {}, {}, "not for model_type='vanilla_decoder'"),
+    ("encoder_decoder", {}, {"guided_attention": 1.0}, "--guided_attention 1.0"),
+    ("encoder_decoder", {}, {"scheduled_sampling": "linear"}, "--scheduled_sampling linear"),
+])  # fmt: skip
 def test_what_packing_would_change_is_refused(kind, fields, options, message):
     with pytest.raises(ValueError, match=message):
         check_packing(toy(kind, **fields), SimpleNamespace(**vars(OFF) | options))

@@ -125,13 +125,10 @@ PAIRS = partial(sentence_pairs, seed=0)
 BLOCKS, PACKED = (partial(rows, objective="masked") for rows in (block_rows, packed_rows))
 
 
-@pytest.mark.parametrize(
-    ("rows", "kind", "size"),
-    [
-        *((rows, "decoder", 1) for rows in (block_rows, packed_rows)),
-        *((rows, "encoder", size) for rows, size in ((BLOCKS, 2), (PACKED, 2), (PAIRS, 4))),
-    ],
-)
+@pytest.mark.parametrize(("rows", "kind", "size"), [
+    *((rows, "decoder", 1) for rows in (block_rows, packed_rows)),
+    *((rows, "encoder", size) for rows, size in ((BLOCKS, 2), (PACKED, 2), (PAIRS, 4))),
+])  # fmt: skip
 def test_rows_without_room_are_refused(rows, kind, size, request):
     with pytest.raises(ValueError, match=f"block_size={size}: a (block|row|pair) needs "):
         rows(splits(text=TEXTS), request.getfixturevalue(f"{kind}_tokenizer"), block_size=size)
@@ -183,12 +180,9 @@ def test_blocks_leave_no_token_out(decoder_tokenizer, encoder_tokenizer, stride,
     size = 12 if masked else 10
     with pytest.raises(ValueError, match=f"block_stride={stride}: from 1 to the 10 tokens of a block"):
         block_rows(
-            splits(text=TEXTS),
-            tokenizer,
-            block_size=size,
-            block_stride=stride,
+            splits(text=TEXTS), tokenizer, block_size=size, block_stride=stride,
             objective="masked" if masked else "causal",
-        )
+        )  # fmt: skip
 
 
 def test_classification_rows(encoder_tokenizer, capsys):

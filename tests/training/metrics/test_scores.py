@@ -83,17 +83,14 @@ def test_only_evaluations_with_a_checkpoint_and_with_numbers_can_be_the_best(tmp
     assert gain(nothing, nothing, score) == 0
 
 
-@pytest.mark.parametrize(
-    ("fields", "history", "stopped", "best"),
-    [
-        # BLEU is 0 at first: the loss decides, and no patience is spent while it falls.
-        ({}, [(0.0, 6.0), (0.0, 5.7), (0.0, 5.5), (0.0, 5.4), (1.0, 5.3)], None, 5),
-        ({}, [(0.09, 5.9), (0.08, 5.5), (0.09, 5.3), (0.07, 5.2), (0.08, 5.1), (4.0, 5.2)], None, 6),
-        ({}, [(0.09, 5.9), (0.08, 5.5), (0.07, 5.6), (0.08, 5.7)], 4, 1),
-        ({}, [(0.0, 6.0), (0.0, 6.1), (0.0, 6.2), (0.0, 5.4)], 3, 1),
-        ({}, [(3.0, 2.0), (2.0, 1.0), (3.0, 1.9), (1.0, 1.0), (3.0, 1.9), (9.0, 1.0)], 5, 3),
-    ],
-)
+@pytest.mark.parametrize(("fields", "history", "stopped", "best"), [
+    # BLEU is 0 at first: the loss decides, and no patience is spent while it falls.
+    ({}, [(0.0, 6.0), (0.0, 5.7), (0.0, 5.5), (0.0, 5.4), (1.0, 5.3)], None, 5),
+    ({}, [(0.09, 5.9), (0.08, 5.5), (0.09, 5.3), (0.07, 5.2), (0.08, 5.1), (4.0, 5.2)], None, 6),
+    ({}, [(0.09, 5.9), (0.08, 5.5), (0.07, 5.6), (0.08, 5.7)], 4, 1),
+    ({}, [(0.0, 6.0), (0.0, 6.1), (0.0, 6.2), (0.0, 5.4)], 3, 1),
+    ({}, [(3.0, 2.0), (2.0, 1.0), (3.0, 1.9), (1.0, 1.0), (3.0, 1.9), (9.0, 1.0)], 5, 3),
+])  # fmt: skip
 def test_patience(fields: dict, history: list, stopped: int | None, best: int, tmp_path: Path) -> None:
     args = settings("translation", early_stopping_patience=2, **fields)
     trainer = Evaluated(args, [{"bleu": bleu, "loss": loss} for bleu, loss in history], tmp_path)
@@ -102,18 +99,15 @@ def test_patience(fields: dict, history: list, stopped: int | None, best: int, t
     assert trainer.control.should_training_stop is (stopped is not None)
 
 
-@pytest.mark.parametrize(
-    ("job", "fields", "message"),
-    [
-        ("classification", {"metric_for_best_model": "accuracyy"}, "accuracyy: did you mean 'accuracy'.* f1$"),
-        ("translation", {"metric_for_best_model": "eval_blue"}, "eval_blue: did you mean 'bleu'"),
-        ("translation", {"metric_for_best_model": "gen_len"}, "gen_len: choose from loss, exact_match, bleu"),
-        ("masked", {"metric_for_best_model": "bits_per_byte"}, "bits_per_byte: choose from loss, perplexity, acc"),
-        ("causal", {"metric_for_best_model": "next_sentence_accuracy"}, "next_sentence_accuracy: choose from"),
-        ("translation", {"metric_for_best_model": "ter", "greater_is_better": True}, "True: of ter a lower"),
-        ("translation", {"metric_for_best_model": "chrf", "predict_with_generate": False}, "chrf needs translations"),
-    ],
-)
+@pytest.mark.parametrize(("job", "fields", "message"), [
+    ("classification", {"metric_for_best_model": "accuracyy"}, "accuracyy: did you mean 'accuracy'.* f1$"),
+    ("translation", {"metric_for_best_model": "eval_blue"}, "eval_blue: did you mean 'bleu'"),
+    ("translation", {"metric_for_best_model": "gen_len"}, "gen_len: choose from loss, exact_match, bleu"),
+    ("masked", {"metric_for_best_model": "bits_per_byte"}, "bits_per_byte: choose from loss, perplexity, acc"),
+    ("causal", {"metric_for_best_model": "next_sentence_accuracy"}, "next_sentence_accuracy: choose from"),
+    ("translation", {"metric_for_best_model": "ter", "greater_is_better": True}, "True: of ter a lower"),
+    ("translation", {"metric_for_best_model": "chrf", "predict_with_generate": False}, "chrf needs translations"),
+])  # fmt: skip
 def test_scores_that_cannot_choose(job: str, fields: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         settings(job, **fields)

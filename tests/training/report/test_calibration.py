@@ -84,15 +84,11 @@ def test_reliability_by_hand() -> None:
     assert reliability(logits, labels)["calibration_error"] > 0.1
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        VanillaEncoderForSequenceClassification(preset("bert-tiny", **TINY, num_labels=3)),
-        VanillaDecoderForSequenceClassification(preset("gpt-tiny", **TINY, num_labels=3, pad_token_id=0)),
-        BertForSequenceClassification(BertConfig(**TINY, intermediate_size=16, num_labels=3)),
-    ],
-    ids=lambda model: type(model).__name__,
-)
+@pytest.mark.parametrize("model", [
+    VanillaEncoderForSequenceClassification(preset("bert-tiny", **TINY, num_labels=3)),
+    VanillaDecoderForSequenceClassification(preset("gpt-tiny", **TINY, num_labels=3, pad_token_id=0)),
+    BertForSequenceClassification(BertConfig(**TINY, intermediate_size=16, num_labels=3)),
+], ids=lambda model: type(model).__name__)  # fmt: skip
 def test_the_logits_are_divided_in_the_weights(model) -> None:
     ids = torch.arange(1, 13).view(2, 6)
     model.eval()

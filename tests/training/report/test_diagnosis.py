@@ -24,20 +24,13 @@ def history(losses: list[float], **scores: list[float]) -> list[dict[str, Any]]:
 def classifier(losses: list[float], accuracies: list[float], **changes: Any) -> RunSummary:
     """Return a run of a classifier whose last evaluation is that of the kept weights, and which fits as it should."""
     known: dict[str, Any] = {
-        "task": "classification",
-        "score": SCORES["accuracy"],
-        "log_history": history(losses, accuracy=accuracies),
-        "steps": 100 * len(losses),
-        "planned": 100 * len(losses),
-        "length": f"{100 * len(losses):,}",
+        "task": "classification", "score": SCORES["accuracy"], "log_history": history(losses, accuracy=accuracies),
+        "steps": 100 * len(losses), "planned": 100 * len(losses), "length": f"{100 * len(losses):,}",
         "metrics": {"eval_loss": losses[-1], "eval_accuracy": accuracies[-1]},
         "training": {"loss": 0.8 * losses[-1], "accuracy": accuracies[-1] + 0.01},
         "trivial": {"majority class": {"eval_loss": 1.4, "eval_accuracy": 0.25}},
-        "rows": {"eval": 1000, "test": 1000},
-        "targets": 1000,
-        "more": ("max_steps", "2000"),
-        "settings": REGULAR,
-    }
+        "rows": {"eval": 1000, "test": 1000}, "targets": 1000, "more": ("max_steps", "2000"), "settings": REGULAR,
+    }  # fmt: skip
     return RunSummary(**known | changes)
 
 
@@ -60,27 +53,22 @@ EARLY = [0.5, 0.7, 0.8, 0.82, 0.84, 0.83]
 NOTHING = {"score": SCORES["loss"], "log_history": [{"step": 5, "loss": 1.0}], "steps": 5, "planned": 5, "length": "5"}
 
 
-@pytest.mark.parametrize(
-    ("summary", "sentence"),
-    [
-        (classifier(FALLING, GROWING), IMPROVING.format("accuracy 82.0% → 87.0%")),
-        # The loss contradicts, but no evaluation of the last fifth is as bad as the best one before it
-        (classifier(RISING, GROWING), IMPROVING.format("accuracy 82.0% → 87.0%")),
-        # The accuracy stands still, the loss does not
-        (classifier(FALLING, STANDING), IMPROVING.format("loss 0.4500 → 0.3600")),
-        (classifier(SLOWLY, AT_RANDOM), IMPROVING.format("loss 2.9470 → 2.9260")),
-        (classifier(FLAT, STANDING), LEVEL.format(85.3)),
-        # One lucky evaluation, with a loss that stands still
-        (classifier(FLAT, [*STANDING[:9], 0.866]), LEVEL.format(86.6)),
-        (classifier(RISING, PEAKED), STOPPED.format("400 of 1,000", "")),
-        (
-            classifier(RISING[:6], EARLY, planned=1012, length="≈1,000"),
-            STOPPED.format("500 of ≈1,000", ", and training ended at step 600"),
-        ),
-        (classifier(FALLING[:2], GROWING[:2]), TOO_FEW),
-        (RunSummary(task="causal", metrics={}, **NOTHING), TOO_FEW),
-    ],
-)
+@pytest.mark.parametrize(("summary", "sentence"), [
+    (classifier(FALLING, GROWING), IMPROVING.format("accuracy 82.0% → 87.0%")),
+    # The loss contradicts, but no evaluation of the last fifth is as bad as the best one before it
+    (classifier(RISING, GROWING), IMPROVING.format("accuracy 82.0% → 87.0%")),
+    # The accuracy stands still, the loss does not
+    (classifier(FALLING, STANDING), IMPROVING.format("loss 0.4500 → 0.3600")),
+    (classifier(SLOWLY, AT_RANDOM), IMPROVING.format("loss 2.9470 → 2.9260")),
+    (classifier(FLAT, STANDING), LEVEL.format(85.3)),
+    # One lucky evaluation, with a loss that stands still
+    (classifier(FLAT, [*STANDING[:9], 0.866]), LEVEL.format(86.6)),
+    (classifier(RISING, PEAKED), STOPPED.format("400 of 1,000", "")),
+    (classifier(RISING[:6], EARLY, planned=1012, length="≈1,000"),
+     STOPPED.format("500 of ≈1,000", ", and training ended at step 600")),
+    (classifier(FALLING[:2], GROWING[:2]), TOO_FEW),
+    (RunSummary(task="causal", metrics={}, **NOTHING), TOO_FEW),
+])  # fmt: skip
 def test_trend(summary: RunSummary, sentence: str) -> None:
     assert diagnose(summary)[0] == sentence
 
@@ -95,16 +83,11 @@ def test_nothing_left_to_gain_and_an_evaluation_of_the_best_weights() -> None:
 
 def language_model(losses: list[float], **changes: Any) -> RunSummary:
     known = {
-        "task": "causal",
-        "score": SCORES["loss"],
-        "log_history": history(losses),
-        "metrics": {"eval_loss": min(losses)},
-        "training": {"loss": 0.9 * min(losses)},
-        "trivial": {"unigram": {"eval_loss": 6.0}},
-        "targets": 50_000,
-        "settings": {"dropout": 0.1},
+        "task": "causal", "score": SCORES["loss"], "log_history": history(losses),
+        "metrics": {"eval_loss": min(losses)}, "training": {"loss": 0.9 * min(losses)},
+        "trivial": {"unigram": {"eval_loss": 6.0}}, "targets": 50_000, "settings": {"dropout": 0.1},
         "rows": {"eval": 400},
-    }
+    }  # fmt: skip
     return classifier(losses, [0.0] * len(losses), **known | changes)
 
 
@@ -112,14 +95,11 @@ DESCENT = [5, 4.5, 4.2, 4.0, 3.9]
 RISEN = [*DESCENT, 3.95, 4.0, 4.1, 4.2, 4.3]
 
 
-@pytest.mark.parametrize(
-    ("losses", "start"),
-    [
-        ([*DESCENT, 3.8, 3.75, 3.7, 3.65, 3.6], "Still improving at the end (validation loss 3.7000 → 3.6"),
-        ([*DESCENT, 3.8, 3.8, 3.8, 3.8, 3.79], "Leveled off: validation loss 3.8000 → 3.7900 at best in"),
-        (RISEN, "Stopped improving at step 500 of 1,000 (validation loss 3"),
-    ],
-)
+@pytest.mark.parametrize(("losses", "start"), [
+    ([*DESCENT, 3.8, 3.75, 3.7, 3.65, 3.6], "Still improving at the end (validation loss 3.7000 → 3.6"),
+    ([*DESCENT, 3.8, 3.8, 3.8, 3.8, 3.79], "Leveled off: validation loss 3.8000 → 3.7900 at best in"),
+    (RISEN, "Stopped improving at step 500 of 1,000 (validation loss 3"),
+])  # fmt: skip
 def test_trend_of_a_loss(losses: list[float], start: str) -> None:
     assert diagnose(language_model(losses))[0].startswith(start)
 
@@ -128,16 +108,11 @@ def test_bleu_has_a_resolution() -> None:
     losses = [4.0, 3.0, 2.5, 2.2, 2.1, 2.1, 2.1, 2.1, 2.1, 2.1]
     scores = [1.0, 9.0, 15.0, 20.0, 22.0, 22.4, 22.6, 22.5, 22.7, 22.9]
     summary = classifier(
-        losses,
-        scores,
-        task="translation",
-        score=SCORES["bleu"],
-        log_history=history(losses, bleu=scores),
-        metrics={"eval_loss": 2.1, "eval_bleu": 22.9, "test_bleu": 22.0},
-        training={},
+        losses, scores, task="translation", score=SCORES["bleu"], log_history=history(losses, bleu=scores),
+        metrics={"eval_loss": 2.1, "eval_bleu": 22.9, "test_bleu": 22.0}, training={},
         trivial={"copied source": {"eval_bleu": 3.0, "test_bleu": 3.1}, "unigram of the targets": {"eval_loss": 6.0}},
         targets=20_000,
-    )
+    )  # fmt: skip
     assert diagnose(summary) == ["Leveled off: validation BLEU 22.6 → 22.9 at best in the last fifth (noise: ± 0.5)."]
 
 

@@ -64,14 +64,11 @@ def test_new_folder_and_one_with_foreign_files(tmp_path: Path) -> None:
         assert open_folder(run(tmp_path), overwrite=overwrite).checkpoint is None
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("run/config.json", "{}", r"would replace \(config.json\), but no record"),  # a foreign model
-        (f"run/{RECORD}", "{", "run.json is damaged .* by hand"),
-        ("run", "", "run is a file, not a folder"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("run/config.json", "{}", r"would replace \(config.json\), but no record"),  # a foreign model
+    (f"run/{RECORD}", "{", "run.json is damaged .* by hand"),
+    ("run", "", "run is a file, not a folder"),
+])  # fmt: skip
 def test_what_is_no_folder_of_a_run(name: str, content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(content)
@@ -108,17 +105,14 @@ def test_settings_that_an_earlier_version_did_not_record_may_be_anything(tmp_pat
     assert open_folder(newer).finished
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"max_steps": 4}, "--max_steps 4: the run in .* has reached 5 already"),
-        ({"max_steps": 6}, None),
-        ({"max_steps": -1, "num_train_epochs": 1.0}, "--num_train_epochs 1.0: the run in .* has reached 2.5 already"),
-        ({"max_steps": -1, "num_train_epochs": 3.0}, None),
-        ({"max_steps": -1, "max_time": 60.0}, "--max_time 60.0: the run in .* has reached 65 already"),
-        ({"max_steps": -1, "max_time": 90.0}, None),
-    ],
-)
+@pytest.mark.parametrize(("asked", "message"), [
+    ({"max_steps": 4}, "--max_steps 4: the run in .* has reached 5 already"),
+    ({"max_steps": 6}, None),
+    ({"max_steps": -1, "num_train_epochs": 1.0}, "--num_train_epochs 1.0: the run in .* has reached 2.5 already"),
+    ({"max_steps": -1, "num_train_epochs": 3.0}, None),
+    ({"max_steps": -1, "max_time": 60.0}, "--max_time 60.0: the run in .* has reached 65 already"),
+    ({"max_steps": -1, "max_time": 90.0}, None),
+])  # fmt: skip
 def test_unfinished_run_is_not_made_shorter_than_it_is(asked: dict, message: str | None, tmp_path: Path) -> None:
     run(tmp_path).write()
     callbacks = '{"TimeBudget": {"args": {}, "attributes": {"spent": 65.0}}}'

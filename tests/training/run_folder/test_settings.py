@@ -41,22 +41,17 @@ def test_every_field_is_compared_or_named() -> None:
     assert names | {"processes"} >= NOT_COMPARED, "a name that no argument has any more"
 
 
-@pytest.mark.parametrize(
-    ("given", "change"),
-    [
-        ({"eval_steps": 0.2}, "eval_steps: 0.1 there, 0.2 now, save_steps: 0.1 there, 0.2 now"),
-        (
-            {"optim": "sgd", "optim_args": "a=1"},
-            "optim: 'adamw_torch_fused' there, 'sgd' now, optim_args: None there, 'a=1' now",
-        ),
-        ({"optim": "adamw_torch"}, ""),
-        ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha: None there, 5.0 now"),
-        ({"generation_num_beams": 2}, "generation_num_beams: 1 there, 2 now"),
-        ({"per_device_train_batch_size": 32}, "rows_per_step: 64 there, 32 now"),
-        ({"per_device_train_batch_size": 32, "gradient_accumulation_steps": 2}, ""),
-        ({"logging_steps": 5, "run_name": "b", "license": "mit", "num_beams": 2, "output_dir": "b"}, ""),
-    ],
-)
+@pytest.mark.parametrize(("given", "change"), [
+    ({"eval_steps": 0.2}, "eval_steps: 0.1 there, 0.2 now, save_steps: 0.1 there, 0.2 now"),
+    ({"optim": "sgd", "optim_args": "a=1"},
+     "optim: 'adamw_torch_fused' there, 'sgd' now, optim_args: None there, 'a=1' now"),
+    ({"optim": "adamw_torch"}, ""),
+    ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha: None there, 5.0 now"),
+    ({"generation_num_beams": 2}, "generation_num_beams: 1 there, 2 now"),
+    ({"per_device_train_batch_size": 32}, "rows_per_step: 64 there, 32 now"),
+    ({"per_device_train_batch_size": 32, "gradient_accumulation_steps": 2}, ""),
+    ({"logging_steps": 5, "run_name": "b", "license": "mit", "num_beams": 2, "output_dir": "b"}, ""),
+])  # fmt: skip
 def test_changes(given: dict, change: str) -> None:
     assert listed(changed_settings(settings(), settings(**given))) == change
 
@@ -81,28 +76,23 @@ def test_settings_that_a_record_of_an_earlier_version_lacks_are_not_compared() -
     assert listed(changed_settings(old, new)) == "seed: 42 there, 1 now"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "longer"),
-    [
-        ({"max_steps": 5}, {"max_steps": 6}, True),
-        ({"max_steps": 5, "num_train_epochs": 9.0}, {"max_steps": 6, "num_train_epochs": 1.0}, True),
-        ({"num_train_epochs": 1.0}, {"num_train_epochs": 1.5}, True),
-        ({"max_steps": 5}, {"max_steps": 4}, False),
-        ({"num_train_epochs": 2.0}, {"num_train_epochs": 1.0}, False),
-        ({"num_train_epochs": 1.0}, {"num_train_epochs": 1.0, "max_steps": 5}, False),
-        ({"max_steps": 5}, {"num_train_epochs": 9.0}, False),
-        ({"max_steps": 5}, {"max_steps": 6, "seed": 1}, False),
-        ({"max_time": "10m"}, {"max_time": "20m"}, True),
-        ({"max_time": "20m"}, {"max_time": "1200.5"}, True),
-        ({"max_time": "20m"}, {"max_time": "1200"}, False),
-        ({"max_time": "10m"}, {"max_time": "9m"}, False),
-        ({"max_time": "10m", "max_epochs": 2}, {"max_time": "20m", "max_epochs": 3}, True),
-        ({"max_time": "10m", "max_epochs": 2}, {"max_time": "10m", "max_epochs": 3}, True),
-        ({"max_time": "10m", "max_epochs": 2}, {"max_time": "20m", "max_epochs": 1}, False),
-        ({"max_time": "10m"}, {"max_steps": 5}, False),
-        ({"num_train_epochs": 1.0}, {"num_train_epochs": 1.0, "max_time": "10m"}, False),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "longer"), [
+    ({"max_steps": 5}, {"max_steps": 6}, True),
+    ({"max_steps": 5, "num_train_epochs": 9.0}, {"max_steps": 6, "num_train_epochs": 1.0}, True),
+    ({"num_train_epochs": 1.0}, {"num_train_epochs": 1.5}, True),
+    ({"max_steps": 5}, {"max_steps": 4}, False),
+    ({"num_train_epochs": 2.0}, {"num_train_epochs": 1.0}, False),
+    ({"num_train_epochs": 1.0}, {"num_train_epochs": 1.0, "max_steps": 5}, False),
+    ({"max_steps": 5}, {"num_train_epochs": 9.0}, False),
+    ({"max_steps": 5}, {"max_steps": 6, "seed": 1}, False),
+    ({"max_time": "10m"}, {"max_time": "20m"}, True), ({"max_time": "20m"}, {"max_time": "1200.5"}, True),
+    ({"max_time": "20m"}, {"max_time": "1200"}, False), ({"max_time": "10m"}, {"max_time": "9m"}, False),
+    ({"max_time": "10m", "max_epochs": 2}, {"max_time": "20m", "max_epochs": 3}, True),
+    ({"max_time": "10m", "max_epochs": 2}, {"max_time": "10m", "max_epochs": 3}, True),
+    ({"max_time": "10m", "max_epochs": 2}, {"max_time": "20m", "max_epochs": 1}, False),
+    ({"max_time": "10m"}, {"max_steps": 5}, False),
+    ({"num_train_epochs": 1.0}, {"num_train_epochs": 1.0, "max_time": "10m"}, False),
+])  # fmt: skip
 def test_longer(old: dict, new: dict, longer: bool) -> None:
     assert is_longer(changed_settings(settings(**old), settings(**new))) is longer
 

@@ -87,16 +87,13 @@ def test_what_was_given_is_not_chosen() -> None:
     assert [entry.option for entry in applied] == ["overrides", "warmup_steps"]
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"num_hidden_layers": 2}, {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 256}),
-        ({"hidden_size": 96}, {"num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 384}),
-        ({"hidden_size": 80}, {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 320}),
-        ({"num_attention_heads": 3}, {"num_hidden_layers": 1, "hidden_size": 66, "intermediate_size": 256}),
-        ({"intermediate_size": 100}, {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2}),
-    ],
-)
+@pytest.mark.parametrize(("given", "expected"), [
+    ({"num_hidden_layers": 2}, {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 256}),
+    ({"hidden_size": 96}, {"num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 384}),
+    ({"hidden_size": 80}, {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 320}),
+    ({"num_attention_heads": 3}, {"num_hidden_layers": 1, "hidden_size": 66, "intermediate_size": 256}),
+    ({"intermediate_size": 100}, {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2}),
+])  # fmt: skip
 def test_sizes_that_were_not_given_follow_the_data(given: dict[str, int], expected: dict[str, int]) -> None:
     model = Group(given={"overrides"}, overrides=[f"{name}={value}" for name, value in given.items()])
     sizes = ["hidden_size=64", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=256"]

@@ -24,16 +24,9 @@ def config(options: dict[str, Any]) -> Any:
     return preset(TASKS["causal"].preset, **ModelArguments(overrides=options["overrides"]).config_overrides())
 
 
-@pytest.mark.parametrize(
-    ("size", "width", "dropout", "vocabulary"),
-    [
-        (1e4, 192, 0.2, 500),
-        (1e6, 192, 0.2, 2_000),
-        (3e6, 192, 0.1, 4_300),
-        (1e7, 192, 0.0, 8_000),
-        (1e9, 192, 0, 8_000),
-    ],
-)
+@pytest.mark.parametrize(("size", "width", "dropout", "vocabulary"), [
+    (1e4, 192, 0.2, 500), (1e6, 192, 0.2, 2_000), (3e6, 192, 0.1, 4_300), (1e7, 192, 0.0, 8_000), (1e9, 192, 0, 8_000),
+])  # fmt: skip
 def test_ten_minutes_of_two_cores(size: float, width: int, dropout: float, vocabulary: int) -> None:
     options = values(size)
     assert (config(options).hidden_size, config(options).dropout) == (width, dropout)

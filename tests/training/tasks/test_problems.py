@@ -84,19 +84,16 @@ def test_rows_that_cannot_be(case: str, tmp_path: Path) -> None:
         load_data(ClassifierDataArguments(**options, **columns), task)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--score_column s --labels_column t", "--labels_column and --score_column"),
-        ("--score_column s --r_drop 1", "--r_drop 1.* not for --score_column"),
-        ("--score_column s --metric_for_best_model f1", "choose from loss, pearson, spearman, mse"),
-        ("--labels_column s --streaming", "--streaming does not go with --labels_column s"),
-        ("--text_pair_column s --packing true", "--packing does not go with --text_pair_column s"),
-        ("--text_pair_column s --dataset embedded", "--text_pair_column s needs --train_file"),
-        ("--text_pair_column pair --preset gpt-tiny", "no token to put between"),
-        ("--text_pair_column pair --set type_vocab_size=1", "the model has type_vocab_size=1"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ("--score_column s --labels_column t", "--labels_column and --score_column"),
+    ("--score_column s --r_drop 1", "--r_drop 1.* not for --score_column"),
+    ("--score_column s --metric_for_best_model f1", "choose from loss, pearson, spearman, mse"),
+    ("--labels_column s --streaming", "--streaming does not go with --labels_column s"),
+    ("--text_pair_column s --packing true", "--packing does not go with --text_pair_column s"),
+    ("--text_pair_column s --dataset embedded", "--text_pair_column s needs --train_file"),
+    ("--text_pair_column pair --preset gpt-tiny", "no token to put between"),
+    ("--text_pair_column pair --set type_vocab_size=1", "the model has type_vocab_size=1"),
+])  # fmt: skip
 def test_options_that_do_not_go_together(options: str, message: str, tmp_path: Path, capsys) -> None:
     rows = [ROW | {"text": f"a {n}", "label": "lm"[n % 2]} for n in range(40)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -161,15 +161,11 @@ def test_scores_and_baseline_are_seqevals() -> None:
     assert (nothing["entity_f1"], nothing["accuracy"]) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("tags", "printed"),
-    [
-        ("U-PER U-PER B-LOC L-LOC", "PER: a\tPER: b\tLOC: c d"),
-        ("S-PER O B-LOC E-LOC", "PER: a\tLOC: c d"),
-        ("B-PER I-PER O B-PER", "PER: a b\tPER: d"),
-        ("NOUN VERB NOUN NOUN", "a/NOUN b/VERB c/NOUN d/NOUN"),
-    ],
-)
+@pytest.mark.parametrize(("tags", "printed"), [
+    ("U-PER U-PER B-LOC L-LOC", "PER: a\tPER: b\tLOC: c d"),
+    ("S-PER O B-LOC E-LOC", "PER: a\tLOC: c d"), ("B-PER I-PER O B-PER", "PER: a b\tPER: d"),
+    ("NOUN VERB NOUN NOUN", "a/NOUN b/VERB c/NOUN d/NOUN"),
+])  # fmt: skip
 def test_entities_are_found_by_the_prefixes_of_training(tags: str, printed: str) -> None:
     names = sorted(set(tags.split()))
     tokenizer = train_tokenizer(["a b c d"] * 3, kind="encoder", algorithm="wordpiece", vocab_size=300)

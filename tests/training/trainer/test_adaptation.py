@@ -23,18 +23,11 @@ def frozen(model: nn.Module) -> set[str]:
     return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
 
 
-@pytest.mark.parametrize(
-    ("pattern", "beginning", "end"),
-    [
-        ("embed_tokens", "model.embed_tokens.", ""),
-        ("lm_head", "model.embed_tokens.", ""),  # the same table
-        ("layers.1", "model.layers.1.", ""),
-        ("layers.1?", "model.layers.10.", ""),
-        ("*.bias", "", ".bias"),
-        ("model.layers.*", "model.layers.", ""),
-        ("model.norm.weight", "model.norm.weight", ""),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "beginning", "end"), [
+    ("embed_tokens", "model.embed_tokens.", ""), ("lm_head", "model.embed_tokens.", ""),  # the same table
+    ("layers.1", "model.layers.1.", ""), ("layers.1?", "model.layers.10.", ""), ("*.bias", "", ".bias"),
+    ("model.layers.*", "model.layers.", ""), ("model.norm.weight", "model.norm.weight", ""),
+])  # fmt: skip
 def test_freeze(pattern: str, beginning: str, end: str, model, capsys) -> None:
     freeze(model, [pattern])
     named = dict(model.named_parameters())

@@ -23,12 +23,9 @@ def trainer_of(tokenizer, folder, *overrides: str, arguments=LanguageModelTraini
     rows = Dataset.from_dict({"input_ids": tokenizer(texts)["input_ids"]})
     settings = {"per_device_train_batch_size": 8, "output_dir": str(folder), "use_cpu": True, **settings}
     return RunTrainer(
-        model=model,
-        args=arguments(**settings),
-        train_dataset=rows,
-        eval_dataset=rows,
+        model=model, args=arguments(**settings), train_dataset=rows, eval_dataset=rows,
         data_collator=RowMasking(tokenizer, mlm_probability=0.15),
-    )
+    )  # fmt: skip
 
 
 def run_of(folder, checkpoint=None, started_from=None) -> Run:
@@ -73,14 +70,11 @@ def test_the_first_batch_is_that_of_the_training(strategy, encoder_tokenizer, tm
 
 @pytest.mark.parametrize(
     ("overrides", "run"),
-    [
-        ((), {}),
-        (("norm_placement=admin", "initialization=xavier"), {}),
-        (("norm_placement=admin",), {"checkpoint": "checkpoint-2"}),
-        (("norm_placement=admin",), {"started_from": "runs/model"}),
-    ],
+    [((), {}), (("norm_placement=admin", "initialization=xavier"), {}),
+     (("norm_placement=admin",), {"checkpoint": "checkpoint-2"}),
+     (("norm_placement=admin",), {"started_from": "runs/model"})],
     ids=["another placement", "another initialization", "going on", "from a saved model"],
-)
+)  # fmt: skip
 def test_no_other_model_is_touched(overrides, run, encoder_tokenizer, tmp_path, capsys):
     trainer = trainer_of(encoder_tokenizer, tmp_path, *overrides)
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}

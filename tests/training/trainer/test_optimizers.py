@@ -16,14 +16,9 @@ from vanillaformer.training.trainer.optimizers import (
 )
 
 ARGUMENTS = SimpleNamespace(
-    learning_rate=1e-2,
-    weight_decay=0.1,
-    adam_beta1=0.9,
-    adam_beta2=0.98,
-    adam_epsilon=1e-9,
-    muon_momentum=0.9,
+    learning_rate=1e-2, weight_decay=0.1, adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-9, muon_momentum=0.9,
     muon_lr_factor=2.0,
-)
+)  # fmt: skip
 
 
 class Net(nn.Module):
@@ -69,12 +64,9 @@ def test_muon_is_torchs_muon_on_inner_matrices_and_adamw_on_the_rest(net, monkey
     monkeypatch.setattr("vanillaformer.training.hardware.has_bfloat16", lambda: True)
     reference = copy.deepcopy(net)
     muon = torch.optim.Muon(
-        [reference.inner.weight, reference.outer.weight],
-        lr=2e-2,
-        weight_decay=0.1,
-        momentum=0.9,
+        [reference.inner.weight, reference.outer.weight], lr=2e-2, weight_decay=0.1, momentum=0.9,
         adjust_lr_fn="match_rms_adamw",
-    )
+    )  # fmt: skip
     rest = [reference.embed_tokens.weight, reference.inner.bias, *reference.norm.parameters(), reference.lm_head.bias]
     groups = [{"params": [reference.lm_head.weight], "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
     adamw = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.98), eps=1e-9)

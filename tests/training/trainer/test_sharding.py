@@ -69,14 +69,11 @@ ALONE = "--fsdp divides the model among processes, and there is one: torchrun"
 WHOLE = "needs the whole model on every process: not --fsdp"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(({"fsdp": given}, ALONE) for given in (True, "True", "full_shard")),
-        ({"fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}, "--fsdp_config state_dict_type SHARDED_STATE_D"),
-        *((option, WHOLE) for option in ({"ema_decay": 0.9}, {"average_checkpoints": 2}, {"lora_rank": 2})),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    *(({"fsdp": given}, ALONE) for given in (True, "True", "full_shard")),
+    ({"fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}, "--fsdp_config state_dict_type SHARDED_STATE_D"),
+    *((option, WHOLE) for option in ({"ema_decay": 0.9}, {"average_checkpoints": 2}, {"lora_rank": 2})),
+])  # fmt: skip
 def test_what_cannot_be_with_fsdp(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         settings(**{"fsdp": True, **options})

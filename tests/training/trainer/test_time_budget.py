@@ -137,13 +137,10 @@ def resumed(run: Simulation, seconds: float, **options: Any) -> Simulation:
 
 
 # ---------------------------------------------------------------------------------------------------- durations
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        *(("90s", 90), ("10m", 600), ("2h", 7200), ("1h30m", 5400), ("45", 45), ("1.5h", 5400), ("0.5m", 30)),
-        *(("1h 30min", 5400), (" 10M ", 600), ("1h5s", 3605), ("2m30", 150), (600.0, 600)),
-    ],
-)
+@pytest.mark.parametrize(("text", "seconds"), [
+    *(("90s", 90), ("10m", 600), ("2h", 7200), ("1h30m", 5400), ("45", 45), ("1.5h", 5400), ("0.5m", 30)),
+    *(("1h 30min", 5400), (" 10M ", 600), ("1h5s", 3605), ("2m30", 150), (600.0, 600)),
+])  # fmt: skip
 def test_durations(text, seconds) -> None:
     assert seconds_of(text) == seconds
 
@@ -167,36 +164,26 @@ def arguments(*words: str) -> Any:
     return parse_arguments("train-classifier", ["--use_cpu", *words]).training_args
 
 
-@pytest.mark.parametrize(
-    ("words", "seconds"),
-    [
-        ([], 600),
-        (["--max_time", "1h30m"], 5400),
-        (["--max_steps", "5"], None),
-        (["--num_train_epochs", "2"], None),
-        (["--num_train_epochs", "3"], None),  # the default's value, and yet given
-        (["--max_steps", "-1"], 600),
-        (["--max_epochs", "2"], 600),
-        (["--max_tokens", "5.0e+6", "--max_epochs", "2"], None),
-        (["--max_flops", "2e9"], None),
-    ],
-)
+@pytest.mark.parametrize(("words", "seconds"), [
+    ([], 600), (["--max_time", "1h30m"], 5400), (["--max_steps", "5"], None), (["--num_train_epochs", "2"], None),
+    (["--num_train_epochs", "3"], None),  # the default's value, and yet given
+    (["--max_steps", "-1"], 600), (["--max_epochs", "2"], 600),
+    (["--max_tokens", "5.0e+6", "--max_epochs", "2"], None),
+    (["--max_flops", "2e9"], None),
+])  # fmt: skip
 def test_time_when_no_other_length_is_given(words, seconds) -> None:
     assert arguments(*words).max_time == seconds
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--max_time 10m --max_steps 100", "--max_time 10m and --max_steps 100"),
-        ("--num_train_epochs 2.5 --max_time 90", "--max_time 1m30s and --num_train_epochs 2.5"),
-        ("--max_epochs 2 --max_steps 100", "--max_epochs 2 and --max_steps 100"),
-        ("--max_tokens 5e6 --max_time 10m", "--max_time 10m and --max_tokens 5e+06"),
-        ("--max_tokens 5e6 --max_flops 2e9", "--max_tokens 5e+06 and --max_flops 2e+09"),
-        ("--max_flops 2e9 --max_steps 100", "--max_flops 2e+09 and --max_steps 100"),
-        *((words, words) for words in ("--max_tokens 0", "--max_flops inf", "--max_time soon", "--max_epochs 0")),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    ("--max_time 10m --max_steps 100", "--max_time 10m and --max_steps 100"),
+    ("--num_train_epochs 2.5 --max_time 90", "--max_time 1m30s and --num_train_epochs 2.5"),
+    ("--max_epochs 2 --max_steps 100", "--max_epochs 2 and --max_steps 100"),
+    ("--max_tokens 5e6 --max_time 10m", "--max_time 10m and --max_tokens 5e+06"),
+    ("--max_tokens 5e6 --max_flops 2e9", "--max_tokens 5e+06 and --max_flops 2e+09"),
+    ("--max_flops 2e9 --max_steps 100", "--max_flops 2e+09 and --max_steps 100"),
+    *((words, words) for words in ("--max_tokens 0", "--max_flops inf", "--max_time soon", "--max_epochs 0")),
+])  # fmt: skip
 def test_lengths_that_cannot_be(words, message) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         arguments(*words.split())
@@ -287,13 +274,9 @@ def test_a_largest_number_of_steps_ends_the_schedule_and_without_a_budget_there_
 )
 def test_any_speeds(speeds, evaluation, preparation, largest, warmup) -> None:
     run = Simulation(
-        300,
-        lambda number: speeds[number // 7 % len(speeds)],
-        evaluation=evaluation,
-        preparation=preparation,
-        largest=largest,
-        warmup_steps=warmup,
-    ).run()
+        300, lambda number: speeds[number // 7 % len(speeds)], evaluation=evaluation, preparation=preparation,
+        largest=largest, warmup_steps=warmup,
+    ).run()  # fmt: skip
     assert run.progress[-1] == 1
     assert run.progress == sorted(run.progress)
     assert run.scheduler.get_last_lr() == [0.0]
@@ -315,16 +298,13 @@ def trainer(tmp_path: Path, **options: Any) -> RunTrainer:
     return RunTrainer(model=model, args=settings, eval_dataset=[{}])
 
 
-@pytest.mark.parametrize(
-    ("schedule", "warmup", "options"),
-    [
-        *((name, 0.1, {}) for name in ("linear", "cosine", "polynomial", "inverse_sqrt", "constant_with_warmup")),
-        *((name, 0.0, {}) for name in ("linear", "cosine_with_restarts", "constant")),
-        ("cosine_with_min_lr", 0.05, {"min_lr_rate": 0.1}),
-        ("cosine_warmup_with_min_lr", 0.05, {"min_lr_rate": 0.1}),
-        ("warmup_stable_decay", 0.1, {"num_decay_steps": 200}),
-    ],
-)
+@pytest.mark.parametrize(("schedule", "warmup", "options"), [
+    *((name, 0.1, {}) for name in ("linear", "cosine", "polynomial", "inverse_sqrt", "constant_with_warmup")),
+    *((name, 0.0, {}) for name in ("linear", "cosine_with_restarts", "constant")),
+    ("cosine_with_min_lr", 0.05, {"min_lr_rate": 0.1}),
+    ("cosine_warmup_with_min_lr", 0.05, {"min_lr_rate": 0.1}),
+    ("warmup_stable_decay", 0.1, {"num_decay_steps": 200}),
+])  # fmt: skip
 def test_schedules_are_those_of_transformers(schedule, warmup, options, tmp_path) -> None:
     """At each progress the rate is that of a run of a thousand steps after as many thousandths."""
     found = trainer(
@@ -383,15 +363,10 @@ def test_evaluations_of_a_run_that_epochs_end_early_and_intervals_in_steps() -> 
     assert [step for step, _ in run.evaluated] == run.saved == run.logged == [run.state.global_step]
 
 
-@pytest.mark.parametrize(
-    ("options", "evaluations", "checkpoints"),
-    [
-        ({"eval_strategy": "no"}, 0, 10),
-        ({"eval_steps": 0.2, "save_steps": 0.05}, 5, 20),
-        ({"eval_steps": 0.2, "save_steps": 0.3}, 5, 3),
-        ({"save_steps": 0.3}, 10, 4),
-    ],
-)
+@pytest.mark.parametrize(("options", "evaluations", "checkpoints"), [
+    ({"eval_strategy": "no"}, 0, 10), ({"eval_steps": 0.2, "save_steps": 0.05}, 5, 20),
+    ({"eval_steps": 0.2, "save_steps": 0.3}, 5, 3), ({"save_steps": 0.3}, 10, 4),
+])  # fmt: skip
 def test_checkpoints_with_and_without_evaluations(options, evaluations, checkpoints) -> None:
     run = Simulation(1000, **options).run()
     assert (len(run.evaluated), len(run.saved)) == (evaluations, checkpoints)

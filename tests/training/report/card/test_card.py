@@ -22,28 +22,15 @@ from vanillaformer.training.report.card.facts import CardFacts, Source, data_sou
 from vanillaformer.training.report.card.writing import LICENSES, TEMPLATE, card_variables, model_card
 
 METRICS = {
-    "eval_loss": 1.5,
-    "eval_accuracy": 0.25,
-    "test_accuracy": 0.2,
-    "eval_perplexity": float("inf"),
-    "eval_bits_per_byte": 2.0,
-    "eval_runtime": 9.0,
-    "eval_samples_per_second": 8.0,
-    "train_loss": 2.0,
-    "train_runtime": 100.0,
-    "epoch": 3.0,
-}
+    "eval_loss": 1.5, "eval_accuracy": 0.25, "test_accuracy": 0.2, "eval_perplexity": float("inf"),
+    "eval_bits_per_byte": 2.0, "eval_runtime": 9.0, "eval_samples_per_second": 8.0, "train_loss": 2.0,
+    "train_runtime": 100.0, "epoch": 3.0,
+}  # fmt: skip
 DATA = {
-    "train": {
-        "rows": 1000,
-        "mean length": 12.5,
-        "longest": 16,
-        "unknown tokens": 0.02,
-        "vocabulary": 50,
-        "texts cut": 3,
-    },
+    "train": {"rows": 1000, "mean length": 12.5, "longest": 16, "unknown tokens": 0.02, "vocabulary": 50,
+              "texts cut": 3},
     "validation": {"rows": 10, "mean length": 10.0, "longest": 12, "unknown tokens": 0.0, "also in train": 4},
-}
+}  # fmt: skip
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50}
 
 
@@ -56,23 +43,15 @@ def facts(**changes: Any) -> CardFacts:
     trained |= {name: changes.pop(name) for name in trained.keys() & changes.keys()}
     details |= {name: changes.pop(name) for name in list(changes) if name not in names}
     known = CardFacts(
-        task="masked",
-        config=preset("bert-tiny", **TINY),
-        name="my_run",
-        place="runs/my_run",
-        command="python -m train --set a=1",
-        example="the [MASK] | end",
-        source=Source("some data", description="Made up."),
-        details=details,
-        choices={
-            "model": {"preset": "bert-tiny", "overrides": ["hidden_size=16"]},
-            "data": {"block_size": 16},
-            "tokenizer": {"tokenizer_algorithm": "bpe"},
-            "training": {"learning_rate": 0.001, "load_best_model_at_end": True, "metric_for_best_model": "loss"},
-        },
-        metrics=METRICS,
-        pictures=("loss_curve.png",),
-    )
+        task="masked", config=preset("bert-tiny", **TINY), name="my_run", place="runs/my_run",
+        command="python -m train --set a=1", example="the [MASK] | end",
+        source=Source("some data", description="Made up."), details=details,
+        choices={"model": {"preset": "bert-tiny", "overrides": ["hidden_size=16"]}, "data": {"block_size": 16},
+                 "tokenizer": {"tokenizer_algorithm": "bpe"},
+                 "training": {"learning_rate": 0.001, "load_best_model_at_end": True,
+                              "metric_for_best_model": "loss"}},
+        metrics=METRICS, pictures=("loss_curve.png",),
+    )  # fmt: skip
     return replace(known, **changes)
 
 
@@ -180,35 +159,21 @@ STARTED = {"model": {"model_name_or_path": "openai-community/gpt2"}, "data": {"b
 
 @pytest.mark.parametrize(
     ("changes", "present", "absent"),
-    [
-        ({"metrics": {}}, [], ["\nmodel-index", "## Results"]),
-        (
-            {"config": preset("bert-tiny", **TINY, position_embedding_type="rotary")},
-            ["tokens; longer ones were not tested"],
-            [],
-        ),
-        ({"metrics": {"eval_loss": 1.0}}, ["and there were no test data."], []),
-        ({"data": {}, "rows": {"validation": 10}, "epochs": None}, ["a stream of data"], []),
-        (
-            {"data": {}, "choices": {}, "hardware": {}, "epochs": None, "consumed": None, "pictures": ()},
-            ["| rows | 1,000 | 10 |"],
-            ["tokens seen", "!["],
-        ),
-        ({"resumed": "checkpoint-7"}, ["(since checkpoint-7, from which it resumed)"], ["tokens per second"]),
-        (
-            {"task": "causal", "config": GPT2Config(n_layer=1), "choices": STARTED, "has_code": False},
-            [
-                "Weights and architecture of openai-community/gpt2. 12,345 parameters.",
-                '"n_layer": 1',
-                "of the package transformers), trained from the weights",
-                "rows of at most 32 tokens; longer ones were not tested",
-                "vaswani2017attention",
-            ],
-            ["trust_remote_code", "import vanillaformer"],
-        ),
-    ],
+    [({"metrics": {}}, [], ["\nmodel-index", "## Results"]),
+     ({"config": preset("bert-tiny", **TINY, position_embedding_type="rotary")},
+      ["tokens; longer ones were not tested"], []),
+     ({"metrics": {"eval_loss": 1.0}}, ["and there were no test data."], []),
+     ({"data": {}, "rows": {"validation": 10}, "epochs": None}, ["a stream of data"], []),
+     ({"data": {}, "choices": {}, "hardware": {}, "epochs": None, "consumed": None, "pictures": ()},
+      ["| rows | 1,000 | 10 |"], ["tokens seen", "!["]),
+     ({"resumed": "checkpoint-7"}, ["(since checkpoint-7, from which it resumed)"], ["tokens per second"]),
+     ({"task": "causal", "config": GPT2Config(n_layer=1), "choices": STARTED, "has_code": False},
+      ["Weights and architecture of openai-community/gpt2. 12,345 parameters.", '"n_layer": 1',
+       "of the package transformers), trained from the weights",
+       "rows of at most 32 tokens; longer ones were not tested", "vaswani2017attention"],
+      ["trust_remote_code", "import vanillaformer"])],
     ids=["no scores", "rotary", "no test", "a stream", "nothing known", "resumed", "of transformers"],
-)
+)  # fmt: skip
 def test_text_of_other_runs(changes: dict[str, Any], present: list[str], absent: list[str]) -> None:
     card = model_card(facts(**changes))
     assert not [text for text in present if text not in card]

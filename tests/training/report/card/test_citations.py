@@ -83,12 +83,9 @@ def test_entries_are_bibtex_and_each_is_written_once() -> None:
 
 def test_papers_of_a_config_and_of_a_recurrent_one() -> None:
     config = preset(
-        "transformer-tiny",
-        norm="rms_norm",
-        norm_placement="pre",
-        feed_forward="gated",
+        "transformer-tiny", norm="rms_norm", norm_placement="pre", feed_forward="gated",
         position_embedding_type="rotary",
-    )
+    )  # fmt: skip
     papers = cite.part_papers(config)
     assert {"zhang2019root", "xiong2020layer", "shazeer2020glu", "su2021roformer"} <= set(papers)
     assert "ba2016layer" not in papers

@@ -58,14 +58,10 @@ def test_examples_that_cannot_be(task: str, text: str, message: str) -> None:
 LINE = "a line of the usual length"
 
 
-@pytest.mark.parametrize(
-    ("texts", "wanted"),
-    [
-        ([ROW, "", "two\nlines", " ", "ah", f" {LINE}\n", f"{LINE}, but longer"], LINE),
-        (["", ROW, "two\nlines"], ROW.strip()),
-        (["", " "], ""),
-    ],
-)
+@pytest.mark.parametrize(("texts", "wanted"), [
+    ([ROW, "", "two\nlines", " ", "ah", f" {LINE}\n", f"{LINE}, but longer"], LINE),
+    (["", ROW, "two\nlines"], ROW.strip()), (["", " "], ""),
+])  # fmt: skip
 def test_an_example_is_a_short_line_where_there_is_one(texts: list[str], wanted: str) -> None:
     assert example_row(Dataset.from_dict({"source": texts}), "source") == wanted
 
