@@ -8,19 +8,11 @@ from typing import Any
 import accelerate
 import pytest
 import torch
+import transformers
 from modeling.axes import TARGET_VOCABULARY
 from modeling.toys import ALL_KINDS, PAD, assert_close, inputs_of, labels_of, tokens, toy
 from torch import nn
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MarianConfig,
-    MarianMTModel,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, MarianConfig, MarianMTModel, T5Config
 from transformers.generation import GenerationMixin
 
 from vanillaformer import speed_up
@@ -143,10 +135,10 @@ def native(name: str) -> Any:
         return GPT2LMHeadModel(GPT2Config(n_embd=24, n_layer=2, n_head=2, n_positions=40, **SIZES)).eval()
     if name == "llama":
         width = {"hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-        return LlamaForCausalLM(LlamaConfig(**width, **SIZES)).eval()
+        return transformers.LlamaForCausalLM(LlamaConfig(**width, **SIZES)).eval()
     if name == "t5":
         width = {"d_model": 24, "d_kv": 12, "d_ff": 48, "num_layers": 2, "num_heads": 2}
-        return T5ForConditionalGeneration(T5Config(**width, decoder_start_token_id=PAD, **SIZES)).eval()
+        return transformers.T5ForConditionalGeneration(T5Config(**width, decoder_start_token_id=PAD, **SIZES)).eval()
     sides = {"layers": 2, "attention_heads": 2, "ffn_dim": 48}
     fields = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in sides.items()}
     config = MarianConfig(d_model=24, **fields, decoder_start_token_id=PAD, forced_eos_token_id=None, **SIZES)

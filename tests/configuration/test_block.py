@@ -9,13 +9,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
-from vanillaformer import (
-    VanillaDecoderConfig,
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
-    VanillaImageEncoderConfig,
-    VanillaRecurrentEncoderDecoderConfig,
-)
+import vanillaformer
+from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.configuration import options
 from vanillaformer.configuration.names import FOREIGN_NAMES, GENERATION_NAMES, TRANSFORMERS_NAMES
 from vanillaformer.configuration.package import VERSION_KEY
@@ -23,7 +18,7 @@ from vanillaformer.configuration.plans import TENSOR_PARALLEL_PLAN
 from vanillaformer.modeling import VanillaDecoderModel
 
 CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig]
-ALL_CONFIGS = [*CONFIGS, VanillaImageEncoderConfig, VanillaRecurrentEncoderDecoderConfig]
+ALL_CONFIGS = [*CONFIGS, vanillaformer.VanillaImageEncoderConfig, vanillaformer.VanillaRecurrentEncoderDecoderConfig]
 CHOICES = {
     "norm": options.Norm, "norm_placement": options.NormPlacement, "feed_forward": options.FeedForward,
     "position_embedding_type": options.PositionEmbedding, "sinusoidal_layout": options.SinusoidalLayout,

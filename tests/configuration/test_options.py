@@ -8,13 +8,8 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from vanillaformer import (
-    VanillaDecoderConfig,
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
-    VanillaImageEncoderConfig,
-    VanillaRecurrentEncoderDecoderConfig,
-)
+import vanillaformer
+from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig
 from vanillaformer.configuration import options
 from vanillaformer.configuration.activations import ACTIVATION_ALIASES, ACTIVATIONS
 from vanillaformer.configuration.readers import FIELD_READERS, SIZE_READERS
@@ -45,8 +40,8 @@ PARTS = {
     "RecurrentInitialization": RECURRENT_INITIALIZATIONS, "Decoding": DECODINGS,
 }  # fmt: skip
 CONFIGS = (
-    VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig,
-    VanillaRecurrentEncoderDecoderConfig,
+    vanillaformer.VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig,
+    vanillaformer.VanillaRecurrentEncoderDecoderConfig,
 )  # fmt: skip
 
 

@@ -4,37 +4,14 @@ import json
 
 import pytest
 import torch
-from transformers import (
-    AutoConfig,
-    BertConfig,
-    BertForMaskedLM,
-    DeiTConfig,
-    DeiTForImageClassification,
-    Dinov2Config,
-    Dinov2Model,
-    GPT2Config,
-    GPT2LMHeadModel,
-    OpenAIGPTConfig,
-    OpenAIGPTLMHeadModel,
-    PreTrainedModel,
-    SwinConfig,
-    SwinForImageClassification,
-    ViTConfig,
-    ViTForImageClassification,
-)
+import transformers
+from transformers import AutoConfig, BertConfig, DeiTConfig, GPT2Config, ViTConfig, ViTForImageClassification
 
-from vanillaformer import (
-    PRESETS,
-    VanillaDecoderConfig,
-    VanillaDecoderForCausalLM,
-    VanillaEncoderForMaskedLM,
-    VanillaImageEncoderForImageClassification,
-    VanillaImageEncoderModel,
-    preset,
-)
+import vanillaformer
+from vanillaformer import PRESETS, VanillaDecoderConfig, VanillaDecoderForCausalLM, VanillaImageEncoderModel, preset
 
 
-def parameters(model_class: type[PreTrainedModel], config) -> int:
+def parameters(model_class: type[transformers.PreTrainedModel], config) -> int:
     with torch.device("meta"):
         model = model_class(config)
     return sum(parameter.numel() for parameter in model.parameters())
@@ -117,19 +94,20 @@ def test_presets_do_not_share_state():
 
 TINY = {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768, "num_labels": 1000}
 DINO = {"hidden_size": 384, "num_attention_heads": 6, "image_size": 518, "patch_size": 14}
-IMAGES = VanillaImageEncoderForImageClassification
+IMAGES = vanillaformer.VanillaImageEncoderForImageClassification
 # Our class, the native class and config, and the number that is published for it
 PUBLISHED = {
-    "gpt2": (VanillaDecoderForCausalLM, GPT2LMHeadModel, GPT2Config(), 124_439_808),
-    "gpt": (VanillaDecoderForCausalLM, OpenAIGPTLMHeadModel, OpenAIGPTConfig(), 116_534_784),
-    "bert-base": (VanillaEncoderForMaskedLM, BertForMaskedLM, BertConfig(), 109_514_298),
+    "gpt2": (VanillaDecoderForCausalLM, transformers.GPT2LMHeadModel, GPT2Config(), 124_439_808),
+    "gpt": (VanillaDecoderForCausalLM, transformers.OpenAIGPTLMHeadModel, transformers.OpenAIGPTConfig(), 116_534_784),
+    "bert-base": (vanillaformer.VanillaEncoderForMaskedLM, transformers.BertForMaskedLM, BertConfig(), 109_514_298),
     "vit-tiny": (IMAGES, ViTForImageClassification, ViTConfig(**TINY), 5_717_416),
     "vit-base": (IMAGES, ViTForImageClassification, ViTConfig(num_labels=1000), 86_567_656),
     # A token and its position more
-    "deit-tiny": (IMAGES, DeiTForImageClassification, DeiTConfig(**TINY), 5_717_416 + 2 * 192),
-    "swin-tiny": (IMAGES, SwinForImageClassification, SwinConfig(num_labels=1000), 28_288_354),
-    "dinov2-small": (VanillaImageEncoderModel, Dinov2Model, Dinov2Config(**DINO), 22_056_576),
-}
+    "deit-tiny": (IMAGES, transformers.DeiTForImageClassification, DeiTConfig(**TINY), 5_717_416 + 2 * 192),
+    "swin-tiny": (IMAGES, transformers.SwinForImageClassification, transformers.SwinConfig(num_labels=1000),
+                  28_288_354),
+    "dinov2-small": (VanillaImageEncoderModel, transformers.Dinov2Model, transformers.Dinov2Config(**DINO), 22_056_576)
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -7,13 +7,8 @@ from modeling.toys import KINDS as TOYS
 from modeling.toys import assert_close, inputs_of, sharpen, toy_config
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
-from vanillaformer import (
-    VanillaDecoderForCausalLM,
-    VanillaEncoderDecoderConfig,
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaEncoderForMaskedLM,
-    preset,
-)
+import vanillaformer
+from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderDecoderConfig, VanillaEncoderForMaskedLM, preset
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
 from vanillaformer.conversion.folders import convert_folder
 from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
@@ -33,7 +28,7 @@ SMALL |= {"dropout": 0.0, "attention_dropout": 0.0, "max_position_embeddings": 2
 KINDS = {
     "decoder": (VanillaDecoderForCausalLM, AutoModelForCausalLM),
     "encoder": (VanillaEncoderForMaskedLM, AutoModelForMaskedLM),
-    "seq2seq": (VanillaEncoderDecoderForConditionalGeneration, AutoModelForSeq2SeqLM),
+    "seq2seq": (vanillaformer.VanillaEncoderDecoderForConditionalGeneration, AutoModelForSeq2SeqLM),
 }
 NO_BIASES = {"attention_bias": False, "mlp_bias": False, "norm_bias": False}
 TWO = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31}

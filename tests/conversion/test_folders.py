@@ -9,25 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import transformers
 from modeling.toys import relative_error, sharpen
 from safetensors.torch import load_file
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    GPT2Config,
-    GPT2LMHeadModel,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, T5Config
 
-from vanillaformer import (
-    VanillaDecoderForCausalLM,
-    VanillaDecoderForSequenceClassification,
-    VanillaEncoderDecoderConfig,
-    VanillaEncoderDecoderForConditionalGeneration,
-    preset,
-)
+import vanillaformer
+from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderDecoderConfig, preset
 from vanillaformer.conversion import folders, from_native
 from vanillaformer.conversion.folders import convert_folder, logit_error
 from vanillaformer.hub.atomic_files import new_folder
@@ -78,9 +66,9 @@ def save_translator(folder, **fields) -> None:
         "sinusoidal_layout": "halves", "attention_bias": True, "max_position_embeddings": 64, "vocab_size": 60,
         "pad_token_id": 0, "decoder_start_token_id": 0, "hidden_act": "silu", **fields,
     }  # fmt: skip
-    sharpen(VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderConfig(**fields))).save_pretrained(
-        folder
-    )
+    sharpen(
+        vanillaformer.VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderConfig(**fields))
+    ).save_pretrained(folder)
 
 
 def test_a_translation_model_keeps_both_tokenizers(tmp_path):
@@ -90,7 +78,7 @@ def test_a_translation_model_keeps_both_tokenizers(tmp_path):
     done = convert_folder(str(tmp_path / "ours"), tmp_path / "native", to="marian")
     assert done.target == "MarianMTModel"
     assert done.error <= 1e-6
-    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "native").config.model_type == "marian"
+    assert transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "native").config.model_type == "marian"
 
 
 @pytest.mark.parametrize(("error", "words"), [(0.5, r"5\.0e-01"), (float("nan"), "nan")])
@@ -211,7 +199,7 @@ def test_short_position_tables(positions, tmp_path):
 
 def test_a_classifier_without_padding_and_a_vocabulary_of_special_tokens(tmp_path):
     config = preset("gpt2", vocab_size=2, **SMALL, pad_token_id=None, bos_token_id=0, eos_token_id=1)
-    sharpen(VanillaDecoderForSequenceClassification(config)).save_pretrained(tmp_path / "ours")
+    sharpen(vanillaformer.VanillaDecoderForSequenceClassification(config)).save_pretrained(tmp_path / "ours")
     done = convert_folder(str(tmp_path / "ours"), tmp_path / "native")
     assert done.target == "GPT2ForSequenceClassification"
     assert done.error <= 1e-6
@@ -219,7 +207,7 @@ def test_a_classifier_without_padding_and_a_vocabulary_of_special_tokens(tmp_pat
 
 def test_a_t5_in_float16_becomes_one_of_ours(tmp_path):
     sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 1, "num_heads": 4, "vocab_size": 40}
-    native = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0))
+    native = transformers.T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0))
     sharpen(native.eval(), focus=0.3).save_pretrained(tmp_path / "float32")
     native.half().save_pretrained(tmp_path / "native")
     model = from_native(tmp_path / "float32", dtype=torch.float16)  # where transformers keeps one matrix in float32

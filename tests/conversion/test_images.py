@@ -6,12 +6,8 @@ from modeling.toys import assert_close
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModel, ViTImageProcessorPil, pipeline
 
-from vanillaformer import (
-    VanillaImageEncoderConfig,
-    VanillaImageEncoderForImageClassification,
-    VanillaImageEncoderModel,
-    preset,
-)
+import vanillaformer
+from vanillaformer import VanillaImageEncoderForImageClassification, VanillaImageEncoderModel, preset
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
 from vanillaformer.conversion.folders import convert_folder
 from vanillaformer.conversion.mapping.weights import model_links, tensors_of, to_our_values
@@ -114,7 +110,7 @@ def test_a_linear_map_of_flattened_patches_becomes_a_convolution():
 def test_a_model_without_layer_scale_is_a_dinov2_with_factors_of_1():
     fields = {name: value for name, value in IMAGE.items() if name != "encoder_stride"} | LABELS
     fields |= {"intermediate_size": 2 * IMAGE["hidden_size"], "image_pooling": "first_and_mean"}
-    ours = VanillaImageEncoderForImageClassification(VanillaImageEncoderConfig(**fields)).eval()
+    ours = VanillaImageEncoderForImageClassification(vanillaformer.VanillaImageEncoderConfig(**fields)).eval()
     poison(ours)
     assert native_architectures(ours.config) == ["dinov2"]
     native = to_native(ours)

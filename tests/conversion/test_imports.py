@@ -10,12 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from vanillaformer import (
-    VanillaDecoderForCausalLM,
-    VanillaDecoderModel,
-    VanillaEncoderDecoderModel,
-    VanillaEncoderModel,
-)
+import vanillaformer
 from vanillaformer.conversion import from_state_dict, native_architectures, to_native
 from vanillaformer.conversion.state_dicts import SOURCES, unwrapped
 
@@ -62,7 +57,7 @@ def assert_same(
 def test_an_encoder_decoder_of_torch(theirs, fields):
     reference, fields = torch_transformer(**theirs), fields | {"num_attention_heads": H}
     ours = from_state_dict(reference.state_dict(), "torch.nn.Transformer", **fields)
-    assert type(ours) is VanillaEncoderDecoderModel
+    assert type(ours) is vanillaformer.VanillaEncoderDecoderModel
     assert (ours.config.encoder_layers, ours.config.num_hidden_layers) == (3, 2)
     source, target = torch.randn(3, 9, D), torch.randn(3, 7, D)
     mask, target_mask = right_padding(3, 9), right_padding(3, 7)
@@ -82,7 +77,7 @@ def test_an_encoder_of_torch(causal, final_norm):
     poison(reference)
     fields = {"num_attention_heads": H, "norm_placement": "pre", "causal": causal}
     ours = from_state_dict(reference.state_dict(), "torch.nn.Transformer", **fields)
-    assert type(ours) is (VanillaDecoderModel if causal else VanillaEncoderModel)
+    assert type(ours) is (vanillaformer.VanillaDecoderModel if causal else vanillaformer.VanillaEncoderModel)
     x, real = torch.randn(3, 9, D), right_padding(3, 9)
     mask = nn.Transformer.generate_square_subsequent_mask(9, dtype=torch.bool) if causal else None
     expected = reference(x, mask=mask, src_key_padding_mask=real == 0)[real == 1]
@@ -144,7 +139,7 @@ def test_names_of_compiled_and_distributed_models_are_unwrapped_in_any_order():
     assert unwrapped({"module.a": weight, "b": weight})[0].keys() == {"module.a", "b"}
 
 
-def assert_same_logits_and_gradients(ours: VanillaDecoderForCausalLM, reference: nn.Module) -> None:
+def assert_same_logits_and_gradients(ours: vanillaformer.VanillaDecoderForCausalLM, reference: nn.Module) -> None:
     ids = words(2, 9, V)
     actual, expected = ours(ids).logits, reference(ids).logits
     assert_close(actual, expected, "logits")

@@ -10,15 +10,8 @@ from modeling.axes import ALL_CONFIGS, axes
 from modeling.toys import relative_error
 from transformers import CONFIG_MAPPING, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from vanillaformer import (
-    BlockConfig,
-    VanillaDecoderConfig,
-    VanillaDecoderForCausalLM,
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
-    VanillaEncoderDecoderForConditionalGeneration,
-    preset,
-)
+import vanillaformer
+from vanillaformer import BlockConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig, preset
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
 from vanillaformer.conversion.folders import random_inputs
 from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
@@ -179,7 +172,7 @@ OURS_SEQ2SEQ = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers"
 
 def small(**fields: Any) -> PreTrainedModel:
     sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 41}
-    return VanillaDecoderForCausalLM(VanillaDecoderConfig(**(sizes | fields)))
+    return vanillaformer.VanillaDecoderForCausalLM(vanillaformer.VanillaDecoderConfig(**(sizes | fields)))
 
 
 REZERO = {"position_embedding_type": "learned", "norm_placement": "rezero"}
@@ -211,7 +204,7 @@ def test_a_refusal_names_what_is_wrong(convert, message):
 
 
 def test_of_several_architectures_one_must_be_named():
-    model = VanillaDecoderForCausalLM(preset("llama-tiny", vocab_size=41))
+    model = vanillaformer.VanillaDecoderForCausalLM(preset("llama-tiny", vocab_size=41))
     assert native_architectures(model.config) == ["llama", "mistral"]
     with pytest.raises(ValueError, match="llama, mistral"):
         to_native(model)
@@ -278,7 +271,7 @@ def test_padding_is_where_roberta_numbers_positions_from():
 
 def test_a_config_of_another_kind_fits_nothing():
     assert fit(ARCHITECTURES["gpt2"], VanillaEncoderDecoderConfig(), "lm").mismatches
-    assert native_architectures(VanillaDecoderConfig(position_embedding_type="learned"), "token") == []
+    assert native_architectures(vanillaformer.VanillaDecoderConfig(position_embedding_type="learned"), "token") == []
 
 
 PADDED_POSITIONS: dict[str, Any] = {
@@ -291,7 +284,7 @@ PADDED_POSITIONS: dict[str, Any] = {
 def test_m2m_100_does_not_start_from_padding():
     """It gives padding no position, wherever that stands, and all that follows an earlier one."""
     config = VanillaEncoderDecoderConfig(**PADDED_POSITIONS, decoder_start_token_id=2)
-    model = VanillaEncoderDecoderForConditionalGeneration(config).eval()
+    model = vanillaformer.VanillaEncoderDecoderForConditionalGeneration(config).eval()
     assert native_architectures(config) == ["m2m_100"]
     native = to_native(model)
     ids, more = torch.tensor([[5, 6, 7]]), torch.tensor([[2, 8, 9]])
@@ -301,7 +294,7 @@ def test_m2m_100_does_not_start_from_padding():
     from_padding = VanillaEncoderDecoderConfig(**PADDED_POSITIONS, decoder_start_token_id=0)
     assert native_architectures(from_padding) == []
     with pytest.raises(ValueError, match=r"decoder_start_token_id=0 is pad_token_id, which m2m_100 treats"):
-        to_native(VanillaEncoderDecoderForConditionalGeneration(from_padding), "m2m_100")
+        to_native(vanillaformer.VanillaEncoderDecoderForConditionalGeneration(from_padding), "m2m_100")
     native.config.decoder_start_token_id = native.config.pad_token_id
     with pytest.raises(ValueError, match=r"no counterpart here: decoder_start_token_id=0 is pad_token_id"):
         from_native(native)
@@ -309,7 +302,7 @@ def test_m2m_100_does_not_start_from_padding():
 
 def test_the_comparison_of_logits_begins_with_the_start_token():
     config = VanillaEncoderDecoderConfig(**PADDED_POSITIONS, decoder_start_token_id=0)
-    model = VanillaEncoderDecoderForConditionalGeneration(config)
+    model = vanillaformer.VanillaEncoderDecoderForConditionalGeneration(config)
     assert random_inputs(model)["decoder_input_ids"][:, 0].tolist() == [0, 0]
     model.generation_config.decoder_start_token_id = 3
     assert random_inputs(model)["decoder_input_ids"][:, 0].tolist() == [3, 3]

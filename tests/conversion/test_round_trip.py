@@ -7,23 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedModel,
-)
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from vanillaformer import (
-    VanillaDecoderConfig,
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
-    VanillaImageEncoderConfig,
-)
+import vanillaformer
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
 from vanillaformer.conversion.convert import give_back, take_over
 from vanillaformer.conversion.mapping.canonical import canonical_native_value
@@ -32,10 +19,10 @@ from vanillaformer.conversion.mapping.weights import head_names, tensors_of
 from .natives import CASES, MAIN_CASES, batch_for, converted, native_model
 
 AUTO = {
-    VanillaDecoderConfig: AutoModelForCausalLM,
-    VanillaEncoderConfig: AutoModelForMaskedLM,
-    VanillaEncoderDecoderConfig: AutoModelForSeq2SeqLM,
-    VanillaImageEncoderConfig: AutoModelForImageClassification,
+    vanillaformer.VanillaDecoderConfig: AutoModelForCausalLM,
+    vanillaformer.VanillaEncoderConfig: transformers.AutoModelForMaskedLM,
+    vanillaformer.VanillaEncoderDecoderConfig: transformers.AutoModelForSeq2SeqLM,
+    vanillaformer.VanillaImageEncoderConfig: transformers.AutoModelForImageClassification,
 }
 
 

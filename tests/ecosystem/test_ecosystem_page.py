@@ -7,20 +7,15 @@ from pathlib import Path
 import datasets
 import pytest
 
-from vanillaformer import (
-    VanillaDecoderForCausalLM,
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaEncoderForMaskedLM,
-    VanillaEncoderForSequenceClassification,
-)
+import vanillaformer
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8")
 RUNS = {
-    "language_model": VanillaDecoderForCausalLM,
-    "classifier": VanillaEncoderForSequenceClassification,
-    "masked_language_model": VanillaEncoderForMaskedLM,
-    "translation": VanillaEncoderDecoderForConditionalGeneration,
+    "language_model": vanillaformer.VanillaDecoderForCausalLM,
+    "classifier": vanillaformer.VanillaEncoderForSequenceClassification,
+    "masked_language_model": vanillaformer.VanillaEncoderForMaskedLM,
+    "translation": vanillaformer.VanillaEncoderDecoderForConditionalGeneration,
 }
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 

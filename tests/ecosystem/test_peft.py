@@ -10,12 +10,8 @@ from modeling.toys import assert_close, relative_error
 from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from vanillaformer import (
-    VanillaDecoderForCausalLM,
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaImageEncoderConfig,
-    VanillaImageEncoderForImageClassification,
-)
+import vanillaformer
+from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderDecoderForConditionalGeneration
 
 from .tiny import LOADERS, batch_of, kind_of, tiny
 
@@ -103,8 +99,8 @@ def test_a_folder_of_adapters_names_its_model(saved, tmp_path):
 
 def test_an_image_classifier_takes_adapters_and_merges_them():
     sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 40}
-    config = VanillaImageEncoderConfig(**sizes, image_size=12, patch_size=4, num_labels=3)
-    plain = VanillaImageEncoderForImageClassification(config).eval()
+    config = vanillaformer.VanillaImageEncoderConfig(**sizes, image_size=12, patch_size=4, num_labels=3)
+    plain = vanillaformer.VanillaImageEncoderForImageClassification(config).eval()
     pixels = torch.rand(2, 3, 12, 12, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         before = plain(pixels).logits

@@ -6,17 +6,7 @@ import pytest
 import torch
 import transformers
 from modeling.toys import assert_close, sharpen
-from transformers import (
-    AutoModel,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    MBartConfig,
-    MBartForConditionalGeneration,
-    MBartTokenizer,
-    NllbTokenizer,
-    PreTrainedTokenizerFast,
-    pipeline,
-)
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, MBartConfig, NllbTokenizer, pipeline
 
 from vanillaformer import (
     VanillaDecoderForCausalLM,
@@ -193,14 +183,16 @@ def test_a_native_model_translates(class_name, tmp_path):
 def test_languages(name, option, tmp_path):
     """The languages of a call: the source's in front of its tokens, and the target's as transformers' pages say."""
     words = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5}
-    made = {"nllb": NllbTokenizer, "mbart": MBartTokenizer}[name](
+    made = {"nllb": NllbTokenizer, "mbart": transformers.MBartTokenizer}[name](
         vocab=words | {"xx": 6, "yy": 7} if name == "nllb" else [(word, 0.0) for word in words],
         **({"extra_special_tokens": ["xx", "yy"], "src_lang": "xx", "tgt_lang": "xx"} if name == "nllb" else {}),
     )
     source, target = ("xx", "yy") if name == "nllb" else ("de_DE", "ro_RO")
     ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
     torch.manual_seed(0)
-    model = sharpen(MBartForConditionalGeneration(MBartConfig(**NATIVE | {"vocab_size": len(made)}, **ids))).eval()
+    model = sharpen(
+        transformers.MBartForConditionalGeneration(MBartConfig(**NATIVE | {"vocab_size": len(made)}, **ids))
+    ).eval()
     pipe = pipeline("translation", model=model, tokenizer=made, device="cpu", tgt_lang=target)
     calls = []
     model.generate = lambda **options: calls.append(options) or torch.tensor([[2, 4]])
@@ -218,7 +210,7 @@ def test_the_language_of_a_call_is_no_others():
     """M2M-100's tokenizer has none at first, and cannot be set to none again."""
     read = []
 
-    class Undecided(PreTrainedTokenizerFast):
+    class Undecided(transformers.PreTrainedTokenizerFast):
         src_lang = None
 
         def __call__(self, *texts, **options):

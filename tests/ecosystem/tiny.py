@@ -6,27 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from modeling.toys import sharpen
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
-from vanillaformer import (
-    VanillaDecoderForCausalLM,
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaEncoderForMaskedLM,
-)
+import vanillaformer
 from vanillaformer.data.dialogue import SEPARATOR, set_chat_template
 from vanillaformer.tokenization import train
 
 LOADERS = {
-    VanillaEncoderDecoderForConditionalGeneration: AutoModelForSeq2SeqLM,
-    VanillaDecoderForCausalLM: AutoModelForCausalLM,
-    VanillaEncoderForMaskedLM: AutoModelForMaskedLM,
+    vanillaformer.VanillaEncoderDecoderForConditionalGeneration: AutoModelForSeq2SeqLM,
+    vanillaformer.VanillaDecoderForCausalLM: AutoModelForCausalLM,
+    vanillaformer.VanillaEncoderForMaskedLM: AutoModelForMaskedLM,
 }
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
@@ -49,7 +40,7 @@ def sentences(count: int = 200, seed: int = 0) -> list[str]:
 
 
 @cache
-def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
+def tokenizer_of(kind: str) -> transformers.PreTrainedTokenizerFast:
     """A tokenizer of the sentences, whose every token is readable; that of a decoder knows dialogues."""
     extra = [SEPARATOR] if kind == "decoder" else []
     made = train(sentences(), algorithm="bpe", kind=kind, vocab_size=100, extra_special_tokens=extra)

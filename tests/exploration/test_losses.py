@@ -6,12 +6,8 @@ import torch
 from modeling.toys import ALL_KINDS, attending, inputs_of, labels_of, padding, pixels, tokens, toy
 from torch import nn
 
+import vanillaformer
 from exploration.toys import KINDS, doubled
-from vanillaformer import (
-    VanillaEncoderForPreTraining,
-    VanillaEncoderForSequenceClassification,
-    VanillaImageEncoderForMaskedImageModeling,
-)
 from vanillaformer.exploration.losses import (
     PARTS,
     attention_layers,
@@ -147,9 +143,9 @@ def test_the_mean_of_a_head_leaves_padding_out():
 
 
 def test_classifiers_and_masked_images_are_ablated_by_their_own_losses():
-    classifier = toy("encoder", VanillaEncoderForSequenceClassification, num_labels=3)
+    classifier = toy("encoder", vanillaformer.VanillaEncoderForSequenceClassification, num_labels=3)
     rows = [inputs_of("encoder") | {"labels": torch.tensor([0, 2, 1])}]
-    masked = toy("image_encoder", VanillaImageEncoderForMaskedImageModeling)
+    masked = toy("image_encoder", vanillaformer.VanillaImageEncoderForMaskedImageModeling)
     images = [{"pixel_values": pixels(3), "bool_masked_pos": torch.tensor([[1, 0, 1, 0, 0, 1]] * 3).bool()}]
     for model, batches in ((classifier, rows), (masked, images)):
         (found,) = head_ablation(model, batches).values()
@@ -168,7 +164,7 @@ def test_what_cannot_be_ablated_is_said():
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder", "recurrent_encoder_decoder", "pretraining"])
 def test_the_means_weighted_by_their_numbers_are_the_loss(kind):
-    head = VanillaEncoderForPreTraining if kind == "pretraining" else None
+    head = vanillaformer.VanillaEncoderForPreTraining if kind == "pretraining" else None
     kind = "encoder" if head else kind
     model, rows = toy(kind, head).double(), rows_of(kind)
     means, counts = loss_by_position(model, rows)
@@ -190,7 +186,7 @@ def test_a_position_is_that_of_the_predicted_token():
 
 
 def test_a_loss_that_is_not_of_single_tokens_has_no_positions():
-    classifier = toy("encoder", VanillaEncoderForSequenceClassification, num_labels=3)
+    classifier = toy("encoder", vanillaformer.VanillaEncoderForSequenceClassification, num_labels=3)
     rows = [inputs_of("encoder") | {"labels": torch.tensor([0, 2, 1])}]
     ctc = ALL_KINDS["encoder_decoder"][1]
     for model in (classifier, toy("encoder_decoder", ctc, decoding="ctc", tie_word_embeddings=True)):

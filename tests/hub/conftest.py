@@ -12,13 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from vanillaformer import (
-    VanillaDecoderForCausalLM,
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaEncoderForMaskedLM,
-    VanillaEncoderForSequenceClassification,
-    preset,
-)
+import vanillaformer
+from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderDecoderForConditionalGeneration, preset
 from vanillaformer.hub.pushing import PIPELINES, config_with_pipelines, files_to_push
 from vanillaformer.tokenization import save_pair, train
 
@@ -149,8 +144,8 @@ CLASSES = {
     "translator": VanillaEncoderDecoderForConditionalGeneration,
     "pair": VanillaEncoderDecoderForConditionalGeneration,
     "decoder": VanillaDecoderForCausalLM,
-    "masked": VanillaEncoderForMaskedLM,
-    "classifier": VanillaEncoderForSequenceClassification,
+    "masked": vanillaformer.VanillaEncoderForMaskedLM,
+    "classifier": vanillaformer.VanillaEncoderForSequenceClassification,
 }
 KINDS = list(CLASSES)
 

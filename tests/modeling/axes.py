@@ -17,17 +17,12 @@ from typing import Any, Literal, Union, get_args, get_origin
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
-from vanillaformer import (
-    BlockConfig,
-    VanillaDecoderConfig,
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
-    VanillaImageEncoderConfig,
-)
+import vanillaformer
+from vanillaformer import BlockConfig, VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig
 from vanillaformer.configuration import options
 
 CONFIGS: dict[str, type[BlockConfig]] = {
-    "encoder_decoder": VanillaEncoderDecoderConfig,
+    "encoder_decoder": vanillaformer.VanillaEncoderDecoderConfig,
     "decoder": VanillaDecoderConfig,
     "encoder": VanillaEncoderConfig,
 }

@@ -24,14 +24,6 @@ from transformers import (
 )
 
 import vanillaformer
-from vanillaformer import (
-    VanillaDecoderForSequenceClassification,
-    VanillaEncoderForMultipleChoice,
-    VanillaEncoderForPreTraining,
-    VanillaEncoderForQuestionAnswering,
-    VanillaEncoderForSequenceClassification,
-    VanillaEncoderForTokenClassification,
-)
 from vanillaformer.modeling.auto import AUTO_CLASSES
 
 from .axes import cover, is_allowed, single_values
@@ -42,11 +34,11 @@ AUTO = {
     "image_encoder": AutoModelForImageClassification,
 }  # fmt: skip
 CLASSIFIERS = [
-    ("decoder", VanillaDecoderForSequenceClassification, AutoModelForSequenceClassification),
-    ("encoder", VanillaEncoderForSequenceClassification, AutoModelForSequenceClassification),
-    ("encoder", VanillaEncoderForTokenClassification, AutoModelForTokenClassification),
-    ("encoder", VanillaEncoderForQuestionAnswering, AutoModelForQuestionAnswering),
-    ("encoder", VanillaEncoderForMultipleChoice, AutoModelForMultipleChoice),
+    ("decoder", vanillaformer.VanillaDecoderForSequenceClassification, AutoModelForSequenceClassification),
+    ("encoder", vanillaformer.VanillaEncoderForSequenceClassification, AutoModelForSequenceClassification),
+    ("encoder", vanillaformer.VanillaEncoderForTokenClassification, AutoModelForTokenClassification),
+    ("encoder", vanillaformer.VanillaEncoderForQuestionAnswering, AutoModelForQuestionAnswering),
+    ("encoder", vanillaformer.VanillaEncoderForMultipleChoice, AutoModelForMultipleChoice),
 ]
 
 
@@ -88,7 +80,7 @@ def test_saved_and_loaded_a_model_is_bit_equal(kind, overrides, tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "model_class", "auto_class"),
-    [*CLASSIFIERS, ("encoder", VanillaEncoderForPreTraining, AutoModelForPreTraining)],
+    [*CLASSIFIERS, ("encoder", vanillaformer.VanillaEncoderForPreTraining, AutoModelForPreTraining)],
 )
 def test_other_heads_are_bit_equal_too(kind, model_class, auto_class, tmp_path):
     model = toy(kind, model_class, num_labels=5)

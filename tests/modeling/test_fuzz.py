@@ -14,14 +14,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
-from vanillaformer import (
-    VanillaDecoderForCausalLM,
-    VanillaDecoderForSequenceClassification,
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaEncoderForMaskedLM,
-    VanillaEncoderForSequenceClassification,
-    VanillaEncoderForTokenClassification,
-)
+import vanillaformer
 from vanillaformer.configuration.readers import FIELD_READERS
 
 from .axes import CONFIGS, names_of, own_fields
@@ -33,10 +26,10 @@ VALID = int(os.environ.get("VANILLAFORMER_FUZZ", "60"))
 # Without residuals a stream of a few dimensions may fade to what float32 has no numbers for
 NOTHING = 1e-38
 HEADS: dict[str, list[type[PreTrainedModel]]] = {
-    "encoder_decoder": [VanillaEncoderDecoderForConditionalGeneration],
-    "decoder": [VanillaDecoderForCausalLM, VanillaDecoderForSequenceClassification],
-    "encoder": [VanillaEncoderForMaskedLM, VanillaEncoderForSequenceClassification,
-                VanillaEncoderForTokenClassification],
+    "encoder_decoder": [vanillaformer.VanillaEncoderDecoderForConditionalGeneration],
+    "decoder": [vanillaformer.VanillaDecoderForCausalLM, vanillaformer.VanillaDecoderForSequenceClassification],
+    "encoder": [vanillaformer.VanillaEncoderForMaskedLM, vanillaformer.VanillaEncoderForSequenceClassification,
+                vanillaformer.VanillaEncoderForTokenClassification],
 }  # fmt: skip
 
 

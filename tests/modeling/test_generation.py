@@ -6,16 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    DynamicCache,
-    EncoderDecoderCache,
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    PreTrainedModel,
-    StaticCache,
-)
+import transformers
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, PreTrainedModel, StaticCache
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from vanillaformer.acceleration.shared_sources import SharedSourceCache, share_sources
@@ -235,7 +227,7 @@ def test_generation_goes_on_from_a_cache(kind, implementation):
     assert torch.equal(rest, whole)
 
 
-class Recorded(LogitsProcessor):
+class Recorded(transformers.LogitsProcessor):
     """Keeps the scores of each step."""
 
     def __init__(self) -> None:
@@ -260,7 +252,7 @@ def test_outputs_of_a_source_share_its_keys_and_values(implementation, how, monk
     for cache in (None, EncoderDecoderCache(DynamicCache(), DynamicCache())):
         torch.manual_seed(0)
         recorded = Recorded()
-        options = {"logits_processor": LogitsProcessorList([recorded]), "past_key_values": cache}
+        options = {"logits_processor": transformers.LogitsProcessorList([recorded]), "past_key_values": cache}
         found.append((model.generate(**prompts, **how, max_new_tokens=NEW, **options), recorded.steps))
     (shared, scores), (repeated, expected) = found
     assert torch.equal(shared, repeated)
@@ -390,7 +382,7 @@ def test_a_four_dimensional_mask_is_used_as_it_is():
 
 def test_a_loaded_decoder_generates_with_the_special_tokens_of_its_config(tmp_path):
     toy("decoder").save_pretrained(tmp_path)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     settings = model.generation_config
     assert (settings.pad_token_id, settings.bos_token_id, settings.eos_token_id) == (PAD, 2, 3)
 

@@ -6,11 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from vanillaformer import (
-    VanillaDecoderForSequenceClassification,
-    VanillaEncoderForSequenceClassification,
-    VanillaEncoderForTokenClassification,
-)
+import vanillaformer
+from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncoderForSequenceClassification
 from vanillaformer.configuration import options
 from vanillaformer.modeling.parts.pooling import POOLINGS
 
@@ -213,7 +210,7 @@ def test_a_text_classifier_may_leave_its_inner_layer_out():
 
 @pytest.mark.parametrize("items", [None, 37])
 def test_a_token_classifiers_loss_counts_its_labels(items):
-    model = toy("encoder", VanillaEncoderForTokenClassification, num_labels=5)
+    model = toy("encoder", vanillaformer.VanillaEncoderForTokenClassification, num_labels=5)
     inputs, labels = inputs_of("encoder"), labels_of("encoder")
     labels[labels > 0] %= 5
     labels[inputs["attention_mask"] == 0] = -100

@@ -2,20 +2,12 @@
 
 import pytest
 import torch
+import transformers
 from torch import nn
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
-    AutoModelForSequenceClassification,
-    PreTrainedModel,
-)
+from transformers import AutoModelForPreTraining, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 
-from vanillaformer import (
-    VanillaEncoderForMaskedLM,
-    VanillaEncoderForPreTraining,
-    VanillaEncoderForSequenceClassification,
-)
+import vanillaformer
 from vanillaformer.modeling.encoder import PreTrainingOutput
 
 from .toys import assert_close, inputs_of, labels_of, step_of_trainer, tokens, toy
@@ -24,7 +16,7 @@ PAIRS = torch.tensor([1, 0, 1])
 
 
 def pretraining(**fields) -> PreTrainedModel:
-    return toy("encoder", VanillaEncoderForPreTraining, **fields)
+    return toy("encoder", vanillaformer.VanillaEncoderForPreTraining, **fields)
 
 
 # ------------------------------------------------------------------------------------------------- the function
@@ -133,14 +125,14 @@ def assert_holds(model: PreTrainedModel, expected: dict[str, torch.Tensor]) -> N
 def test_a_masked_language_model_takes_all_it_has(tmp_path):
     model, inputs = pretraining(), inputs_of("encoder")
     model.save_pretrained(tmp_path)
-    loaded, info = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    loaded, info = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"], "what is left out on purpose is not worth a warning"
     assert torch.equal(loaded.eval()(**inputs).logits, model(**inputs).prediction_logits)
 
 
 def test_it_goes_on_from_a_masked_language_model(tmp_path):
-    model, inputs = toy("encoder", VanillaEncoderForMaskedLM), inputs_of("encoder")
+    model, inputs = toy("encoder", vanillaformer.VanillaEncoderForMaskedLM), inputs_of("encoder")
     model.save_pretrained(tmp_path)
     loaded, info = AutoModelForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
     assert {key.split(".")[0] for key in info["missing_keys"]} == {"pooler", "seq_relationship"}
@@ -160,7 +152,7 @@ def test_a_classifier_goes_on_from_the_pooler_not_from_the_token_head(tmp_path):
 
 
 def test_it_goes_on_from_a_classifier(tmp_path):
-    model = toy("encoder", VanillaEncoderForSequenceClassification, num_labels=5)
+    model = toy("encoder", vanillaformer.VanillaEncoderForSequenceClassification, num_labels=5)
     model.save_pretrained(tmp_path / "classifier")
     loaded, info = AutoModelForPreTraining.from_pretrained(tmp_path / "classifier", output_loading_info=True)
     missing = {".".join(key.split(".")[:-1]) for key in info["missing_keys"]}

@@ -8,11 +8,8 @@ from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from vanillaformer import (
-    VanillaRecurrentEncoderDecoderConfig,
-    VanillaRecurrentEncoderDecoderForConditionalGeneration,
-    VanillaRecurrentEncoderDecoderModel,
-)
+import vanillaformer
+from vanillaformer import VanillaRecurrentEncoderDecoderConfig, VanillaRecurrentEncoderDecoderModel
 from vanillaformer.training.trainer.losses import CrossEntropy, RDrop, scheduled_sampling_inputs, training_loss
 
 from .toys import assert_close
@@ -31,9 +28,9 @@ MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1],
 variants = pytest.mark.parametrize("fields", VARIANTS, ids=lambda fields: "-".join(map(str, fields.values())))
 
 
-def toy(**fields: Any) -> VanillaRecurrentEncoderDecoderForConditionalGeneration:
+def toy(**fields: Any) -> vanillaformer.VanillaRecurrentEncoderDecoderForConditionalGeneration:
     """A model with weights large enough that every part matters, in double precision."""
-    model = VanillaRecurrentEncoderDecoderForConditionalGeneration(
+    model = vanillaformer.VanillaRecurrentEncoderDecoderForConditionalGeneration(
         VanillaRecurrentEncoderDecoderConfig(**(SIZES | fields))
     )
     generator = torch.Generator().manual_seed(1)

@@ -13,28 +13,16 @@ from typing import Any, get_args
 
 import pytest
 import torch
+import transformers
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-from transformers import (
-    PreTrainedModel,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-    Trainer,
-    TrainingArguments,
-    masking_utils,
-)
+from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainingArguments, masking_utils
 from transformers.integrations.flex_attention import WrappedFlexAttention
 
-from vanillaformer import (
-    VanillaDecoderForCausalLM,
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaEncoderForMaskedLM,
-    VanillaImageEncoderForImageClassification,
-    VanillaRecurrentEncoderDecoderConfig,
-    VanillaRecurrentEncoderDecoderForConditionalGeneration,
-)
+import vanillaformer
+from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderForMaskedLM, VanillaRecurrentEncoderDecoderConfig
 from vanillaformer.configuration import VanillaConfig, options
 from vanillaformer.modeling.parts.norms import UNIT_OFFSET_NORMS
 from vanillaformer.modeling.parts.residual import RESIDUALS, NormedResidual
@@ -54,16 +42,16 @@ from .axes import (
 )
 
 KINDS: dict[str, tuple[type[VanillaConfig], type[PreTrainedModel]]] = {
-    "encoder_decoder": (CONFIGS["encoder_decoder"], VanillaEncoderDecoderForConditionalGeneration),
+    "encoder_decoder": (CONFIGS["encoder_decoder"], vanillaformer.VanillaEncoderDecoderForConditionalGeneration),
     "decoder": (CONFIGS["decoder"], VanillaDecoderForCausalLM),
     "encoder": (CONFIGS["encoder"], VanillaEncoderForMaskedLM),
 }
 # Tested in files of their own, and in what holds for every model
 ALL_KINDS = KINDS | {
-    "image_encoder": (ALL_CONFIGS["image_encoder"], VanillaImageEncoderForImageClassification),
+    "image_encoder": (ALL_CONFIGS["image_encoder"], vanillaformer.VanillaImageEncoderForImageClassification),
     "recurrent_encoder_decoder": (
         VanillaRecurrentEncoderDecoderConfig,
-        VanillaRecurrentEncoderDecoderForConditionalGeneration,
+        vanillaformer.VanillaRecurrentEncoderDecoderForConditionalGeneration,
     ),
 }
 # Image models by what their layers are made of; windows of 3 by 3 do not divide 5 by 7 patches
@@ -299,7 +287,9 @@ def step_of_trainer(
 ) -> torch.Tensor:
     """What a step of gradient descent over all rows, in batches of `size`, changes of the parameters."""
     pair = model.config.is_encoder_decoder
-    trainer_class, arguments = (Seq2SeqTrainer, Seq2SeqTrainingArguments) if pair else (Trainer, TrainingArguments)
+    trainer_class, arguments = (
+        (Seq2SeqTrainer, transformers.Seq2SeqTrainingArguments) if pair else (Trainer, TrainingArguments)
+    )
     rows = [{name: value[row] for name, value in inputs.items()} for row in range(len(inputs["input_ids"]))]
     before = torch.cat([weight.detach().flatten().clone() for weight in model.parameters()])
     trainer_class(model.train(), arguments(

@@ -8,18 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import sacrebleu
+import transformers
 from datasets import Dataset
 from script_runs import json_lines as records
 from script_runs import losses, state, train
 from sklearn.metrics import classification_report, confusion_matrix
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    Trainer,
-    set_seed,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, set_seed
 
 from vanillaformer.training.finishing import print_samples
 from vanillaformer.training.report.card.facts import read_samples
@@ -81,7 +75,7 @@ def test_classes_and_masked_tokens_are_those_that_were_scored(trained) -> None:
     rows, scores = records(folder / "predictions_test.jsonl"), results(folder)
     labels, chosen = ([row[name] for row in rows] for name in ("reference", "prediction"))
     assert scores["test_accuracy"] == pytest.approx(np.mean([one == other for one, other in zip(labels, chosen)]))
-    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     names = [model.config.id2label[number] for number in range(model.config.num_labels)]
     assert scores["confusion_matrix"] == confusion_matrix(labels, chosen, labels=names).tolist()
     assert scores["test_f1"] == pytest.approx(

@@ -11,14 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from script_runs import answers, train
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    pipeline,
-)
+from transformers import AutoModelForSeq2SeqLM, AutoModelForTokenClassification, AutoTokenizer, pipeline
 from transformers.utils import logging
 
 from vanillaformer.console import reporting
@@ -268,7 +263,7 @@ def test_continues_prompts_in_a_batch_as_alone_and_from_the_end_of_long_ones(tra
 def test_classifies(kind: str, trained, capsys) -> None:
     texts = ["Deutschland", "France métropolitaine", "x"]
     printed = answers(capsys, "--model", trained(kind), "--text", *texts)
-    model = AutoModelForSequenceClassification.from_pretrained(trained(kind))
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(trained(kind))
     tokenizer = AutoTokenizer.from_pretrained(trained(kind))
     for text, result in zip(texts, printed, strict=True):
         best = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")(text)[0]

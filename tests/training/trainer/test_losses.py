@@ -8,11 +8,7 @@ from torch import nn
 from transformers import BertConfig, BertForPreTraining
 from transformers.trainer_pt_utils import LabelSmoother
 
-from vanillaformer import (
-    VanillaEncoderForSequenceClassification,
-    VanillaEncoderForTokenClassification,
-    preset,
-)
+from vanillaformer import VanillaEncoderForSequenceClassification, VanillaEncoderForTokenClassification, preset
 from vanillaformer.conversion import to_native
 from vanillaformer.training.trainer.losses import (
     CrossEntropy,

@@ -7,12 +7,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq
 
-from vanillaformer import (
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaEncoderForMaskedLM,
-)
+import vanillaformer
 from vanillaformer.data.preprocessing.batching import RowMasking, epoch_seed
 from vanillaformer.data.preprocessing.tokenizing import translation_rows
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
@@ -94,7 +89,7 @@ def test_every_row_has_a_target(encoder_tokenizer, tmp_path) -> None:
 
 def test_a_step_without_a_target_has_loss_0(encoder_tokenizer, tmp_path) -> None:
     empty = Dataset.from_dict({"input_ids": [encoder_tokenizer("")["input_ids"]] * 4})
-    model = VanillaEncoderForMaskedLM(VanillaEncoderConfig(vocab_size=300, **SIZE))
+    model = vanillaformer.VanillaEncoderForMaskedLM(vanillaformer.VanillaEncoderConfig(vocab_size=300, **SIZE))
     args = LanguageModelTrainingArguments(
         **{"output_dir": str(tmp_path), "objective": "masked", "use_cpu": True, "max_steps": 2},
         **{"eval_strategy": "no", "save_strategy": "no", "learning_rate": 0.0, "report_to": "none"},
@@ -121,7 +116,9 @@ def test_references_stand_beside_their_predictions(strategy: str, translator_tok
         **{"per_device_eval_batch_size": 2, "train_sampling_strategy": strategy},
         **{"dataloader_drop_last": True, "remove_unused_columns": False},
     )
-    model = VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderConfig(vocab_size=300, **SIZE))
+    model = vanillaformer.VanillaEncoderDecoderForConditionalGeneration(
+        vanillaformer.VanillaEncoderDecoderConfig(vocab_size=300, **SIZE)
+    )
     collator = DataCollatorForSeq2Seq(translator_tokenizer)
     options = {"eval_dataset": rows["test"], "data_collator": collator, "compute_metrics": compute}
     trainer = TranslationTrainer(model=model, args=args, **options)
