@@ -59,13 +59,11 @@ def test_runs_have_the_budget_and_the_report_says_what_was_found(tmp_path, prete
     options = settings_of(tmp_path, "runs-post-2")
     assert options["max_tokens"] == 6400
     assert "max_steps" not in options
-    assert options["seed"] == 2
-    assert options["overrides"] == FIELDS | {"norm_placement": "post"}
+    assert (options["seed"], options["overrides"]) == (2, FIELDS | {"norm_placement": "post"})
     assert options["load_best_model_at_end"] is False
     assert found.variants["pre"].scores == pytest.approx([2.01, 2.02, 2.03])
     assert found.variants["post"].scores == pytest.approx([3.01, 3.02, 3.03])
-    assert found.variants["pre"].speed == 6400 / 2
-    assert found.variants["pre"].flops_per_token == 1_000_000 / 64
+    assert (found.variants["pre"].speed, found.variants["pre"].flops_per_token) == (6400 / 2, 1_000_000 / 64)
     assert "9/9" in capsys.readouterr().out
     text = write_report(found, tmp_path)
     assert "- Worse than pre: post." in text

@@ -184,8 +184,7 @@ def test_a_field_of_another_config_is_refused_by_the_name_of_its_config(config_c
 @every_config
 def test_names_of_transformers_pass(config_class):
     config = config_class(num_labels=7, attn_implementation="eager", name_or_path="x", problem_type="regression")
-    assert config.num_labels == 7
-    assert config._attn_implementation == "eager"
+    assert (config.num_labels, config._attn_implementation) == (7, "eager")
     assert config_class(torch_dtype="bfloat16").dtype == config_class(dtype="bfloat16").dtype == torch.bfloat16
     named = {"sep_token_id": 3, "tokenizer_class": "X", "quantization_config": {}, "my_note": "mine"}
     assert {name: getattr(config_class(**named), name) for name in named} == named

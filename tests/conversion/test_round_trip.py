@@ -144,8 +144,7 @@ def test_labels_are_carried(name, head):
     native.config.problem_type = "single_label_classification"
     ours = from_native(native)
     for config in (ours.config, to_native(ours, name).config):
-        assert config.id2label == {0: "no", 1: "maybe", 2: "yes"}
-        assert config.label2id == {"no": 0, "maybe": 1, "yes": 2}
+        assert (config.id2label, config.label2id) == ({0: "no", 1: "maybe", 2: "yes"}, {"no": 0, "maybe": 1, "yes": 2})
         assert config.problem_type == "single_label_classification"
 
 

@@ -80,8 +80,7 @@ def test_selected_rows(seed, caching):
         chosen = select_rows(rows, numbers)
     finally:
         datasets.enable_caching()
-    assert list(chosen) == list(rows.select(numbers))
-    assert chosen.features == rows.features
+    assert (list(chosen), chosen.features) == (list(rows.select(numbers)), rows.features)
     assert chosen._indices is None
     assert list(select_rows(rows, numbers[::-1])) == list(chosen)[::-1]
 
@@ -157,8 +156,7 @@ def test_the_second_run_tokenizes_nothing(job, calls, decoder_tokenizer, encoder
     assert count
     second = JOBS[job](decoder_tokenizer, encoder_tokenizer)  # after calls that cut texts
     assert len(calls) == count
-    assert list(second["train"]) == list(first["train"])
-    assert second["train"].features == first["train"].features
+    assert (list(second["train"]), second["train"].features) == (list(first["train"]), first["train"].features)
 
 
 @pytest.mark.parametrize("change", ["text", "length", "tokenizer", "special token"])

@@ -38,8 +38,7 @@ def of_kind(rows, kind):
 def test_sizes_columns_and_kinds_of_disjoint_splits(corpus, rows):
     assert {name: len(part) for name, part in corpus.items()} == {"train": 5_600, "validation": 200, "test": 200}
     for part in corpus.values():
-        assert part.column_names == ["source", "target", "kind"]
-        assert set(part["kind"]) == set(KINDS)
+        assert (part.column_names, set(part["kind"])) == (["source", "target", "kind"], set(KINDS))
     assert len({row["source"] for row in rows}) == len(rows) == 6_000  # a function of the source
     assert {c for row in rows for c in row["source"] + row["target"] if c.isspace()} == {" "}
 

@@ -125,8 +125,7 @@ def test_a_reply_ends_at_the_separator(tokenizer, model, monkeypatch):
         return torch.cat([inputs, torch.tensor([[you, you, separator, you]])], dim=1)
 
     monkeypatch.setattr(chat.model, "generate", generate)
-    assert chat.reply("在吗") == "你你"
-    assert chat.history == ["在吗", "你你"]
+    assert (chat.reply("在吗"), chat.history) == ("你你", ["在吗", "你你"])
     chat.reset()
     assert chat.history == []
 

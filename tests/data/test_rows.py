@@ -27,8 +27,7 @@ def test_bad_pairs_are_left_out_and_counted(tmp_path, capsys):
     path = bad_pairs(tmp_path)
     good = write(tmp_path / "b.jsonl", [{"source": "x", "target": "y"}])
     dataset, stats = skipping("translation", train_file=path, validation_file=good)
-    assert list(dataset["train"]["source"]) == ["a", "e", "j"]
-    assert list(dataset["train"]["target"]) == ["b", "f", "k"]
+    assert (list(dataset["train"]["source"]), list(dataset["train"]["target"])) == (["a", "e", "j"], ["b", "f", "k"])
     assert dataset["train"].features == dataset["validation"].features
     assert stats["train"]["bad rows left out"] == 4
     out = capsys.readouterr().out
@@ -44,8 +43,7 @@ def test_lines_that_cannot_be_read(tmp_path, capsys):
     with pytest.raises(ValueError, match=r"a.jsonl, row 2: .* \(2 such rows\); --bad_rows skip"):
         load("classification", train_file=path, validation_file=path)
     dataset, stats = skipping("classification", train_file=path, validation_file=path)
-    assert list(dataset["train"]["text"]) == ["one", "four"]
-    assert list(dataset["train"]["label"]) == [1, 0]
+    assert (list(dataset["train"]["text"]), list(dataset["train"]["label"])) == (["one", "four"], [1, 0])
     assert stats["train"]["bad rows left out"] == 2
     assert "first row 2" in capsys.readouterr().out
 
@@ -57,8 +55,7 @@ def labeled(tmp_path, labels, name="a.jsonl"):
 def test_rows_without_a_known_label_are_left_out(tmp_path, capsys):
     train, validation = labeled(tmp_path, ["b", None, "a", "", "b"]), labeled(tmp_path, ["c", "a", "c"], "b.jsonl")
     dataset, stats = skipping("classification", train_file=train, validation_file=validation)
-    assert label_names(dataset) == ["a", "b"]
-    assert list(dataset["train"]["label"]) == [1, 0, 1]
+    assert (label_names(dataset), list(dataset["train"]["label"])) == (["a", "b"], [1, 0, 1])
     assert list(dataset["validation"]["text"]) == ["text 1"]
     assert [stats[split]["bad rows left out"] for split in ("train", "validation")] == [2, 2]
     out = capsys.readouterr().out
@@ -154,8 +151,7 @@ def test_how_many_rows_a_class_has() -> None:
 def test_labels_become_classes(tmp_path, labels, names, ids, extension):
     path = labeled(tmp_path, labels, f"a.{extension}")
     dataset = load("classification", train_file=path, validation_file=path)
-    assert label_names(dataset) == names
-    assert list(dataset["train"]["label"]) == ids
+    assert (label_names(dataset), list(dataset["train"]["label"])) == (names, ids)
     assert dataset["train"].features == dataset["validation"].features
 
 

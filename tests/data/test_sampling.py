@@ -26,8 +26,7 @@ def texts(path: Path, sample_by: str) -> list[str]:
 def test_the_default_depends_on_the_objective(objective, options, expected, capsys) -> None:
     arguments = LanguageModelDataArguments(**{"train_file": "a.txt", **options})
     arguments.choose_sampling(objective)
-    assert arguments.sample_by == expected
-    assert arguments.read_options().sample_by == expected
+    assert (arguments.sample_by, arguments.read_options().sample_by) == (expected, expected)
     chosen = "sample_by" not in options and expected != "line"
     assert capsys.readouterr().out.count("--sample_by line makes each line one.\n") == chosen
 

@@ -112,8 +112,7 @@ def test_texts_that_are_alike_stay_together(drawn, task, fraction, seed, files):
     assert sorted(text for part in splits.values() for text in part[column]) == sorted(row[column] for row in rows)
     if task == "translation":
         total = len({base for base, *_ in drawn})
-        assert len(sides["test"]) == round(0.2 * total)
-        assert len(sides["validation"]) == max(1, round(fraction * total))
+        assert (len(sides["test"]), len(sides["validation"])) == (round(0.2 * total), max(1, round(fraction * total)))
     else:
         assert set(splits["train"]["label"]) == {0, 1, 2}
     assert split_files(task, rows, files, **options) == splits

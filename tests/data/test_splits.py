@@ -29,8 +29,7 @@ def test_one_file_with_a_column_of_splits(tmp_path, extension):
         "validation": ["text 2", "text 5"],
         "test": ["text 1", "text 4"],
     }
-    assert dataset["train"].column_names == ["text", "label"]
-    assert list(dataset["test"]["label"]) == [1, 0]
+    assert (dataset["train"].column_names, list(dataset["test"]["label"])) == (["text", "label"], [1, 0])
 
 
 def test_validation_is_held_out_of_the_rows_for_training(tmp_path):
@@ -131,8 +130,7 @@ def test_test_part_beside_a_validation_file(tmp_path):
     dataset = load(
         "translation", train_file=many_translations(tmp_path), validation_file=validation, test_fraction=0.1
     )
-    assert list(dataset["validation"]["source"]) == ["other"]
-    assert len(sources(dataset)["test"]) == 5
+    assert (list(dataset["validation"]["source"]), len(sources(dataset)["test"])) == (["other"], 5)
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -347,8 +345,7 @@ def test_what_also_occurs_in_the_training_data_is_reported(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "validation data: the text of 2 of 3 rows also occurs in the training data (--drop_leaked_rows" in out
     assert "test data: the text of 1 of 2 rows also occurs" in out
-    assert stats["validation"]["also in train"] == 2
-    assert stats["test"]["also in train"] == 1
+    assert (stats["validation"]["also in train"], stats["test"]["also in train"]) == (2, 1)
     capped = load_data(ClassifierDataArguments(**leaking(tmp_path), max_train_samples=2), "classification")
     known = set(capped.splits["train"]["text"])
     assert known < set("abcd")
@@ -390,8 +387,7 @@ def test_texts_that_are_alike_are_reported_and_left_out(tmp_path, task, capsys):
     assert alike(tmp_path, task).stats["validation"] == {"also in train": 2}
     assert f"the {column} of 2 of 6 rows also occurs in the training data" in capsys.readouterr().out
     data = alike(tmp_path, task, drop_leaked_rows=True)
-    assert list(data.splits["train"][column])[:2] == ["3 * 5", "[a] [b]"]
-    assert len(data.splits["train"]) == 4
+    assert (list(data.splits["train"][column])[:2], len(data.splits["train"])) == (["3 * 5", "[a] [b]"], 4)
 
 
 def test_texts_that_are_alike_are_not_the_same_to_a_language_model(tmp_path):

@@ -100,8 +100,7 @@ def reply_to(folder: Path, asked: str | list[dict[str, str]]) -> str:
 def test_a_dialogue(client, folder):
     messages = [{"role": role, "content": text} for role, text in zip(("user", "assistant", "user"), TEXTS)]
     (choice,) = client.chat.completions.create(model=str(folder), messages=messages, **GREEDY).choices
-    assert choice.message.role == "assistant"
-    assert choice.message.content == reply_to(folder, messages)
+    assert (choice.message.role, choice.message.content) == ("assistant", reply_to(folder, messages))
 
 
 def test_the_model_is_the_only_one_that_is_listed(client, folder):
@@ -112,8 +111,7 @@ def test_a_completion_without_a_limit_ends_at_the_models_length(client, folder):
     """One of 64 positions: its table has no more."""
     reply = client.completions.create(model=str(folder), prompt=TEXTS[2], temperature=0)
     assert reply.usage.completion_tokens <= 64 - reply.usage.prompt_tokens
-    assert reply.choices[0].finish_reason == "length"
-    assert reply.usage.total_tokens == 64
+    assert (reply.choices[0].finish_reason, reply.usage.total_tokens) == ("length", 64)
 
 
 def test_what_a_client_gets_wrong_it_is_told(client, folder):

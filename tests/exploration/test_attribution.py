@@ -49,8 +49,7 @@ def test_of_a_class(overrides):
     model = toy("encoder", VanillaEncoderForSequenceClassification, num_labels=3, **overrides).double()
     inputs = {"input_ids": IDS}
     found = attributions(model, inputs, NEUTRAL, chosen_class(model, inputs))
-    assert found.values.shape == (1, 6)
-    assert found.outputs == [(0, int(model(input_ids=IDS).logits.argmax()))]
+    assert (found.values.shape, found.outputs) == ((1, 6), [(0, int(model(input_ids=IDS).logits.argmax()))])
     check_complete(model, {"input_ids": IDS}, found)
 
 

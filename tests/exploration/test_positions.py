@@ -105,8 +105,7 @@ def test_rotation_on_the_grid_depends_on_rows_and_columns_between():
     found, pairs = grid_rotary_similarity(model), model.config.head_dim // 4
     frequencies = model.config.rope_2d_theta ** -(np.arange(pairs) / pairs)
     expected = (np.cos(1 * frequencies).mean() + np.cos(2 * frequencies).mean()) / 2
-    assert found[0, 0, 1, 2] == pytest.approx(expected, rel=1e-5)
-    assert found[1, 1, 1, 1] == pytest.approx(1)
+    assert (found[0, 0, 1, 2], found[1, 1, 1, 1]) == (pytest.approx(expected, rel=1e-5), pytest.approx(1))
 
 
 SCHEMES = {

@@ -73,8 +73,7 @@ def test_images_have_the_size_of_the_model(tmp_path):
         image_module.new("RGB", (20, 20), "red").save(tmp_path / "images" / label / "red.png")
     processor = ViTImageProcessorPil(size={"height": 16, "width": 16})
     (batch,) = held_out_rows(model, (processor,), str(tmp_path / "images"), folder=tmp_path, count=9)
-    assert batch["pixel_values"].shape == (2, 3, 16, 16)
-    assert sorted(batch["labels"].tolist()) == [0, 1]
+    assert (batch["pixel_values"].shape, sorted(batch["labels"].tolist())) == ((2, 3, 16, 16), [0, 1])
 
 
 def test_the_program_draws_figures_of_rows(folder, tmp_path):  # noqa: F811
@@ -87,6 +86,5 @@ def test_the_program_draws_figures_of_rows(folder, tmp_path):  # noqa: F811
     assert names == ["part", *(f"decoder.{layer}.{head}" for layer in (0, 1) for head in range(4))]
     with (tmp_path / "look/figures/loss_by_position.csv").open() as table:
         counts = [int(row[2]) for row in list(csv.reader(table))[1:]]
-    assert len(counts) == 15
-    assert counts[0] == 3
+    assert (len(counts), counts[0]) == (15, 3)
     assert "its mean" in (tmp_path / "look/index.html").read_text()

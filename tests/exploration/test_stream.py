@@ -17,8 +17,7 @@ def test_share_and_cosine_of_vectors_that_are_known():
     found = contributions(Recording(None, {}, sublayers={"decoder": [sublayer]}))["decoder"]
     assert found.sublayers == [(0, "mlp")]
     assert (found.x, found.out, found.added) == ([3.0], [13.0], [6.5])
-    assert found.share == pytest.approx([(10 / 15 + 3 / 4) / 2])
-    assert found.cosine == pytest.approx([(-1 + 0) / 2])
+    assert (found.share, found.cosine) == (pytest.approx([(10 / 15 + 3 / 4) / 2]), pytest.approx([(-1 + 0) / 2]))
 
 
 def test_a_model_without_residual_connections_keeps_nothing_and_a_new_rezero_model_adds_nothing():

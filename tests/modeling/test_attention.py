@@ -131,8 +131,7 @@ def test_the_attributes_that_transformers_attention_reads(kind):
     for name, module in attentions.items():
         assert module.layer_idx == int(name.split(".")[-2])
         assert module.is_causal is (("decoder" in name or kind == "decoder") and "cross_attn" not in name)
-        assert module.scaling == K**-0.5
-        assert module.num_key_value_groups == H // G
+        assert (module.scaling, module.num_key_value_groups) == (K**-0.5, H // G)
 
 
 @toys(times=1)

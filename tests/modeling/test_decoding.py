@@ -142,8 +142,7 @@ def test_a_saved_model_generates_the_same(decoding, tmp_path):
         model.generation_config.refinement_steps = 7
     model.save_pretrained(tmp_path)
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.float64)
-    assert again.config.decoding == decoding
-    assert getattr(again.generation_config, "refinement_steps", 7) == 7
+    assert (again.config.decoding, getattr(again.generation_config, "refinement_steps", 7)) == (decoding, 7)
     options = {"max_new_tokens": NEW}
     assert torch.equal(again.generate(**source(), **options), model.generate(**source(), **options))
 

@@ -43,8 +43,7 @@ def test_values_and_gradients(shape: tuple[int, ...], dtype: torch.dtype) -> Non
     y = Dropout(0.25)(x)
     y.sum().backward()
     factors = x.grad
-    assert y.dtype == dtype
-    assert y.shape == x.shape
+    assert (y.dtype, y.shape) == (dtype, x.shape)
     assert torch.equal(y, x * factors)
     assert all(factor in (0, torch.tensor(4 / 3, dtype=dtype).item()) for factor in factors.flatten().tolist())
 

@@ -114,33 +114,24 @@ def test_beams_of_a_padded_batch_are_those_of_its_rows(kind):
 
 
 @every_generator
-def test_sampling_follows_its_seed(kind):
-    model, prompts = shared_toy(kind, {}), prompt_of(kind)
-    drawn = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        drawn.append(model.generate(**prompts, do_sample=True, min_new_tokens=NEW, max_new_tokens=NEW))
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-    greedy = model.generate(**prompts, do_sample=False, max_new_tokens=NEW)
-    nearly = model.generate(**prompts, do_sample=True, top_k=1, max_new_tokens=NEW)
-    assert torch.equal(nearly, greedy)
-
-
-@every_generator
-@pytest.mark.parametrize("helper", ["itself", "another", "its first layer"])
+@pytest.mark.parametrize("helper", ["itself", "another", "its first layer", *range(4)])
 def test_assisted_generation_is_greedy_search(kind, helper):
-    """A good assistant and bad ones: accepted and rejected drafts, so that the cache is cut back."""
-    model, prompts = toy(kind), prompt_of(kind, batch=1)
-    another = sharpen(toy(kind, num_hidden_layers=1), seed=11)
+    """A good assistant, bad ones and what stands in a prompt twice: with rejected drafts the cache is cut back."""
+    model, prompts, settings = toy(kind), prompt_of(kind, batch=1), GREEDY
+    if isinstance(helper, int):
+        prompt, settings = (
+            tokens(1, 4, TARGET_VOCABULARY, seed=helper).repeat(1, 2),
+            GREEDY | {"no_repeat_ngram_size": 0},
+        )
+        prompts = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
     help_of = {
         "itself": {"assistant_model": model},
-        "another": {"assistant_model": another},
+        "another": {"assistant_model": sharpen(toy(kind, num_hidden_layers=1), seed=11)},
         "its first layer": {"assistant_early_exit": 1},
     }
-    greedy = model.generate(**prompts, **GREEDY)
-    for options in (help_of[helper], {}):
-        assert torch.equal(model.generate(**prompts, **GREEDY, **options), greedy)
+    greedy = model.generate(**prompts, **settings)
+    for options in (help_of.get(helper, {"prompt_lookup_num_tokens": 3}), {}):
+        assert torch.equal(model.generate(**prompts, **settings, **options), greedy)
         assert model.config.num_hidden_layers == 2
 
 
@@ -179,17 +170,6 @@ def test_a_limit_beyond_the_table_that_is_given_by_keyword_is_refused(kind, befo
         model.generate(tokens(1, 19), do_sample=False, **{limit: 26 - before * (limit == "max_new_tokens")})
 
 
-@every_generator
-@pytest.mark.parametrize("seed", range(4))
-def test_prompt_lookup_is_greedy_search(kind, seed):
-    model = toy(kind)
-    prompt = tokens(1, 4, TARGET_VOCABULARY, seed=seed).repeat(1, 2)  # what stands there twice is proposed
-    prompts = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
-    settings = {"do_sample": False, "max_new_tokens": NEW}
-    greedy = model.generate(**prompts, **settings)
-    assert torch.equal(model.generate(**prompts, **settings, prompt_lookup_num_tokens=3), greedy)
-
-
 @toys(*GENERATORS, times=1)
 def test_with_a_static_cache_or_without_any_the_tokens_are_those_of_a_dynamic_one(kind, overrides):
     model, prompts = shared_toy(kind, overrides), prompt_of(kind)
@@ -199,15 +179,6 @@ def test_with_a_static_cache_or_without_any_the_tokens_are_those_of_a_dynamic_on
         found = model.generate(**prompts, **settings, **other)
         assert torch.equal(found.sequences, dynamic.sequences)
         assert_close(torch.stack(found.logits), torch.stack(dynamic.logits), f"logits with {other}")
-
-
-def test_a_static_cache_filled_by_hand_gives_the_logits_of_the_full_pass():
-    model = shared_toy("decoder", {})
-    ids = tokens(2, 7)
-    full = model(ids).logits
-    cache = StaticCache(config=model.config, max_cache_len=12)
-    logits = [model(ids[:, start:end], past_key_values=cache).logits for start, end in ((0, 4), (4, 6), (6, 7))]
-    assert_close(torch.cat(logits, dim=1), full, "logits")
 
 
 @every_generator
@@ -227,17 +198,6 @@ def test_generation_goes_on_from_a_cache(kind, implementation):
     assert torch.equal(rest, whole)
 
 
-class Recorded(transformers.LogitsProcessor):
-    """Keeps the scores of each step."""
-
-    def __init__(self) -> None:
-        self.steps: list[torch.Tensor] = []
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self.steps.append(scores.clone())
-        return scores
-
-
 @pytest.mark.parametrize(
     "how",
     [{"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 3}],
@@ -248,15 +208,20 @@ def test_outputs_of_a_source_share_its_keys_and_values(implementation, how, monk
     model.set_attn_implementation(implementation)
     rows, source_heads = [], CrossAttention.source_heads
     monkeypatch.setattr(CrossAttention, "source_heads", lambda self, x: rows.append(len(x)) or source_heads(self, x))
-    found = []
+    found: list[torch.Tensor] = []
+    steps: list[list[torch.Tensor]] = []
+
+    def recorded(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        steps[-1].append(scores.clone())
+        return scores
+
     for cache in (None, EncoderDecoderCache(DynamicCache(), DynamicCache())):
         torch.manual_seed(0)
-        recorded = Recorded()
+        steps.append([])
         options = {"logits_processor": transformers.LogitsProcessorList([recorded]), "past_key_values": cache}
-        found.append((model.generate(**prompts, **how, max_new_tokens=NEW, **options), recorded.steps))
-    (shared, scores), (repeated, expected) = found
-    assert torch.equal(shared, repeated)
-    for step, (ours, theirs) in enumerate(zip(scores, expected, strict=True)):
+        found.append(model.generate(**prompts, **how, max_new_tokens=NEW, **options))
+    assert torch.equal(*found)
+    for step, (ours, theirs) in enumerate(zip(*steps, strict=True)):
         assert_close(ours, theirs, f"scores of step {step}", 1e-12)
     copies = max(how.get("num_beams", 1), how.get("num_return_sequences", 1))
     assert rows == [3] * 2 + [3 * copies] * 2
@@ -380,13 +345,6 @@ def test_a_four_dimensional_mask_is_used_as_it_is():
     assert not torch.allclose(cut[:, 4], full[:, 4], atol=1e-3)
 
 
-def test_a_loaded_decoder_generates_with_the_special_tokens_of_its_config(tmp_path):
-    toy("decoder").save_pretrained(tmp_path)
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    settings = model.generation_config
-    assert (settings.pad_token_id, settings.bos_token_id, settings.eos_token_id) == (PAD, 2, 3)
-
-
 def source_caches(config: Any) -> dict[str, Callable[[], Any]]:
     """Caches as transformers' own models make them: both of one config."""
     return {
@@ -407,25 +365,19 @@ def test_a_cache_made_elsewhere_keeps_the_whole_source(made, window, padded):
     full = model(source, attention_mask=mask, decoder_input_ids=target).logits
     cache, encoded = source_caches(model.config)[made](), model.get_encoder()(source, attention_mask=mask)
     for step in range(7):
-        output = model(
-            encoder_outputs=encoded,
-            attention_mask=mask,
-            decoder_input_ids=target[:, step : step + 1],
-            past_key_values=cache,
-        )
+        given = {"encoder_outputs": encoded, "attention_mask": mask, "past_key_values": cache}
+        output = model(**given, decoder_input_ids=target[:, step : step + 1])
         assert_close(output.logits[:, 0], full[:, step], f"step {step}")
         assert output.past_key_values is cache
 
 
 def test_a_cache_that_has_forgotten_the_source_is_refused():
     model, target = shared_toy("encoder_decoder", {"sliding_window": 3}), tokens(1, 2, TARGET_VOCABULARY)
-    cache = source_caches(model.config)["dynamic"]()
-    keys = torch.zeros(1, 2, 9, 8)
-    cache.cross_attention_cache.update(keys, keys, 0)
+    made, keys = source_caches(model.config)["dynamic"](), torch.zeros(1, 2, 9, 8)
+    made.cross_attention_cache.update(keys, keys, 0)
+    cache = EncoderDecoderCache(made.self_attention_cache, made.cross_attention_cache)
     with pytest.raises(ValueError, match=r"sliding_window=3, which has dropped a part of the source: .*DynamicCache"):
-        model(tokens(1, 9), decoder_input_ids=target, past_key_values=EncoderDecoderCache(
-            cache.self_attention_cache, cache.cross_attention_cache
-        ))  # fmt: skip
+        model(tokens(1, 9), decoder_input_ids=target, past_key_values=cache)
 
 
 @pytest.mark.parametrize("form", ["other output", "dictionary", "tuple", "list", "its own"])

@@ -64,8 +64,7 @@ def test_standard_input_and_reset(models, capsys, monkeypatch) -> None:
     lines = answers(capsys, "--model", models[0], "--chat", "--num_beams", "1", "--max_new_tokens", "4")
     assert len(lines) == 3
     assert lines[0] == lines[2]
-    assert prompts[0] == prompts[2]
-    assert prompts[1][: len(prompts[0])] == prompts[0]
+    assert (prompts[0], prompts[1][: len(prompts[0])]) == (prompts[2], prompts[0])
     assert len(prompts[1]) > len(prompts[0])
 
 

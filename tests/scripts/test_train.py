@@ -46,8 +46,7 @@ def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_pat
         score.name for score in scores_of(job) if not score.optional
     }
     assert (folder / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
-    assert results["eval_loss"] == metrics["eval_loss"]
-    assert results["baselines"] == details["baselines"]
+    assert (results["eval_loss"], results["baselines"]) == (metrics["eval_loss"], details["baselines"])
     assert list(details["baselines"]) == BASELINES[job]
     for scores in details["baselines"].values():
         assert {name.split("_")[0] for name in scores} == {"eval", "test"}

@@ -40,8 +40,7 @@ def test_the_saved_folder_works_in_a_pipeline_and_in_generate(trained, capsys) -
         assert text in card, text
     assert "oken" not in card.split("## Training")[0].split("## Architecture")[0]
     lines = json_lines(folder / "predictions_test.jsonl")
-    assert len(lines) == 20
-    assert set(lines[0]) == {"image", "reference", "prediction", "probability"}
+    assert (len(lines), set(lines[0])) == (20, {"image", "reference", "prediction", "probability"})
 
 
 def test_an_export_gives_the_same_labels(trained, tmp_path: Path, capsys) -> None:

@@ -144,8 +144,7 @@ def test_tokens_losses_and_translations_are_those_of_transformers(
         batch.pop("decoder_input_ids", None)  # which the native model makes itself
     assert found <= rows
     tokens = tokenizer.convert_ids_to_tokens(next(iter(found))[0])
-    assert tuple(tokens[: len(before)]) == before
-    assert tuple(tokens[-len(after) :]) == after
+    assert (tuple(tokens[: len(before)]), tuple(tokens[-len(after) :])) == (before, after)
 
     plain = transformers.AutoModelForSeq2SeqLM.from_pretrained(native)
     expected = plain_losses(plain, recorded, tmp_path / "plain", Seq2SeqTrainer)

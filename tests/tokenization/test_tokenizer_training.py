@@ -48,8 +48,7 @@ class TestEveryAlgorithmAndKind:
             "decoder": ([2, *a, *b], [0] * (len(a) + 1) + [1] * len(b)),
             "encoder": ([2, *a, 3, *b, 3], [0] * (len(a) + 2) + [1] * (len(b) + 1)),
         }[kind]
-        assert encoded["input_ids"] == ids
-        assert encoded["token_type_ids"] == types
+        assert (encoded["input_ids"], encoded["token_type_ids"]) == (ids, types)
 
     def test_padding_and_truncation(self, trained, algorithm, kind):
         tokenizer = trained(algorithm=algorithm, kind=kind, model_max_length=6)

@@ -47,8 +47,7 @@ def test_classifier_of_either_kind(kind: str, encoder_tokenizer, decoder_tokeniz
     tokenizer = encoder_tokenizer if kind == "bert-tiny" else decoder_tokenizer
     extra = ["num_key_value_heads=2"] if kind == "llama-tiny" else []
     model = build("classification", tokenizer, preset=kind, labels=["a", "b", "c"], overrides=extra)
-    assert model.config.id2label == {0: "a", 1: "b", 2: "c"}
-    assert model.config.num_labels == 3
+    assert (model.config.id2label, model.config.num_labels) == ({0: "a", 1: "b", 2: "c"}, 3)
     assert model(torch.tensor([[5, 6, 0]])).logits.shape == (1, 3)
     assert check_preset("classification", ModelArguments(preset=kind)) == ("encoder" if "bert" in kind else "decoder")
 
@@ -79,8 +78,7 @@ def test_short_rows_in_bfloat16_attend_eagerly_on_a_cpu(bf16, device, dtype, len
 
 def test_saved_model_keeps_its_weights_and_takes_changes(decoder_tokenizer, tmp_path) -> None:
     model = build("causal", decoder_tokenizer, dtype="bfloat16", attn_implementation="eager")
-    assert model.dtype == torch.bfloat16
-    assert model.config._attn_implementation == "eager"
+    assert (model.dtype, model.config._attn_implementation) == (torch.bfloat16, "eager")
     model.save_pretrained(tmp_path)
     changed = {"model_name_or_path": str(tmp_path), "overrides": ["dropout=0.4"]}
     loaded = build("causal", decoder_tokenizer, seed=5, **changed)

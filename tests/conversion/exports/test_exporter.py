@@ -97,8 +97,7 @@ def test_the_record_says_what_the_model_was(kind, tmp_path):
     model = toy(kind, norm_eps=0.25)
     OurselvesExporter().write_record(ExportJob(model, tmp_path, "rounded"))
     record = read_record(tmp_path)
-    assert record["quantization"] == "rounded"
-    assert record["engine"] == "ourselves"
+    assert (record["quantization"], record["engine"]) == ("rounded", "ourselves")
     assert set(record["versions"]) == {"vanillaformer"}
     assert model_class_of(record) is type(model)
     assert config_of(record).to_dict() == model.config.to_dict()
@@ -311,8 +310,7 @@ def test_a_cell_without_a_yes_names_the_field_in_the_way():
 
 def test_an_image_model_goes_to_native_architectures_and_to_onnx():
     found = targets(VanillaImageEncoderConfig())
-    assert found.pop("native") == ["vit", "vit_msn"]
-    assert found.pop("onnx") == []
+    assert (found.pop("native"), found.pop("onnx")) == (["vit", "vit_msn"], [])
     assert {each for obstacles in found.values() for each in obstacles} == {
         "the model reads images, but the engine takes tokens"
     }

@@ -173,8 +173,7 @@ def test_the_config_is_that_of_the_native_model_or_ours(generating):
     model, folder, _ = generating
     assert "auto_map" not in json.loads((folder / "config.json").read_text())
     config = AutoConfig.from_pretrained(folder)
-    assert config.architectures == [type(model).__name__]
-    assert config.hidden_size == model.config.hidden_size
+    assert (config.architectures, config.hidden_size) == ([type(model).__name__], model.config.hidden_size)
     native = native_model(Case("gpt2", GPT))
     fields = config_fields(from_native(native))
     assert (fields["model_type"], fields["architectures"]) == ("gpt2", ["GPT2LMHeadModel"])

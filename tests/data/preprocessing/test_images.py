@@ -69,8 +69,7 @@ def test_images_are_changed_in_training_anew_in_each_epoch(rows, processor):
 def test_as_many_patches_are_hidden_in_each_image(rows, processor):
     collator = PatchMasking(processor, patch_size=2, ratio=0.6)
     hidden = collator(rows)["bool_masked_pos"]
-    assert hidden.shape == (12, 16)
-    assert hidden.sum(dim=1).tolist() == [10] * 12
+    assert (hidden.shape, hidden.sum(dim=1).tolist()) == ((12, 16), [10] * 12)
     assert len({tuple(row) for row in hidden.tolist()}) == 12
     with collator.evaluation():
         fixed = collator(rows)["bool_masked_pos"]

@@ -25,8 +25,7 @@ def segments(row: dict) -> tuple[list[int], list[int]]:
     """The two segments of a row, found by the special tokens."""
     ids = row["input_ids"]
     middle = ids.index(SEP)
-    assert ids[0] == CLS
-    assert ids[-1] == SEP
+    assert (ids[0], ids[-1]) == (CLS, SEP)
     assert ids.count(SEP) == 2
     return ids[1:middle], ids[middle + 1 : -1]
 

@@ -41,8 +41,7 @@ def test_translation(translator_tokenizer, decoder_tokenizer, capsys):
         "source vocabulary": size, "source vocabulary used": 3, "target vocabulary": size, "target vocabulary used": 3,
         "padding": pytest.approx(1 - (4 + 5 + 2 + 4) / (5 + 5 + 4 + 4)),
     }  # fmt: skip
-    assert stats["test"]["also in train"] == 0
-    assert stats["test"]["source mean length"] == 2
+    assert (stats["test"]["also in train"], stats["test"]["source mean length"]) == (0, 2)
     out = capsys.readouterr().out.splitlines()
     assert out[0] == (
         "Train data: 2 rows; source 4.5 tokens on average, 5 at most; target 3.0 tokens on average, 4 at most; "
@@ -67,8 +66,7 @@ def test_classifier_and_its_unknown_tokens(encoder_tokenizer, capsys):
     )
     rows = classification_rows(DatasetDict(train=rows), encoder_tokenizer, max_length=9)
     stats = describe_data(rows, (encoder_tokenizer,) * 2, settings())
-    assert stats["train"]["unknown tokens"] == 2 / 8
-    assert stats["train"]["vocabulary used"] == 5
+    assert (stats["train"]["unknown tokens"], stats["train"]["vocabulary used"]) == (2 / 8, 5)
     assert stats["train"]["padding"] == 0
     assert "25.00% unknown" in capsys.readouterr().out
 

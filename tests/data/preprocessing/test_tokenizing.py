@@ -49,8 +49,7 @@ def test_translation_rows(translator_tokenizer, capsys):
 def test_translation_rows_with_two_tokenizers(translator_tokenizer, decoder_tokenizer):
     dataset = splits(source=["a"], target=["b"])
     rows = translation_rows(dataset, translator_tokenizer, decoder_tokenizer, max_source_length=9, max_target_length=9)
-    assert rows["train"][0]["input_ids"][-1] == 3
-    assert rows["train"][0]["labels"][0] == 2
+    assert (rows["train"][0]["input_ids"][-1], rows["train"][0]["labels"][0]) == (3, 2)
     batch = DataCollatorForSeq2Seq(translator_tokenizer)(list(rows["train"]))
     assert batch["labels"].shape == (1, 2)
 
@@ -110,8 +109,7 @@ def test_blocks_of_pieces_are_those_of_the_whole(seed):
 def test_causal_blocks_collate(decoder_tokenizer):
     rows = block_rows(splits(text=["abcdefg"]), decoder_tokenizer, block_size=6)
     batch = BlockCollator(decoder_tokenizer)(list(rows["train"]))
-    assert batch["input_ids"].shape == (2, 6)
-    assert batch["attention_mask"].sum().item() == 9
+    assert (batch["input_ids"].shape, batch["attention_mask"].sum().item()) == ((2, 6), 9)
     assert (batch["labels"] == -100).sum().item() == 3
 
 
@@ -195,8 +193,7 @@ def test_classification_rows(encoder_tokenizer, capsys):
     assert encoder_tokenizer.decode(rows["train"][1]["input_ids"]) == "[CLS]very v[SEP]"
     assert "train data: 1 of 2 texts were cut to 8 tokens." in capsys.readouterr().out
     batch = DataCollatorWithPadding(encoder_tokenizer)(list(rows["train"]))
-    assert batch["labels"].tolist() == [1, 0]
-    assert batch["input_ids"].shape == (2, 8)
+    assert (batch["labels"].tolist(), batch["input_ids"].shape) == ([1, 0], (2, 8))
 
 
 def test_token_ids_are_those_of_a_call(decoder_tokenizer):

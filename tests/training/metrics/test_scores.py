@@ -95,7 +95,7 @@ def test_patience(fields: dict, history: list, stopped: int | None, best: int, t
     args = settings("translation", early_stopping_patience=2, **fields)
     trainer = Evaluated(args, [{"bleu": bleu, "loss": loss} for bleu, loss in history], tmp_path)
     assert trainer.run() == best
-    assert trainer.state.global_step == (stopped or len(history))
+    assert trainer.state.global_step == stopped or len(history)
     assert trainer.control.should_training_stop is (stopped is not None)
 
 

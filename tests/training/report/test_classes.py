@@ -99,8 +99,7 @@ def test_classes_that_the_first_rows_of_a_stream_lack(tmp_path: Path, capsys) ->
 @pytest.mark.parametrize(("classes", "numbers"), [(40, 1600), (41, 0), (150, 0)])
 def test_size_of_the_picture(classes: int, numbers: int, tmp_path: Path, drawn: list[Figure]) -> None:
     confusion_picture(np.eye(classes, dtype=int), [f"c{i}" for i in range(classes)], tmp_path / "c.png")
-    assert len(drawn[0].axes[0].texts) == numbers
-    assert drawn[0].get_size_inches().tolist() == [21.5, 20.5]
+    assert (len(drawn[0].axes[0].texts), drawn[0].get_size_inches().tolist()) == (numbers, [21.5, 20.5])
 
 
 def test_names_that_the_font_lacks(tmp_path: Path, drawn: list[Figure]) -> None:

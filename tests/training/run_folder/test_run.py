@@ -83,8 +83,7 @@ def test_unfinished_run_is_continued_and_says_which_settings_changed(tmp_path: P
     begun.write()
     saved = checkpoint(tmp_path, 5)
     resumed = open_folder(run(tmp_path))
-    assert resumed.checkpoint == saved
-    assert resumed.details == {"acceleration": {"oneDNN": True}, "defaults": []}
+    assert (resumed.checkpoint, resumed.details) == (saved, {"acceleration": {"oneDNN": True}, "defaults": []})
     capsys.readouterr()
     assert open_folder(run(tmp_path, steps=7)).checkpoint is not None
     assert "Resuming with changed settings: max_steps: 10 there, 7 now" in capsys.readouterr().out

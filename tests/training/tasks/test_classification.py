@@ -28,8 +28,7 @@ def test_facts_on_texts() -> None:
     facts = text_facts(train, ["a b", "new d"], rows=5_000, classes=3, held_out=2)
     assert (facts.rows, facts.classes, facts.held_out) == (5_000, 3, 2)
     assert facts.words == pytest.approx((3 + 2 + 50 + 2) / 4)
-    assert facts.mean_characters == pytest.approx((5 + 3 + 100 + 3) / 4)
-    assert facts.unknown == 1 / 4
+    assert (facts.mean_characters, facts.unknown) == (pytest.approx((5 + 3 + 100 + 3) / 4), 1 / 4)
 
 
 def test_defaults_follow_sentences_names_and_long_texts() -> None:

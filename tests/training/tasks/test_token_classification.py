@@ -138,8 +138,7 @@ def test_cut_texts_have_no_tags_for_what_is_cut(encoder_tokenizer) -> None:
         names=["O", "B-X"],
         length=5,
     )
-    assert found["tokens_cut"] == [True]
-    assert len(found[task.TAG_IDS][0]) == 5
+    assert (found["tokens_cut"], len(found[task.TAG_IDS][0])) == ([True], 5)
     assert 1 not in found[task.TAG_IDS][0]
 
 
@@ -155,8 +154,7 @@ def test_scores_and_baseline_are_seqevals() -> None:
     words = task.tag_scores([["NOUN", "VERB"]], [["NOUN", "NOUN"]])
     assert words == {"entity_f1": 0.5, "entity_precision": 0.5, "entity_recall": 0.5, "accuracy": 0.5}
     bilou = task.tag_scores([["U-PER", "U-PER", "B-LOC", "L-LOC"]], [["U-PER", "U-PER", "U-LOC", "U-LOC"]])
-    assert bilou["entity_precision"] == pytest.approx(2 / 3)
-    assert bilou["entity_recall"] == 2 / 4
+    assert (bilou["entity_precision"], bilou["entity_recall"]) == (pytest.approx(2 / 3), 2 / 4)
     nothing = task.tag_scores([["O"]], [["O"]])
     assert (nothing["entity_f1"], nothing["accuracy"]) == (0.0, 1.0)
 

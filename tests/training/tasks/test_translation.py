@@ -26,8 +26,7 @@ def config(options: dict[str, Any]) -> Any:
 def test_size_and_dropout_follow_pairs_and_time() -> None:
     source, target = ["a b c"] * 99 + ["x " * 500], ["ä " * 40] * 100
     facts = pair_facts(source, target, pairs=1_000)
-    assert facts.pairs == 1_000
-    assert facts.size == (99 * 5 + 1_000 + 100 * 120) * 10
+    assert (facts.pairs, facts.size) == (1_000, (99 * 5 + 1_000 + 100 * 120) * 10)
     small, large = values(FACTS), values(FACTS._replace(pairs=2_000_000), seconds=100_000)
     assert (config(small).hidden_size, config(small).dropout, small["tokenizer_vocab_size"]) == (128, 0.3, 5_700)
     assert (config(large).hidden_size, config(large).encoder_layers, config(large).dropout) == (512, 6, 0.1)

@@ -41,8 +41,7 @@ def test_a_new_admin_model_gets_the_factors_of_its_first_batch(encoder_tokenizer
     states = torch.get_rng_state()
     factors = measure_new_model(run_of(tmp_path), trainer)
     assert torch.equal(torch.get_rng_state(), states), "later draws would be others than those of a resumed run"
-    assert len(factors) == 4
-    assert min(factors.values()) == 1
+    assert (len(factors), min(factors.values())) == (4, 1)
     assert max(factors.values()) > 1.2
     for name, value in factors.items():
         assert torch.equal(omegas(trainer.model)[f"{name}.omega"], torch.full((16,), value))

@@ -200,8 +200,7 @@ def test_ends_at_the_budget_with_its_last_evaluation_for_which_time_is_reserved(
     run = Simulation(60, 0.1, evaluation=lambda number: 6.0 if number == 1 else 18.0)
     run.budget.growth = 3.0
     run.run()
-    assert len(run.evaluated) == 2
-    assert run.elapsed == pytest.approx(60, rel=0.01)
+    assert (len(run.evaluated), run.elapsed) == (2, pytest.approx(60, rel=0.01))
 
 
 @pytest.mark.parametrize("speeds", [(1.0, 0.1), (0.1, 1.0), (0.2, 2.0, 0.05)])
@@ -230,11 +229,9 @@ def test_the_number_of_steps_is_estimated_and_compilation_is_not_the_speed() -> 
 
 def test_half_of_the_budget_is_left_after_a_long_preparation_and_beside_long_evaluations() -> None:
     run = Simulation(100, preparation=500).run()
-    assert run.elapsed == pytest.approx(550, abs=1)
-    assert run.state.global_step == pytest.approx(50, abs=1)
+    assert (run.elapsed, run.state.global_step) == (pytest.approx(550, abs=1), pytest.approx(50, abs=1))
     run = Simulation(600, evaluation=250, preparation=10).run()
-    assert run.state.global_step == pytest.approx(300, abs=2)
-    assert len(run.evaluated) == 2
+    assert (run.state.global_step, len(run.evaluated)) == (pytest.approx(300, abs=2), 2)
     again = resumed(Simulation(600, evaluation=250).run(until=500), 600, evaluation=250).run()
     assert again.state.global_step == pytest.approx(300, abs=2)
     run = Simulation(10, 25.0).run()  # a step that is longer than the budget
@@ -254,8 +251,7 @@ def test_warmup_in_steps(schedule) -> None:
 
 def test_a_largest_number_of_steps_ends_the_schedule_and_without_a_budget_there_is_none(tmp_path) -> None:
     run = Simulation(600, largest=50).run()
-    assert run.state.global_step == 50
-    assert run.progress[24] == 0.5
+    assert (run.state.global_step, run.progress[24]) == (50, 0.5)
     assert run.rates[-1] < 0.01
     assert run.elapsed == 50
     found = trainer(tmp_path, max_steps=7)
@@ -384,8 +380,7 @@ def test_resuming_counts_what_was_spent() -> None:
     # What comes before it resumes is not counted again
     assert second.elapsed == pytest.approx(10 + 600 - spent, abs=2)
     before = first.progress[first.saved[-1] - 1]
-    assert second.progress[0] == pytest.approx(before, abs=0.02)
-    assert second.progress[-1] == 1
+    assert (second.progress[0], second.progress[-1]) == (pytest.approx(before, abs=0.02), 1)
     assert second.evaluated[0][1] > 40  # not at once
 
 
@@ -404,13 +399,10 @@ def test_more_epochs_or_a_longer_budget_extend_a_run() -> None:
         assert second.state.global_step == pytest.approx(steps, abs=1 if largest is None else 0)
         assert second.elapsed == pytest.approx(steps - 50, abs=1)
     second = resumed(Simulation(300).run(), 600, step=1.0).run()
-    assert second.elapsed == pytest.approx(300, abs=2)
-    assert second.progress[0] == pytest.approx(0.5, abs=0.02)
-    assert second.rates[1] == pytest.approx(0.54, abs=0.02)
-    assert second.progress[-1] == 1
+    assert (second.elapsed, second.progress[0]) == (pytest.approx(300, abs=2), pytest.approx(0.5, abs=0.02))
+    assert (second.rates[1], second.progress[-1]) == (pytest.approx(0.54, abs=0.02), 1)
     third = Simulation(100, saved=TrainerState(global_step=50), preparation=10).run()  # the first counted steps
-    assert third.elapsed == pytest.approx(100, abs=1)
-    assert third.progress[0] == 0
+    assert (third.elapsed, third.progress[0]) == (pytest.approx(100, abs=1), 0)
 
 
 # ------------------------------------------------------------------------------------------------ lines and bars

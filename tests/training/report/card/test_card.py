@@ -65,12 +65,9 @@ def test_metadata(tmp_path: Path) -> None:
     path = tmp_path / "README.md"
     path.write_text(model_card(facts(source=source, license="Apache-2.0")))
     data = ModelCard.load(path).data
-    assert data.library_name == "transformers"
-    assert data.pipeline_tag == "fill-mask"
-    assert data.tags == ["vanillaformer", "vanilla_encoder"]
-    assert data.datasets == ["someone/data"]
-    assert data.language == ["en", "de"]
-    assert data.license == "apache-2.0"
+    assert (data.library_name, data.pipeline_tag) == ("transformers", "fill-mask")
+    assert (data.tags, data.datasets) == (["vanillaformer", "vanilla_encoder"], ["someone/data"])
+    assert (data.language, data.license) == (["en", "de"], "apache-2.0")
     assert data.metrics == ["accuracy", "perplexity"]
     results = {(r.dataset_split, r.metric_type): r.metric_value for r in data.eval_results}
     validation = {("validation", "loss"): 1.5, ("validation", "accuracy"): 0.25, ("validation", "bits_per_byte"): 2.0}
@@ -256,8 +253,7 @@ def test_embedded_and_local_sources() -> None:
     pairs = data_source(TranslationDataArguments(target_locale="pt_BR"), "translation")
     assert (pairs.license, pairs.languages) == ("Unicode License v3", ["en", "pt"])
     names = data_source(DataArguments(), "classification")
-    assert names.license == "Unicode License v3"
-    assert len(names.languages) == 20
+    assert (names.license, len(names.languages)) == ("Unicode License v3", 20)
     code = data_source(DataArguments(), "causal")
     assert code.license.startswith("Python Software Foundation License")
     source = data_source(DataArguments(train_file="a.txt"), "causal")
