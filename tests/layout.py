@@ -7,9 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-FOLDERS: dict[str, str] = {
-    name: folder for name, folder in PYPROJECT["tool"]["setuptools"]["package-dir"].items() if name
-}
+DIRECTORIES = PYPROJECT["tool"]["setuptools"]["package-dir"]
+FOLDERS: dict[str, str] = {name: folder for name, folder in DIRECTORIES.items() if name}
 """Import name of each mapped folder, and the folder."""
 
 # Folders of the root that hold no part of the package.

@@ -28,9 +28,8 @@ def test_every_package_and_its_files_are_listed():
         for package, folder in package_folders().items()
         if package not in ("vanillaformer.scripts",)
     }
-    assert {package: names for package, names in found.items() if names} == PYPROJECT["tool"]["setuptools"][
-        "package-data"
-    ]
+    listed = PYPROJECT["tool"]["setuptools"]["package-data"]
+    assert {package: names for package, names in found.items() if names} == listed
     with_code = {path.parent.name for path in ROOT.glob("*/*.py")} - OTHER_FOLDERS
     assert with_code == set(FOLDERS.values()) - {"src/vanillaformer"}
 

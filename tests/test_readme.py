@@ -28,9 +28,8 @@ PARTS = (ROOT / "docs" / "parts.md").read_text(encoding="utf-8")
 def test_python_blocks_run_one_after_the_other(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) >= 3, "the README has lost its examples"
-    result = subprocess.run(
-        [sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+    command = [sys.executable, "-c", "\n".join(blocks)]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr[-2000:]
     assert "rotary" in result.stdout
 

@@ -17,9 +17,8 @@ from transformers import AutoModelForSeq2SeqLM
 from vanillaformer import preset
 from vanillaformer.modeling.counts import inputs_on_meta
 
-NAMES = runpy.run_path(
-    str(Path(__file__).parents[1] / "benchmarks" / "training_memory.py"), run_name="training_memory"
-)
+PROGRAM = Path(__file__).parents[1] / "benchmarks" / "training_memory.py"
+NAMES = runpy.run_path(str(PROGRAM), run_name="training_memory")
 build, saved_bytes, training_memory = (NAMES[name] for name in ("build", "saved_bytes", "training_memory"))
 
 BATCH, LENGTH = 16, 24

@@ -36,9 +36,7 @@ class Dtypes(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         values = result if isinstance(result, tuple) else (result,)
-        self.floats |= {
-            value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()
-        }
+        self.floats |= {each.dtype for each in values if isinstance(each, torch.Tensor) and each.is_floating_point()}
         return result
 
 

@@ -159,9 +159,8 @@ def test_what_changes_the_logits_changes_the_loss_without_logits(change, kind):
     before = model(**batch, return_logits=False).loss
     handle = CHANGES[change](model.lm_head)
     expected = model(**batch).loss
-    found = [
-        model(**batch, **{name: value}).loss for name, value in (("return_logits", False), ("labeled_only", True))
-    ]
+    ways = {"return_logits": False}, {"labeled_only": True}
+    found = [model(**batch, **way).loss for way in ways]
     if change == "a hook of all":
         handle.remove()
     for loss in found:

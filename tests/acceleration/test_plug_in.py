@@ -61,9 +61,8 @@ def used(fast: None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def loss_and_gradients(model: Any, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     torch.manual_seed(0)
     loss = model(**inputs).loss
-    slopes = torch.autograd.grad(
-        loss, [value for value in model.parameters() if value.requires_grad], allow_unused=True
-    )
+    trained = [value for value in model.parameters() if value.requires_grad]
+    slopes = torch.autograd.grad(loss, trained, allow_unused=True)
     return [loss.detach(), *(slope for slope in slopes if slope is not None)]
 
 

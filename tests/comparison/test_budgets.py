@@ -41,9 +41,8 @@ TECHNIQUES = {
 def write_data(folder: Path, seed: int = 0) -> None:
     numbers = random.Random(seed)
     for name, rows in (("train", 160), ("validation", 20)):
-        texts = (
-            " ".join(numbers.choices(("a", "bb", "ccc", "good", "bad"), k=numbers.randint(2, 9))) for _ in range(rows)
-        )
+        words = "a", "bb", "ccc", "good", "bad"
+        texts = (" ".join(numbers.choices(words, k=numbers.randint(2, 9))) for _ in range(rows))
         lines = [f"{text},{int('good' in text)}" for text in texts]
         (folder / f"{name}.csv").write_text("\n".join(["text,label", *lines]))
 

@@ -202,9 +202,8 @@ def test_other_names_of_epsilon_are_the_same_field(config_class, name):
 def test_derived_fields(config_class):
     config = config_class(hidden_size=48, num_attention_heads=6)
     assert (config.num_key_value_heads, config.head_dim, config.intermediate_size) == (6, 8, 192)
-    given = config_class(
-        hidden_size=48, num_attention_heads=6, num_key_value_heads=2, head_dim=10, intermediate_size=50
-    )
+    sizes = {"num_key_value_heads": 2, "head_dim": 10, "intermediate_size": 50}
+    given = config_class(hidden_size=48, num_attention_heads=6, **sizes)
     assert (given.num_key_value_heads, given.head_dim, given.intermediate_size) == (2, 10, 50)
 
 

@@ -67,9 +67,7 @@ def test_an_error_names_the_field_the_value_and_what_is_allowed(config_class, fi
 def test_depths_and_vocabularies_of_an_encoder_decoder():
     plain = VanillaEncoderDecoderConfig(vocab_size=100, num_hidden_layers=3)
     assert (plain.encoder_layers, plain.target_vocab_size) == (3, 100)
-    other = VanillaEncoderDecoderConfig(
-        vocab_size=100, decoder_vocab_size=60, share_encoder_decoder_embeddings=False, encoder_layers=5
-    )
+    other = VanillaEncoderDecoderConfig(**SEPARATE | {"vocab_size": 100, "decoder_vocab_size": 60}, encoder_layers=5)
     assert (other.encoder_layers, other.num_hidden_layers, other.target_vocab_size) == (5, 6, 60)
     assert VanillaEncoderDecoderConfig.from_dict(other.to_dict()).to_dict() == other.to_dict()
 

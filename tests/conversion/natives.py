@@ -210,9 +210,7 @@ CLASSIFIER_CONFIGS: dict[str, dict[str, Any]] = {
     "modernbert": MODERNBERT | {"classifier_pooling": "mean", "classifier_activation": "silu", "classifier_bias": True}
 }
 
-CASES = [
-    Case(name, config, "lm", number) for name, configs in LM_CONFIGS.items() for number, config in enumerate(configs)
-]
+CASES = [Case(name, config, "lm", n) for name, configs in LM_CONFIGS.items() for n, config in enumerate(configs)]
 CASES += [
     Case(name, CLASSIFIER_CONFIGS.get(name, configs[0]) | LABELS, head)
     for name, configs in LM_CONFIGS.items()
@@ -261,9 +259,8 @@ def native_model(case: Case) -> PreTrainedModel:
     """A poisoned native model in eval mode; its dead tables, if it has any, are copies of the living."""
     architecture = ARCHITECTURES[case.architecture]
     head = architecture.heads[case.head]
-    model = transformers_class(head.native_class)(
-        transformers.CONFIG_MAPPING[case.architecture](**case.config), **arguments(case)
-    )
+    config = transformers.CONFIG_MAPPING[case.architecture](**case.config)
+    model = transformers_class(head.native_class)(config, **arguments(case))
     if case.architecture == "t5" and case.config.get("tie_word_embeddings") is False and case.head == "lm":
         model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     poison(model)
@@ -275,9 +272,8 @@ def native_model(case: Case) -> PreTrainedModel:
 
 def arguments(case: Case) -> dict[str, Any]:
     """Arguments of a bare model: without its optional parts, or with all of them."""
-    given = inspect.signature(
-        transformers_class(ARCHITECTURES[case.architecture].heads[case.head].native_class)
-    ).parameters
+    head = ARCHITECTURES[case.architecture].heads[case.head]
+    given = inspect.signature(transformers_class(head.native_class)).parameters
     options = ("add_pooling_layer", "use_mask_token")
     if case.head != "base" or case.architecture == "beit":  # BEiT pools without a choice
         return {}

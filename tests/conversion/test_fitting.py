@@ -104,17 +104,6 @@ def test_the_native_model_computes_the_same_and_loads(name, tmp_path):
     assert_same(loaded.eval(), ours)
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[0] != "encoder"])
-def test_tokens_of_beams(name):
-    ours = ours_of(name)
-    prompt = words(2, 5, V)
-    settings = {"max_new_tokens": 8, "do_sample": False, "attention_mask": torch.ones_like(prompt)}
-    settings |= {"no_repeat_ngram_size": 2, "pad_token_id": PAD, "num_beams": 3}
-    expected = ours.generate(prompt, **settings)
-    assert len(set(expected.flatten().tolist())) > 3, "the reference repeats itself: nothing is compared"
-    assert torch.equal(to_native(ours, CASES[name][3]).generate(prompt, **settings), expected)
-
-
 @cases
 def test_back_again_it_has_what_was_added_and_nothing_was_lost(name):
     ours = ours_of(name)
@@ -178,13 +167,6 @@ def test_a_bias_that_the_native_model_has_not_stands_in_the_way():
 def test_rows_of_sines_are_not_unused():
     config = preset("marian", position_offset=2)
     assert any("position_offset=2" in text for text in fit(ARCHITECTURES["marian"], config, "lm").mismatches)
-
-
-def test_gradients_flow_into_what_was_added():
-    native = to_native(ours_of("nanogpt"))
-    batch = batch_of(ours_of("nanogpt"))
-    native(**batch, labels=batch["input_ids"]).loss.backward()
-    assert native.transformer.h[0].mlp.c_fc.bias.grad.norm() > 0
 
 
 # ----------------------------------------------------------------------------------------- dimensions in another order
@@ -269,6 +251,5 @@ def test_other_wavelengths_are_no_other_order():
 def test_the_bare_stack_gives_its_dimensions_out_and_keeps_their_order():
     config = VanillaEncoderDecoderConfig()
     assert fit(ARCHITECTURES["marian"], config, "lm").mismatches == []
-    assert fit(ARCHITECTURES["marian"], config, "base").mismatches == [
-        "sinusoidal_layout='interleaved', where marian has 'halves'"
-    ]
+    (mismatch,) = fit(ARCHITECTURES["marian"], config, "base").mismatches
+    assert mismatch == "sinusoidal_layout='interleaved', where marian has 'halves'"

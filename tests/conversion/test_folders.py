@@ -66,9 +66,8 @@ def save_translator(folder, **fields) -> None:
         "sinusoidal_layout": "halves", "attention_bias": True, "max_position_embeddings": 64, "vocab_size": 60,
         "pad_token_id": 0, "decoder_start_token_id": 0, "hidden_act": "silu", **fields,
     }  # fmt: skip
-    sharpen(
-        vanillaformer.VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderConfig(**fields))
-    ).save_pretrained(folder)
+    model = vanillaformer.VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderConfig(**fields))
+    sharpen(model).save_pretrained(folder)
 
 
 def test_a_translation_model_keeps_both_tokenizers(tmp_path):

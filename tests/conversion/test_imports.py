@@ -176,9 +176,8 @@ def test_no_weight_is_shared_with_the_state_dict():
     state = state_of(gpt())
     ours = from_state_dict(state, "nanogpt", num_attention_heads=H)
     assert not {p.data_ptr() for p in ours.parameters()} & {tensor.data_ptr() for tensor in state.values()}
-    assert from_state_dict({k: t.bfloat16() for k, t in state.items()}, "nanogpt", num_attention_heads=H).dtype == (
-        torch.bfloat16
-    )
+    halves = {k: t.bfloat16() for k, t in state.items()}
+    assert from_state_dict(halves, "nanogpt", num_attention_heads=H).dtype == torch.bfloat16
 
 
 # ------------------------------------------------------------------------------------------------------------ errors

@@ -72,9 +72,8 @@ def changed(config: BlockConfig, change: Change) -> BlockConfig | None:
     """The config with other values, `None` where they are not its fields or do not fit together."""
     fields = config.to_dict() | change
     missing = object()
-    present = {
-        name: getattr(config, name, missing) for name in change if name not in ("layer_types", "rope_parameters")
-    }
+    names = change.keys() - {"layer_types", "rope_parameters"}
+    present = {name: getattr(config, name, missing) for name in names}
     if missing in present.values() or present == change:
         return None
     unset = {

@@ -61,9 +61,8 @@ def test_there_and_back(case):
     assert again.config.to_dict() == ours.config.to_dict()
     for field in dataclasses.fields(native.config):
         if field.name not in ("architectures", "dtype", "transformers_version", "forced_eos_token_id"):
-            assert canonical_native_value(back.config, field.name) == canonical_native_value(
-                native.config, field.name
-            ), field.name
+            values = [canonical_native_value(each, field.name) for each in (back.config, native.config)]
+            assert values[0] == values[1], field.name
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.number == 0], ids=str)
@@ -85,9 +84,8 @@ def test_a_model_is_taken_over_and_given_back(case):
 
 def test_layers_that_somebody_tied_are_not_taken_over():
     """Ours have a tensor each, of which one would never be written."""
-    native = GPT2LMHeadModel(
-        GPT2Config(n_embd=8, n_head=2, n_layer=2, n_positions=8, vocab_size=11, bos_token_id=1, eos_token_id=2)
-    )
+    sizes = {"n_embd": 8, "n_head": 2, "n_layer": 2, "n_positions": 8, "vocab_size": 11}
+    native = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, eos_token_id=2))
     first, second = native.transformer.h
     second.mlp.c_fc.weight = first.mlp.c_fc.weight
     with pytest.raises(ValueError, match=r"c_fc\.weight is one tensor with another of the native model"):

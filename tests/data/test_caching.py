@@ -197,9 +197,8 @@ def test_several_workers_make_the_same_rows_and_keep_them(calls, decoder_tokeniz
     assert list(together["train"]) == list(alone["train"])
     count = len(calls)
     for workers in (2, None):
-        assert list(block_rows(many, decoder_tokenizer, block_size=16, num_proc=workers)["train"]) == list(
-            alone["train"]
-        )
+        rows = block_rows(many, decoder_tokenizer, block_size=16, num_proc=workers)["train"]
+        assert list(rows) == list(alone["train"])
     assert len(calls) == count
 
 

@@ -104,28 +104,10 @@ def test_german_numbers_swap_point_and_comma(rows):
     assert all(target == source[:-1].translate(swap) + " %" for source, target in of_kind(rows, "percent"))
 
 
-def test_german_times_have_24_hours(rows):
-    for source, target in of_kind(rows, "time"):
-        hour, rest, half = re.match(r"(\d+)(:[\d:]+) (AM|PM)", source).groups()
-        assert target.startswith(f"{int(hour) % 12 + 12 * (half == 'PM'):02}{rest}")
-
-
-def test_dates_in_digits(rows):
-    months = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-    seen = 0
-    for source, target in of_kind(rows, "date"):
-        if match := re.fullmatch(r"(\w{3}) (\d+), (\d{4})", source):
-            seen += 1
-            month, day, year = match.groups()
-            assert target == f"{int(day):02}.{months.index(month) + 1:02}.{year}"
-    assert seen > 20
-
-
 def test_amounts_are_never_singular(rows):
     single = re.compile(r"(in 1 |-?1 ?[A-Za-z])")
-    assert [
-        row["source"] for row in rows if row["kind"] in ("relative", "unit", "compact") and single.match(row["source"])
-    ] == []
+    few = [row["source"] for row in rows if row["kind"] in ("relative", "unit", "compact")]
+    assert not [source for source in few if single.match(source)]
 
 
 # --------------------------------------------------------------------------------------------------- no ambiguity

@@ -199,9 +199,8 @@ def test_one_name_or_several_on_the_command_line_and_in_a_file(tmp_path):
 def test_a_record_of_one_file_is_that_of_a_list_of_one():
     old, new = {"data": {"train_file": "a.csv"}}, {"data": {"train_file": ["a.csv"]}}
     assert changed_settings(old, new) == {}
-    assert changed_settings(old, {"data": {"train_file": ["a.csv", "b.csv"]}}) == {
-        "data.train_file": ("a.csv", ["a.csv", "b.csv"])
-    }
+    changed = changed_settings(old, {"data": {"train_file": ["a.csv", "b.csv"]}})
+    assert changed == {"data.train_file": ("a.csv", ["a.csv", "b.csv"])}
 
 
 def test_what_a_card_calls_several_files():

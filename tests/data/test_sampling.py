@@ -44,9 +44,8 @@ def test_a_language_model_sees_the_line_breaks_of_a_file(tmp_path: Path, capsys)
 def test_a_stream_sees_them_too(tmp_path: Path) -> None:
     text = "".join(f"line {number}\n\n" for number in range(1000))
     (tmp_path / "a.txt").write_text(text)
-    arguments = LanguageModelDataArguments(
-        train_file=str(tmp_path / "a.txt"), streaming=True, max_validation_samples=2
-    )
+    file = str(tmp_path / "a.txt")
+    arguments = LanguageModelDataArguments(train_file=file, streaming=True, max_validation_samples=2)
     arguments.choose_sampling("causal")
     data = load_data(arguments, "causal").splits
     assert "".join([*data["validation"]["text"], *data["train"]["text"]]) == text

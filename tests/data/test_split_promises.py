@@ -55,9 +55,8 @@ def test_ordered_rows(cells, fraction, test, files):
     options = {"hold_out": "end", "order_column": "when", "validation_fraction": fraction}
     options["test_fraction"] = 0.2 if test else 0.0
     groups = Counter(value for value, _ in cells)
-    targets = [
-        int(len(rows) * part) for part in (1 - fraction - options["test_fraction"], 1 - options["test_fraction"])
-    ]
+    kept = 1 - options["test_fraction"]
+    targets = [int(len(rows) * part) for part in (kept - fraction, kept)]
     if len(groups) < 2 + test or len({0, *targets, len(rows)}) < 3 + test:
         return  # which is an error
     splits = split_files("classification", rows, files, **options)

@@ -186,9 +186,8 @@ def test_leaks_among_the_first_rows_are_reported(tmp_path, capsys):
     assert "test data: the text of 2 of 4 rows also occurs in the validation data" in out
     options |= {"drop_leaked_rows": True, "streaming_buffer": 0}
     data = load_data(ClassifierDataArguments(streaming=True, **options), "classification")
-    assert [row["text"] for row in stream_rows(data.stream)] == [
-        t for n, t in enumerate(TEXTS) if n not in (2, 3, 4, 30, 31)
-    ]
+    expected = [text for n, text in enumerate(TEXTS) if n not in (2, 3, 4, 30, 31)]
+    assert [row["text"] for row in stream_rows(data.stream)] == expected
     assert len(data.splits["validation"]) == 2  # one is in the test
     assert data.stats["test"] == {}  # which has nothing that is trained on
 
@@ -329,9 +328,8 @@ def test_a_process_reads_its_part_and_a_resumed_one_begins_where_it_was(tmp_path
     path.write_text("".join(f'{{"text": "row {n:06} {"x" * 80}"}}\n' for n in range(40_000)))
     monkeypatch.setattr(files, "PART_BYTES", part)
     opened, open_part = [], formats.open_part
-    monkeypatch.setattr(
-        formats, "open_part", lambda path, span: opened.append(span[1] - span[0]) or open_part(path, span)
-    )
+    noted = lambda path, span: opened.append(span[1] - span[0]) or open_part(path, span)  # noqa: E731
+    monkeypatch.setattr(formats, "open_part", noted)
     options = {"train_file": str(path), "validation_file": str(path), "streaming_buffer": 1_000}
     stream = open_stream("causal", **options, max_validation_samples=5, tokenizer_samples=5)[1]
     assert stream.lanes == 16

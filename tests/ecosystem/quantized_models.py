@@ -72,14 +72,6 @@ def test_every_linear_layer_is_in_8_bits(model_class, quantization, saved):
 
 
 @every_model
-def test_rounded_weights_give_the_logits_of_weights_rounded_by_hand(model_class, saved):
-    """But for weights halfway between two steps, which go either way."""
-    by_hand = logits_of(rounded(model_class), model_class)
-    error = relative_error(logits_of(quantized(model_class, "torchao-weights", saved), model_class), by_hand)
-    assert error < 0.2 * relative_error(by_hand, logits_of(tiny(model_class), model_class))
-
-
-@every_model
 @every_quantization
 def test_logits_are_near_those_of_the_float_model(model_class, quantization, saved):
     """Rounding a layer's inputs to as many steps as its weights errs about as much again: 2.5 times is plenty."""

@@ -46,9 +46,8 @@ def evaluated(folder: Path, task: tuple[str, TaskManager], backend: Any) -> tupl
     """The harness's accuracy, and its log-likelihood of every choice of every row."""
     model = HFLM(pretrained=str(folder), backend=backend, device="cpu", dtype="float32", batch_size=3)
     name, manager = task
-    found = lm_eval.simple_evaluate(
-        model=model, tasks=[name], task_manager=manager, bootstrap_iters=0, log_samples=True
-    )
+    options = {"task_manager": manager, "bootstrap_iters": 0, "log_samples": True}
+    found = lm_eval.simple_evaluate(model=model, tasks=[name], **options)
     samples = sorted(found["samples"][name], key=lambda sample: sample["doc_id"])
     return found["results"][name]["acc,none"], [[resp[0][0] for resp in row["resps"]] for row in samples]
 

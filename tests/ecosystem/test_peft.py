@@ -42,23 +42,6 @@ def test_all_linear_layers_are_found(model_class):
     names = {name.split(".lora_")[0].rpartition(".")[2] for name, _ in model.named_parameters() if ".lora_" in name}
     assert names >= {"q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"}
     assert "lm_head" not in names
-    fresh = get_peft_model(tiny(model_class), LoraConfig(r=2, target_modules="all-linear"))
-    assert torch.equal(logits_of(fresh, model_class), logits_of(tiny(model_class), model_class))
-
-
-@every_model
-def test_a_step_changes_adapters_alone(model_class):
-    model = adapted(tiny(model_class)).train()
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    optimizer = torch.optim.AdamW([value for value in model.parameters() if value.requires_grad], lr=0.01)
-    batch = batch_of(kind_of(model_class))
-    labels = batch.get("decoder_input_ids", batch["input_ids"])
-    loss = model(**batch, labels=labels).loss
-    loss.backward()
-    optimizer.step()
-    changed = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
-    assert changed == {name for name in before if ".lora_" in name}
-    assert model(**batch, labels=labels).loss < loss
 
 
 @every_model
@@ -105,9 +88,8 @@ def test_an_image_classifier_takes_adapters_and_merges_them():
     with torch.no_grad():
         before = plain(pixels).logits
         model = adapted(plain).eval()
-        names = {
-            name.split(".lora_")[0].rpartition(".")[2] for name, _ in model.named_parameters() if ".lora_" in name
-        }
+        layers = [name.split(".lora_")[0] for name, _ in model.named_parameters() if ".lora_" in name]
+        names = {name.rpartition(".")[2] for name in layers}
         after = model(pixel_values=pixels).logits
         merged = model.merge_and_unload()(pixels).logits
     assert names == {"q_proj", "v_proj"}

@@ -114,9 +114,8 @@ def test_features_of_an_encoder_decoder_are_its_encoders(saved):
     folder = saved(VanillaEncoderDecoderForConditionalGeneration)
     encoder = AutoModel.from_pretrained(folder).get_encoder()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    states = pipeline("feature-extraction", model=encoder, tokenizer=tokenizer, device="cpu")(
-        TEXTS[0], return_tensors=True
-    )
+    pipe = pipeline("feature-extraction", model=encoder, tokenizer=tokenizer, device="cpu")
+    states = pipe(TEXTS[0], return_tensors=True)
     model = tiny(VanillaEncoderDecoderForConditionalGeneration)
     inputs = tokenizer(TEXTS[0], return_tensors="pt")
     with torch.no_grad():
@@ -190,9 +189,8 @@ def test_languages(name, option, tmp_path):
     source, target = ("xx", "yy") if name == "nllb" else ("de_DE", "ro_RO")
     ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
     torch.manual_seed(0)
-    model = sharpen(
-        transformers.MBartForConditionalGeneration(MBartConfig(**NATIVE | {"vocab_size": len(made)}, **ids))
-    ).eval()
+    config = MBartConfig(**NATIVE | {"vocab_size": len(made)}, **ids)
+    model = sharpen(transformers.MBartForConditionalGeneration(config)).eval()
     pipe = pipeline("translation", model=model, tokenizer=made, device="cpu", tgt_lang=target)
     calls = []
     model.generate = lambda **options: calls.append(options) or torch.tensor([[2, 4]])

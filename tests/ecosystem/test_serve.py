@@ -88,9 +88,8 @@ def reply_to(folder: Path, asked: str | list[dict[str, str]]) -> str:
     if isinstance(asked, str):
         prompt = tokenizer(asked, return_tensors="pt")
     else:
-        prompt = tokenizer.apply_chat_template(
-            asked, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
+        options = {"return_tensors": "pt", "return_dict": True}
+        prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, **options)
     written = tiny(VanillaDecoderForCausalLM).generate(**prompt, do_sample=False, max_new_tokens=NEW)[0]
     written = written[prompt["input_ids"].shape[1] :]
     assert len(set(written.tolist())) > 2, "one token over and over: a mix-up would not be seen"
@@ -211,9 +210,8 @@ def app(folder) -> TestClient:
 def test_other_endpoints_are_not_there(path, app, tmp_path):
     answer = app.post(path, json={"model": str(tmp_path)})
     assert answer.status_code == 404
-    assert answer.json() == {
-        "error": {"message": "Not Found", "type": "invalid_request_error", "param": None, "code": None}
-    }
+    error = {"message": "Not Found", "type": "invalid_request_error", "param": None, "code": None}
+    assert answer.json() == {"error": error}
     assert app.get(path).status_code == 404
     assert app.get("/health").json() == {"status": "ok"}
 
@@ -392,9 +390,8 @@ def test_a_model_has_to_be_named(words, said, tmp_path, monkeypatch):
 def test_damaged_weights_are_refused_before_the_server_starts(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
-    save_file(
-        {name: value for name, value in weights.items() if "down" not in name}, tmp_path / "model/model.safetensors"
-    )
+    damaged = {name: value for name, value in weights.items() if "down" not in name}
+    save_file(damaged, tmp_path / "model/model.safetensors")
     with pytest.raises(SystemExit, match=rf"MODEL {tmp_path}/model has weights without .*down_proj"):
         serve.main([str(tmp_path / "model")])
 

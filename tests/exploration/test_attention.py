@@ -66,9 +66,8 @@ def test_uniform_attention_has_the_entropy_of_the_number_of_its_keys():
 def test_distance_leaves_out_what_has_none():
     distances = torch.tensor([[math.nan, math.nan, math.nan], [math.nan, 0, 5], [math.nan, 5, 0]])
     probabilities = torch.tensor([[1.0, 0, 0], [0.5, 0.25, 0.25], [0, 0.2, 0.8]])
-    torch.testing.assert_close(
-        mean_distance(probabilities, distances), torch.tensor([math.nan, 2.5, 1.0]), equal_nan=True
-    )
+    found, expected = mean_distance(probabilities, distances), torch.tensor([math.nan, 2.5, 1.0])
+    torch.testing.assert_close(found, expected, equal_nan=True)
 
 
 def test_patches_are_as_far_apart_as_on_the_grid():

@@ -49,9 +49,8 @@ def test_rotation_over_distance(interleaved):
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
 def test_alibi_falls_by_the_slopes_of_the_paper(kind):
-    stack = toy(
-        kind, position_embedding_type="alibi", num_attention_heads=8, num_key_value_heads=8, hidden_size=32
-    ).model
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "hidden_size": 32}
+    stack = toy(kind, position_embedding_type="alibi", **heads).model
     distances, found = bias_over_distance(stack, 5)
     assert list(distances) == list(range(-4, 1 if kind == "decoder" else 5))
     slopes = 2.0 ** -np.arange(1, 9)

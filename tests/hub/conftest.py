@@ -69,9 +69,8 @@ def environment(url: str, home: Path, **more: str) -> dict[str, str]:
     """Return the environment of a process that talks to this Hub and no other."""
     left = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     fixed = {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "OMP_NUM_THREADS": "1"}
-    return (
-        left | fixed | {"HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "CUDA_VISIBLE_DEVICES": ""} | more
-    )
+    offline = {"HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return left | fixed | offline | more
 
 
 class Client:

@@ -43,9 +43,8 @@ def test_first_card() -> None:
 
 
 def test_the_part_is_renewed_and_the_text_around_it_stays() -> None:
-    old = edited(
-        generated(), ("# my model", "# A better name\n\nFor my aunt."), (END, f"{END}\n\n- one\n\n\n- two\n\nAsk me.")
-    )
+    around = (END, f"{END}\n\n- one\n\n\n- two\n\nAsk me.")
+    old = edited(generated(), ("# my model", "# A better name\n\nFor my aunt."), around)
     for _ in range(2):
         card = merged_card(generated("## Limits\n\nmany"), old)
         assert "# A better name\n\nFor my aunt.\n\n<!-- vanillaformer {" in card

@@ -55,9 +55,8 @@ def sizes(draw: Random, kind: str) -> dict[str, Any]:
 def norms(draw: Random) -> dict[str, Any]:
     placement = draw.choice(get_args(options.NormPlacement))
     layout, weight = draw.choice(PLACEMENT_CHOICES[placement].layouts), draw.choice((True, False))
-    initializations = [
-        name for name, choice in options.INITIALIZATION_CHOICES.items() if choice.placement in (None, placement)
-    ]
+    choices = options.INITIALIZATION_CHOICES.items()
+    initializations = [name for name, choice in choices if choice.placement in (None, placement)]
     skippable = placement == "pre" and layout != "parallel_shared_norm"
     return {
         "norm": draw.choice(get_args(options.Norm)), "norm_eps": draw.choice((1e-12, 1e-5, 0.5, 1)),
@@ -118,9 +117,8 @@ def positions(draw: Random, fields: dict[str, Any]) -> dict[str, Any]:
     if scheme == "rotary" and draw.random() < 0.7:
         found["rope_parameters"] = rope(draw, width)
         if fields["sliding_window"] and draw.random() < 0.5:
-            found["rope_parameters"] = {
-                name: maybe(draw, rope(draw, width)) for name in get_args(options.LayerType)
-            }  # fmt: skip
+            types = get_args(options.LayerType)
+            found["rope_parameters"] = {name: maybe(draw, rope(draw, width)) for name in types}
     return found
 
 

@@ -154,12 +154,6 @@ def test_gradients_through_eager_attention_are_those_through_sdpa(kind, override
         assert error <= 1e-4, f"gradient of {name}: relative error {error:.1e}"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_attention_that_does_not_exist_is_refused(kind):
-    with pytest.raises(ValueError, match="nonsense"):
-        KINDS[kind][1](toy_config(kind, attn_implementation="nonsense"))
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_eager_attention_of_rows_without_a_visible_token_is_finite(dtype):
     module = Attention(toy_config("decoder"), 0, True, no_rotation).eval()

@@ -68,9 +68,8 @@ def test_every_name_of_an_option_is_a_value_of_an_axis():
         for name, value in fields.items()
         if isinstance(value, str)
     }
-    values = {value for _, value in found} | {
-        value for fields in VALUES["sliding_window"] for value in fields.get("layer_types", [])
-    }
+    values = {value for _, value in found}
+    values |= {value for fields in VALUES["sliding_window"] for value in fields.get("layer_types", [])}
     for name, literal in vars(options).items():
         if get_args(literal) and name not in OF_OTHERS:
             assert values >= set(get_args(literal)), name

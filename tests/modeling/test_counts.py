@@ -46,9 +46,8 @@ def test_flops_are_torchs(kind, overrides):
 def test_flops_of_texts_of_any_lengths(kind, overrides):
     model, lengths = shared_toy(kind, overrides), np.array([(5, 9, 14), (7, 4, 20)], dtype=np.float64)
     sums = polynomial_terms(lengths).sum(axis=1)
-    expected = sum(
-        sum(count_flops(model.config, 1, int(length), int(source)).values()) for length, source in lengths.T
-    )
+    pairs = [(int(length), int(source)) for length, source in lengths.T]
+    expected = sum(sum(count_flops(model.config, 1, *pair).values()) for pair in pairs)
     assert TextFlops(model).of(sums, sums) == expected
 
 

@@ -1,5 +1,6 @@
 """Parallel decoding: mask-predict and CTC, against plain computations, and each sentence of a batch against itself."""
 
+import copy
 import itertools
 import math
 import re
@@ -12,7 +13,6 @@ from torch import nn
 from transformers import AutoModelForSeq2SeqLM, LogitsProcessorList, MinLengthLogitsProcessor, StoppingCriteriaList
 from transformers.generation import MaxTimeCriteria, TextStreamer
 
-from vanillaformer import VanillaEncoderDecoderConfig, VanillaEncoderDecoderForConditionalGeneration
 from vanillaformer.modeling.decoding import MaskPredict
 
 from .axes import PAD, SOURCE_VOCABULARY, TARGET_VOCABULARY
@@ -111,12 +111,7 @@ def test_a_pass_is_divided_by_the_targets_of_the_step(models, decoding):
     part = models[decoding](**inputs, labels=labels, num_items_in_batch=torch.tensor(40), return_logits=False)
     assert part.loss.item() == pytest.approx((whole.loss * (labels != -100).sum() / 40).item())
     assert part.logits is None
-
-
-@every_parallel
-def test_a_row_without_labels_adds_nothing(models, decoding):
-    inputs, labels = source(), labels_of()
-    labels[2] = -100
+    labels[2] = -100  # a row without labels adds nothing
     first = models[decoding](**{name: value[:2] for name, value in inputs.items()}, labels=labels[:2])
     torch.testing.assert_close(models[decoding](**inputs, labels=labels).loss, first.loss)
 
@@ -168,11 +163,6 @@ def test_options_that_need_a_prefix_are_refused_by_name(models, decoding, name, 
     assert f"decoding={decoding!r}" in str(info.value)
 
 
-def test_an_assistant_is_refused(models):
-    with pytest.raises(ValueError, match="assistant_model"):
-        models["mask_predict"].generate(**source(), assistant_model=models["mask_predict"])
-
-
 @pytest.mark.parametrize(("decoding", "options", "message"), [
     ("mask_predict", {"refinement_steps": 0}, "refinement_steps must be an integer of at least 1, got 0"),
     ("mask_predict", {"length_scale": -1.0}, "length_scale must be a finite number greater than 0"),
@@ -182,6 +172,10 @@ def test_an_assistant_is_refused(models):
 def test_wrong_options_are_refused(models, decoding, options, message):
     with pytest.raises(ValueError, match=message):
         models[decoding].generate(**source(), **options)
+    with pytest.raises(ValueError, match="assistant_model"):
+        models[decoding].generate(**source(), assistant_model=models[decoding])
+    with pytest.raises(ValueError, match=r"label_smoothing=0.1: decoding='ctc'"):
+        models["ctc"](**source(), labels=labels_of(), label_smoothing=0.1)
 
 
 # ---------------------------------------------------------------------------------------------------- mask-predict
@@ -241,9 +235,8 @@ def test_candidates_are_the_likeliest_lengths_and_the_likeliest_text_wins(models
     model, inputs = models["mask_predict"], single(source(), 0)
     lengths = length_log_probabilities(model, inputs)
     likeliest = sorted(lengths, key=lambda length: -lengths[length])[:3]
-    options = {
-        "max_new_tokens": NEW, "refinement_steps": 3, "length_penalty": penalty, "return_dict_in_generate": True,
-    }  # fmt: skip
+    options = {"max_new_tokens": NEW, "refinement_steps": 3, "length_penalty": penalty}
+    options["return_dict_in_generate"] = True
     output = model.generate(**inputs, num_beams=3, num_return_sequences=3, **options)
     texts = {length: refined(model, inputs, length, steps=3) for length in likeliest}
     scores = {length: (lengths[length] + texts[length][1]) / length**penalty for length in likeliest}
@@ -256,9 +249,8 @@ def test_candidates_are_the_likeliest_lengths_and_the_likeliest_text_wins(models
 
 def test_length_scale_is_a_factor_on_the_length(models):
     model, inputs = models["mask_predict"], single(source(), 0)
-    length, *others = [
-        model.generate(**inputs, max_new_tokens=20, length_scale=scale).shape[1] - 2 for scale in (1.0, 0.5, 1.5)
-    ]
+    options = [{"max_new_tokens": 20, "length_scale": scale} for scale in (1.0, 0.5, 1.5)]
+    length, *others = [model.generate(**inputs, **each).shape[1] - 2 for each in options]
     assert others == [round(0.5 * length), min(round(1.5 * length), 19)]
 
 
@@ -276,19 +268,21 @@ def test_draws_hide_any_number_of_tokens_and_never_the_end():
         assert hidden[start::2].float().mean(0)[:length].tolist() == pytest.approx([share] * length, rel=0.1)
 
 
-def test_the_held_out_loss_is_the_likelihood_of_length_and_tokens(models):
+@pytest.mark.parametrize("hidden", [[1, 1, 1, 1, 1], [1, 0, 1, 1, 0]], ids=["held out", "training"])
+def test_the_loss_is_the_likelihood_of_the_length_and_of_hidden_tokens(models, hidden, monkeypatch):
+    """Those that are hidden, as if they were the mean over all; all of them in evaluation."""
     model, inputs, labels = models["mask_predict"], single(source(), 0), labels_of(1)
-    length = labels.shape[1] - 1
-    hidden = torch.tensor([[START] * length + [END]])
-    logits = model(**inputs, decoder_input_ids=hidden).logits[0, :-1]
-    tokens_loss = nn.functional.cross_entropy(logits, labels[0, :-1], reduction="sum")
+    length, places = labels.shape[1] - 1, torch.tensor([[*hidden, 0]]) == 1
+    monkeypatch.setattr(MaskPredict, "draw_hidden", staticmethod(lambda content: places))
+    given = labels.masked_fill(places, START)
+    logits = model(**inputs, decoder_input_ids=given).logits
+    tokens_loss = length * nn.functional.cross_entropy(logits[places], labels[places])
     states = model.get_encoder()(**inputs).last_hidden_state
     lengths = model.decoding.length_head(states.mean(1))
     length_loss = nn.functional.cross_entropy(lengths, torch.tensor([length - 7 + 128]))
-    loss = model(**inputs, labels=labels).loss
+    loss = copy.deepcopy(model).train(not all(hidden))(**inputs, labels=labels).loss
     torch.testing.assert_close(loss, (tokens_loss.float() + length_loss.float()) / (length + 1))
-    given = model.prepare_decoder_input_ids_from_labels(labels)
-    assert torch.equal(given, hidden)
+    assert torch.equal(model.prepare_decoder_input_ids_from_labels(labels), given) == all(hidden)
 
 
 # -------------------------------------------------------------------------------------------------------------- CTC
@@ -353,67 +347,8 @@ def test_a_target_without_a_path_adds_nothing(models):
     assert models["ctc"](input_ids=torch.tensor([[5, 6, 3]]), labels=labels).loss == 0
 
 
-def test_smoothing_is_refused(models):
-    with pytest.raises(ValueError, match=r"label_smoothing=0.1: decoding='ctc'"):
-        models["ctc"](**source(), labels=labels_of(), label_smoothing=0.1)
-
-
 def test_there_are_frames_for_every_position_of_the_table():
     model = parallel_toy("ctc", position_embedding_type="learned")
     length = model.config.max_position_embeddings
     assert model(input_ids=tokens(1, length, SOURCE_VOCABULARY)).logits.shape[1] == 3 * length
     assert model.model.decoder.embeddings.positions.embed_positions.num_embeddings == 3 * length
-
-
-# --------------------------------------------------------------------------------------------------------- learning
-def reversed_batch(size: int, words: int = 8) -> dict[str, torch.Tensor]:
-    """Sources of 4 to 6 words, and their words in the opposite order."""
-    lengths = torch.randint(4, 7, (size,))
-    mask = torch.arange(7) <= lengths[:, None]
-    texts = torch.randint(4, 4 + words, (size, 7)).scatter(1, lengths[:, None], END).masked_fill(~mask, PAD)
-    places = (lengths[:, None] - 1 - torch.arange(7)).clamp(min=0)
-    labels = texts.gather(1, places).scatter(1, lengths[:, None], END).masked_fill(~mask, -100)
-    return {"input_ids": texts, "attention_mask": mask.long(), "labels": labels}
-
-
-def ambiguous_batch(size: int) -> dict[str, torch.Tensor]:
-    """The same in one of two vocabularies, at random: two right answers for each source."""
-    batch = reversed_batch(size)
-    words = batch["labels"] >= 4
-    second = torch.rand(size, 1) < 0.5
-    return batch | {"labels": torch.where(words & second, batch["labels"] + 8, batch["labels"])}
-
-
-@torch.no_grad()
-def right_answers(model: Any, batch: dict[str, torch.Tensor], **options: Any) -> float:
-    labels = batch.pop("labels")
-    outputs = model.generate(**batch, max_new_tokens=9, **options)
-    found = 0
-    for output, label in zip(outputs, labels):
-        expected = [token for token in label.tolist() if token >= 4]
-        words = text_of(output)[:-1]
-        found += words == expected or words == [token + 8 for token in expected]
-    return found / len(labels)
-
-
-def test_refinement_resolves_what_has_two_answers():
-    """Multi-modality: tokens chosen apart mix two answers, tokens chosen one after the other do not."""
-    config = VanillaEncoderDecoderConfig(
-        vocab_size=20, hidden_size=32, encoder_layers=2, num_hidden_layers=1, num_attention_heads=4,
-        norm_placement="pre", max_position_embeddings=16, dropout=0.0, decoding="mask_predict",
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model, steps = VanillaEncoderDecoderForConditionalGeneration(config).train(), 400
-    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, step / 30) * (1 - step / steps))
-    for _ in range(steps):
-        model(**ambiguous_batch(32)).loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-    model.eval()
-    torch.manual_seed(1)
-    batch = reversed_batch(100)
-    assert right_answers(model, dict(batch), refinement_steps=1) <= 0.5
-    assert right_answers(model, dict(batch), refinement_steps=8) >= 0.9

@@ -28,9 +28,8 @@ def test_early_convolutions_are_torchs():
     first, second = stem.convolutions
     width = model.config.hidden_size
     x = torch.nn.functional.conv2d(images, first.weight, first.bias, stride=2, padding=1)
-    x = torch.nn.functional.layer_norm(
-        x.permute(0, 2, 3, 1), [width // 2], stem.norms[0].weight, stem.norms[0].bias, 1e-6
-    )
+    norm, x = stem.norms[0], x.permute(0, 2, 3, 1)
+    x = torch.nn.functional.layer_norm(x, [width // 2], norm.weight, norm.bias, 1e-6)
     x = torch.nn.functional.conv2d(x.relu().permute(0, 3, 1, 2), second.weight, second.bias, stride=2, padding=1)
     x = torch.nn.functional.layer_norm(x.permute(0, 2, 3, 1), [width], stem.norms[1].weight, stem.norms[1].bias, 1e-6)
     assert_close(stem(images), stem.projection(x.relu().flatten(1, 2)), "patches", 1e-12)
@@ -259,9 +258,8 @@ def test_sinusoids_of_rows_and_columns():
         for half, place in enumerate((patch // 3, patch % 3)):
             omega = 1.0 / 10000 ** (torch.arange(6, dtype=torch.float64) / 6)
             expected = torch.cat(((place * omega).sin(), (place * omega).cos()))
-            torch.testing.assert_close(
-                added[2 + patch, 12 * half : 12 * half + 12].double(), expected, atol=1e-6, rtol=0
-            )
+            found = added[2 + patch, 12 * half : 12 * half + 12].double()
+            torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
 def test_rotary_scores_depend_on_the_distance_in_rows_and_columns():

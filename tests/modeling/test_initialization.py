@@ -35,9 +35,8 @@ def weights(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def assert_normal(name: str, parameter: torch.Tensor, std: float) -> None:
     count = parameter.numel()
-    assert abs(parameter.std().item() / std - 1) < 5 * (2 * count) ** -0.5, (
-        f"{name}: std {parameter.std():.4f}, not {std}"
-    )
+    error = abs(parameter.std().item() / std - 1)
+    assert error < 5 * (2 * count) ** -0.5, f"{name}: std {parameter.std():.4f}, not {std}"
     assert abs(parameter.mean().item()) < 5 * std * count**-0.5, f"{name} is not centred"
     # uniform numbers of this spread would end at 1.73 standard deviations
     assert parameter.abs().max() > 2.3 * std, f"{name} is not normal"

@@ -1,6 +1,5 @@
 """Hidden states and attention probabilities: all layers, all three kinds, the right shapes and the right content."""
 
-import pytest
 import torch
 
 from .toys import assert_close, attending, few_toys, inputs_of, shared_toy
@@ -55,15 +54,3 @@ def test_attentions_are_probabilities_that_leave_out_what_is_masked(kind, overri
             masked = masked.expand_as(probabilities)
             assert (probabilities[masked] == 0).all(), f"{name} look at what is masked"
             assert (probabilities[~masked] > 0).all(), f"{name} miss what is not masked"
-
-
-@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
-def test_generation_returns_states_and_attentions_step_by_step(kind):
-    model, inputs = shared_toy(kind, {}), inputs_of(kind, batch=1)
-    inputs.pop("decoder_input_ids", None)
-    settings = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False, "return_dict_in_generate": True}
-    with attending(model, "eager"):
-        output = model.generate(**inputs, **settings, output_attentions=True, output_hidden_states=True)
-    names = ["decoder_attentions", "cross_attentions", "decoder_hidden_states"]
-    for name in names if kind == "encoder_decoder" else ["attentions", "hidden_states"]:
-        assert [len(step) for step in output[name]] == [3 if "hidden" in name else 2] * 3, name

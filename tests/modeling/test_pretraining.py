@@ -142,9 +142,8 @@ def test_it_goes_on_from_a_masked_language_model(tmp_path):
 def test_a_classifier_goes_on_from_the_pooler_not_from_the_token_head(tmp_path):
     model = pretraining()
     model.save_pretrained(tmp_path / "pretrained")
-    loaded, info = AutoModelForSequenceClassification.from_pretrained(
-        tmp_path / "pretrained", num_labels=5, output_loading_info=True
-    )
+    options = {"num_labels": 5, "output_loading_info": True}
+    loaded, info = AutoModelForSequenceClassification.from_pretrained(tmp_path / "pretrained", **options)
     assert info["missing_keys"] == {"classifier.weight", "classifier.bias"}
     expected = shared(model, {"pooler": "pooler"}, "pooler")
     assert_holds(loaded, expected)

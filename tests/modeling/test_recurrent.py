@@ -51,15 +51,13 @@ class Plain(nn.Module):
         cell, width, encoder_width = TORCH[config.cell], config.hidden_size, config.encoder_width
         self.config, self.encoder, self.decoder = config, nn.Module(), nn.Module()
         self.encoder.embed_tokens = nn.Embedding(config.vocab_size, width)
-        self.encoder.rnn = cell(
-            width, config.encoder_hidden_size, config.encoder_layers, bidirectional=config.bidirectional_encoder
-        )
+        sizes = width, config.encoder_hidden_size, config.encoder_layers
+        self.encoder.rnn = cell(*sizes, bidirectional=config.bidirectional_encoder)
         self.decoder.embed_tokens = self.encoder.embed_tokens
         fed = width if config.input_feeding else 0
         self.decoder.rnn = cell(width + fed, width, config.num_hidden_layers)
-        self.decoder.bridge = nn.Linear(
-            encoder_width, (1 + (config.cell == "lstm")) * config.num_hidden_layers * width
-        )
+        states = 1 + (config.cell == "lstm")
+        self.decoder.bridge = nn.Linear(encoder_width, states * config.num_hidden_layers * width)
         attention = self.decoder.attention = nn.Module()
         if config.cross_attention != "none":
             attention.o_proj = nn.Linear(encoder_width + width, width, bias=False)
@@ -190,9 +188,8 @@ def test_r_drop_and_scheduled_sampling_take_it_as_they_take_a_transformer():
     fed = scheduled_sampling_inputs(model, inputs, gold=0.0)["decoder_input_ids"]
     assert fed.shape == labels.shape
     assert (fed[:, 1:] != labels[:, :-1]).any()
-    plain, dropped = (
-        training_loss(model, inputs, [CrossEntropy(0.1), *terms], items=20) for terms in ([], [RDrop(5.0)])
-    )
+    losses = [[CrossEntropy(0.1), *terms] for terms in ([], [RDrop(5.0)])]
+    plain, dropped = (training_loss(model, inputs, terms, items=20) for terms in losses)
     assert dropped > plain > 0
 
 

@@ -147,9 +147,8 @@ def test_the_map_names_every_auto_class_and_transformers_finds_every_file(kind, 
     for path in found:
         tree = ast.parse(path.read_text())
         nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
-        assert set(get_relative_imports(path)) == {node.module for node in nodes}, (
-            f"{path.name}: by regular expression"
-        )
+        modules = {node.module for node in nodes}
+        assert set(get_relative_imports(path)) == modules, f"{path.name}: by regular expression"
         assert set(get_imports(path)) <= REQUIRED, f"{path.name} needs another library"
         assert "vanillaformer 0" in path.read_text().splitlines()[0]
 

@@ -67,26 +67,6 @@ def test_loading_keeps_every_weight_whatever_initializes_it(kind: str, way: str,
             assert torch.equal(found[name].float(), parameter), (model.config.to_diff_dict(), name)
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
-def test_no_buffer_is_uninitialized_memory(kind: str, tmp_path: Path) -> None:
-    """transformers#48892: buffers that no file holds came up as what was in memory."""
-    schemes = get_args(options.PositionEmbedding) if kind in KINDS else ()
-    plain = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    for number, model in enumerate([toy(kind), *(toy(kind, position_embedding_type=name) for name in schemes)]):
-        model.save_pretrained(tmp_path / str(number))
-        torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
-        try:
-            assert torch.empty(3).isnan().all()
-            loaded = type(model).from_pretrained(tmp_path / str(number))
-        finally:
-            torch.utils.deterministic.fill_uninitialized_memory = plain  # type: ignore[attr-defined]
-            torch.use_deterministic_algorithms(False)
-        found = dict(loaded.named_buffers())
-        for name, buffer in model.named_buffers():
-            assert torch.equal(found[name], buffer), (model.config.to_diff_dict(), name)
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_ragged_rows_accumulated_by_transformers_trainer(kind: str, smoothing: float, tmp_path: Path) -> None:

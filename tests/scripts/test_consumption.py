@@ -36,9 +36,7 @@ from vanillaformer.training.trainer.trainer import RunTrainer
 NO_STEPS = "--max_steps", "-1"
 EAGER = "--attn_implementation", "eager"
 # Rows of texts of equal length, so that nothing is padded and torch's own counter sees no more than is recorded
-SENTENCES = [
-    f"{first} {second} {third} {fourth}" for first in "abc" for second in "de" for third in "fgh" for fourth in "ij"
-]
+SENTENCES = [f"{one} {two} {three} {four}" for one in "abc" for two in "de" for three in "fgh" for four in "ij"]
 
 
 GRADIENT_OF_PIXELS = 2 * (3 * 3 * 3 * 16) * 16

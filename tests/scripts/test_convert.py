@@ -88,9 +88,8 @@ def test_a_checkpoint_of_nanogpt_becomes_ours(tmp_path, run):
     state |= {"transformer.wte.weight": torch.randn(50, width), "transformer.wpe.weight": torch.randn(16, width)}
     state["lm_head.weight"] = state["transformer.wte.weight"]
     torch.save({"model": state, "model_args": {"n_head": 2}}, tmp_path / "ckpt.pt")
-    code, out, err = run(
-        tmp_path / "ckpt.pt", tmp_path / "ours", "--from-state-dict", "nanogpt", "--set", "eos_token_id=3"
-    )
+    options = "--from-state-dict", "nanogpt", "--set", "eos_token_id=3"
+    code, out, err = run(tmp_path / "ckpt.pt", tmp_path / "ours", *options)
     assert code == 0, err[-2000:]
     assert "nanogpt -> VanillaDecoderForCausalLM" in out
     model = VanillaDecoderForCausalLM.from_pretrained(tmp_path / "ours")

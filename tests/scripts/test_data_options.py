@@ -13,9 +13,8 @@ from vanillaformer.training.tasks.language_model import LanguageModel
 
 
 def test_record_of_the_data(tmp_path: Path, capsys) -> None:
-    rows = [
-        {"text": f"text {n % 40}", "label": "ab"[n % 2], "split": "test" if n > 80 else "train"} for n in range(90)
-    ]
+    parts = ["train"] * 81 + ["test"] * 9
+    rows = [{"text": f"text {n % 40}", "label": "ab"[n % 2], "split": part} for n, part in enumerate(parts)]
     rows[3]["text"], rows[4]["label"] = None, None
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{\n")
     options = ["--train_file", str(tmp_path / "a.jsonl"), "--max_length", "5", "--max_steps", "2"]

@@ -38,9 +38,8 @@ def test_translations_are_those_that_were_scored(trained) -> None:
         (output,) = model.generate(**tokenizer([row["source"]], return_tensors="pt")).tolist()
         assert tokenizer.decode(output, skip_special_tokens=True) == row["prediction"]
         lengths.append([*output, tokenizer.eos_token_id].index(tokenizer.eos_token_id))
-    assert scores["test_gen_len"] == pytest.approx(
-        np.mean(np.minimum(lengths, model.generation_config.max_length - 1))
-    )
+    most = model.generation_config.max_length - 1
+    assert scores["test_gen_len"] == pytest.approx(np.mean(np.minimum(lengths, most)))
 
 
 @pytest.mark.parametrize("streaming", [[], ["--streaming", "--max_validation_samples", "9"]])
@@ -78,9 +77,8 @@ def test_classes_and_masked_tokens_are_those_that_were_scored(trained) -> None:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     names = [model.config.id2label[number] for number in range(model.config.num_labels)]
     assert scores["confusion_matrix"] == confusion_matrix(labels, chosen, labels=names).tolist()
-    assert scores["test_f1"] == pytest.approx(
-        np.mean([scores["classes"][name]["f1"] for name in set(labels) | set(chosen)])
-    )
+    of_classes = [scores["classes"][name]["f1"] for name in set(labels) | set(chosen)]
+    assert scores["test_f1"] == pytest.approx(np.mean(of_classes))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer([rows[0]["text"]], return_tensors="pt")
     assert rows[0]["probability"] == pytest.approx(model(**inputs).logits.softmax(-1).max().item(), abs=1e-5)
@@ -93,9 +91,8 @@ def test_classes_and_masked_tokens_are_those_that_were_scored(trained) -> None:
 def test_class_scores_are_scikit_learns() -> None:
     rng = np.random.default_rng(0)
     labels, chosen, names = rng.integers(0, 3, 40), rng.integers(0, 4, 40), ["a", "b", "c", "d"]
-    told = classification_report(
-        labels, chosen, labels=range(4), target_names=names, output_dict=True, zero_division=0
-    )
+    options = {"labels": range(4), "target_names": names, "output_dict": True, "zero_division": 0}
+    told = classification_report(labels, chosen, **options)
     for name, scores in class_scores(labels, chosen, names).items():
         assert scores == {
             "precision": pytest.approx(told[name]["precision"]),

@@ -29,9 +29,7 @@ from vanillaformer.training.report import calibration, classes
 from vanillaformer.training.run_folder.files import PREVIOUS
 from vanillaformer.training.run_folder.run import recover
 
-ROWS = [
-    (f"{'good' if number % 3 else 'bad'} text number {number}", "yes" if number % 3 else "no") for number in range(40)
-]
+ROWS = [(f"{'good' if n % 3 else 'bad'} text number {n}", "yes" if n % 3 else "no") for n in range(40)]
 SHORT = ("--max_steps", "2", "--eval_steps", "1", "--validation_fraction", "0.2")
 
 

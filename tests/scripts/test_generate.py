@@ -32,9 +32,8 @@ def test_translates_a_file_line_by_line(kind: str, trained, tmp_path: Path) -> N
     generate.main(["--model", str(trained(kind)), *files, *options])
     model = AutoModelForSeq2SeqLM.from_pretrained(trained(kind))
     source = AutoTokenizer.from_pretrained(trained(kind))
-    target = (
-        AutoTokenizer.from_pretrained(trained(kind), subfolder="target_tokenizer") if kind == "separate" else source
-    )
+    other = {"subfolder": "target_tokenizer"} if kind == "separate" else {}
+    target = AutoTokenizer.from_pretrained(trained(kind), **other)
     expected = []
     for line in LINES:
         output = model.generate(**source([line], return_tensors="pt"), max_new_tokens=8, num_beams=2)
@@ -151,9 +150,8 @@ def test_an_engine_has_the_seed_of_each_part(tmp_path: Path, monkeypatch) -> Non
 
 def test_a_file_shows_its_progress_off_a_terminal(trained, tmp_path: Path, monkeypatch, capfd) -> None:
     classify = tasks.FUNCTIONS["classification"]
-    monkeypatch.setitem(
-        tasks.FUNCTIONS, "classification", lambda *given: (Event().wait(0.02) and None) or classify(*given)
-    )
+    slow = lambda *given: (Event().wait(0.02) and None) or classify(*given)  # noqa: E731
+    monkeypatch.setitem(tasks.FUNCTIONS, "classification", slow)
     monkeypatch.setattr(reporting, "EVERY", 0.001)
     (tmp_path / "in.txt").write_text("Deutschland\n\nFrance\nItalia\n")
     words = ["--model", str(trained("classification")), "--batch_size", "1"]
@@ -180,9 +178,8 @@ def test_the_fastest_engine_gives_the_same_output(kind: str, trained, tmp_path: 
         outputs.append(capfd.readouterr())
     assert outputs[0].out == outputs[1].out == outputs[2].out
     assert outputs[0].err == ""
-    assert {output.err for output in outputs[1:]} == {
-        "--engine auto: ctranslate2; the first 2 outputs are those of torch\n"
-    }
+    said = "--engine auto: ctranslate2; the first 2 outputs are those of torch\n"
+    assert {output.err for output in outputs[1:]} == {said}
     assert len(list((tmp_path / "exports").iterdir())) == 1
 
 
@@ -294,9 +291,8 @@ def test_beam_search_options_reach_generate(options: dict, trained, capsys) -> N
     seen = {}
     with pytest.MonkeyPatch.context() as patch:
         original = type(model).generate
-        patch.setattr(
-            type(model), "generate", lambda self, **given: seen.update(given) or original(self, **given), raising=True
-        )
+        noted = lambda self, **given: seen.update(given) or original(self, **given)  # noqa: E731
+        patch.setattr(type(model), "generate", noted)
         found = answers(capsys, "--model", trained("translation"), "--num_beams", 3, *flags, "--text", LINES[0])
     output = model.generate(**tokenizer(LINES[:1], return_tensors="pt"), num_beams=3, **options)
     assert {name: seen[name] for name in options} == options
@@ -337,9 +333,8 @@ def test_entities_are_those_of_the_pipeline(spans: bool, trained, tmp_path: Path
     if spans:
         found = find(text)
         assert len(found) > 2
-        assert printed.split("\t") == [
-            f"{each['entity_group']}: {text[each['start'] : each['end']]}" for each in found
-        ]
+        entities = [f"{each['entity_group']}: {text[each['start'] : each['end']]}" for each in found]
+        assert printed.split("\t") == entities
     else:
         words = dict(pair.split("/") for pair in printed.split(" "))
         assert list(words) == text.split(" ")

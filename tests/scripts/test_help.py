@@ -61,9 +61,8 @@ def test_presets_configuration_fields_and_options_of_transformers_are_listed(pro
     assert "hidden_size" in page(program).split("Configuration fields for --set (values: --help-all):")[1]
     kinds = {kind for task in task_of(program).tasks() for kind in TASKS[task].model_kinds}
     for name, entry in PRESETS.items():
-        assert (re.search(rf"[ (]{re.escape(name)}[,;) \n]", text) is not None) == (
-            KINDS[entry.config_class.model_type] in kinds
-        ), name
+        is_named = re.search(rf"[ (]{re.escape(name)}[,;) \n]", text) is not None
+        assert is_named == (KINDS[entry.config_class.model_type] in kinds), name
     assert {"hidden_size", "norm_eps"} <= set(re.findall(r"\w+", listed))
     classes = {entry.config_class for entry in PRESETS.values() if KINDS[entry.config_class.model_type] in kinds}
     fields = {entry.name for config_class in classes for entry in dataclasses.fields(config_class)}

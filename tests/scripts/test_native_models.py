@@ -199,9 +199,8 @@ def test_what_ours_cannot_be_trains_as_it_is(tmp_path: Path, monkeypatch: pytest
     lora = "--lora_rank", "2", "--learning_rate", "0.1", "--lora_targets"
     run("gpt2", native, tmp_path / "run", *lora, "c_attn")
     before, after = (transformers.GPT2LMHeadModel.from_pretrained(tmp_path / name) for name in ("native", "run"))
-    changed = {
-        name for name, value in after.state_dict().items() if not torch.allclose(value, before.state_dict()[name])
-    }
+    old = before.state_dict()
+    changed = {name for name, value in after.state_dict().items() if not torch.allclose(value, old[name])}
     assert changed == {"transformer.h.0.attn.c_attn.weight"}
     with pytest.raises(ValueError, match=r"--lora_targets q_proj: .* called c_attn, c_fc, c_proj, lm_head"):
         run("gpt2", native, tmp_path / "other", *lora, "q_proj")

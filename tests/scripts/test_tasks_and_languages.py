@@ -59,9 +59,8 @@ def test_a_prefix_is_read_in_training_and_use(tmp_path, capsys):
     sources = [row["source"].removeprefix("count: ") for row in predicted]
     assert all(row["source"].startswith("count: ") for row in predicted)
     options = ["--num_beams", "1"]
-    assert answers(capsys, "--model", run.folder, "--text", *sources, *options) == [
-        row["prediction"] for row in predicted
-    ]
+    printed = answers(capsys, "--model", run.folder, "--text", *sources, *options)
+    assert printed == [row["prediction"] for row in predicted]
     found = pipeline("translation", str(run.folder), device="cpu")(sources, num_beams=1, max_new_tokens=24)
     assert [row["translation_text"] for row in found] == [row["prediction"] for row in predicted]
     for name, more, kept in (("again", [], "count: "), ("without", ["--source_prefix", ""], None)):

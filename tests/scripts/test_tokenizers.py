@@ -68,9 +68,8 @@ def test_another_tokenizer_than_the_models_is_told(without_padding, tmp_path, ca
     train_tokenizer(["another day"] * 9, kind="decoder", vocab_size=280).save_pretrained(tmp_path)
     warn_of_other_tokenizers(load_pair(without_padding), "other", tmp_path, "mine")
     (warning,) = capsys.readouterr().out.splitlines()
-    assert warning.startswith(
-        "Warning: --tokenizer_name_or_path other is not the tokenizer of --model_name_or_path mine"
-    )
+    said = "Warning: --tokenizer_name_or_path other is not the tokenizer of --model_name_or_path mine"
+    assert warning.startswith(said)
     warn_of_other_tokenizers(load_pair(tmp_path), "same", tmp_path, "mine")
     assert capsys.readouterr().out == ""
 

@@ -37,14 +37,12 @@ WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": 
 @pytest.mark.parametrize("job", PROGRAMS)
 def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_path: Path) -> None:
     folder = trained(job)
-    run, results, history = (
-        json.loads((folder / f"{name}.json").read_text()) for name in ("run", "all_results", "trainer_state")
-    )
+    names = "run", "all_results", "trainer_state"
+    run, results, history = (json.loads((folder / f"{name}.json").read_text()) for name in names)
     metrics, details = run["metrics"], run["details"]
     assert all(isinstance(metrics[f"{split}_{name}"], float) for name in SCORES[job] for split in ("eval", "test"))
-    assert {name for name in TABLE if f"eval_{name}" in metrics} == {
-        score.name for score in scores_of(job) if not score.optional
-    }
+    usual = {score.name for score in scores_of(job) if not score.optional}
+    assert {name for name in TABLE if f"eval_{name}" in metrics} == usual
     assert (folder / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
     assert (results["eval_loss"], results["baselines"]) == (metrics["eval_loss"], details["baselines"])
     assert list(details["baselines"]) == BASELINES[job]

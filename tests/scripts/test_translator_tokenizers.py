@@ -56,9 +56,8 @@ def save_tokenizer(name: str, folder: Path) -> None:
     sources, targets = ([pair[side] for pair in PAIRS] for side in (0, 1))
     settings: dict[str, Any] = {"tokenizer_class": FOLDERS[name][0]}
     if name == "m2m_100":
-        write_vocabulary(
-            folder / "vocab.json", *SPECIAL, *pieces_of(sources + targets, folder / "sentencepiece.bpe.model")
-        )
+        pieces = pieces_of(sources + targets, folder / "sentencepiece.bpe.model")
+        write_vocabulary(folder / "vocab.json", *SPECIAL, *pieces)
         codes = transformers.models.m2m_100.tokenization_m2m_100.FAIRSEQ_LANGUAGE_CODES["m2m100"]
         settings["additional_special_tokens"] = [f"__{code}__" for code in codes]
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -267,9 +266,8 @@ def test_each_side_of_two_vocabularies_reads_and_writes_its_texts(tmp_path: Path
 
 def test_a_language_without_a_token_or_a_start_is_left_alone(tmp_path: Path) -> None:
     """FSMT's tokenizer has languages and no tokens of them; parallel decoding has no first token to force."""
-    model: Any = SimpleNamespace(
-        config=VanillaEncoderDecoderConfig(), generation_config=transformers.GenerationConfig()
-    )
+    settings = transformers.GenerationConfig()
+    model: Any = SimpleNamespace(config=VanillaEncoderDecoderConfig(), generation_config=settings)
     before = model.config.to_dict(), model.generation_config.to_dict()
     fsmt: Any = type("FSMT", (), {"tgt_lang": "de", "__call__": lambda self, text_target: {"input_ids": [2]}})()
     set_language(model, fsmt)

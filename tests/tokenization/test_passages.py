@@ -27,9 +27,8 @@ def test_parts_are_the_text(size):
 def test_the_same_is_learned_from_parts(algorithm, options, monkeypatch):
     whole = train(TEXTS, algorithm=algorithm, vocab_size=600, **options)
     monkeypatch.setattr(module, "PASSAGE", 1)
-    assert train(TEXTS, algorithm=algorithm, vocab_size=600, **options).backend_tokenizer.to_str() == (
-        whole.backend_tokenizer.to_str()
-    )
+    parts = train(TEXTS, algorithm=algorithm, vocab_size=600, **options)
+    assert parts.backend_tokenizer.to_str() == whole.backend_tokenizer.to_str()
 
 
 def test_stored_texts_are_read_as_often_as_asked(monkeypatch):

@@ -3,10 +3,8 @@
 # ruff: noqa: RUF001  (Chinese has full-width punctuation)
 
 import json
-import math
 import re
 from collections import Counter
-from itertools import pairwise
 from unicodedata import normalize
 
 import pytest
@@ -57,52 +55,6 @@ def test_wordpiece_is_bert(trained, texts, algorithm, lowercase):
     for text in [*texts, *UNSEEN]:
         assert dict(ours(text)) == dict(theirs(text))
     assert dict(ours(texts[0], texts[1])) == dict(theirs(texts[0], texts[1]))
-
-
-def naive_bpe(words, alphabet, count):
-    """Merge the most frequent pair, of equal ones the one with the smaller ids, `count` times."""
-    ids = {symbol: index for index, symbol in enumerate(alphabet)}
-    split = {word: list(word) for word in words}
-    merges = []
-    for _ in range(count):
-        pairs = Counter()
-        for word, symbols in split.items():
-            for pair in pairwise(symbols):
-                pairs[pair] += words[word]
-        best = min(pairs, key=lambda pair: (-pairs[pair], ids[pair[0]], ids[pair[1]]))
-        merges.append(list(best))
-        ids.setdefault("".join(best), len(ids))
-        for symbols in split.values():
-            index = 0
-            while index < len(symbols) - 1:
-                if (symbols[index], symbols[index + 1]) == best:
-                    symbols[index : index + 2] = ["".join(best)]
-                index += 1
-    return merges
-
-
-def test_bpe_learns_the_merges_of_a_naive_implementation():
-    text = "the fox and the other fox then fathom the thin fog of thought"
-    words = Counter("▁" + word for word in text.split())
-    alphabet = ["<pad>", "<unk>", "<s>", "</s>", *sorted(set("".join(words)))]
-    model = model_of(train([text], algorithm="bpe", vocab_size=len(alphabet) + 12, min_frequency=1))
-    assert model["merges"] == naive_bpe(words, alphabet, 12)
-
-
-def test_unigram_finds_the_most_probable_segmentation(trained, texts):
-    tokenizer = trained(algorithm="unigram")
-    scores = dict(map(tuple, model_of(tokenizer)["vocab"][4:]))
-    for text in [t for t in texts if t.isascii()]:
-        pieces = tokenizer.tokenize(text)
-        marked = "▁" + text.replace(" ", "▁")
-        assert "".join(pieces) == marked
-        best = [0.0] + [-math.inf] * len(marked)
-        for end in range(1, len(marked) + 1):
-            for start in range(max(0, end - 20), end):
-                piece = marked[start:end]
-                if piece in scores and "▁" not in piece[1:]:
-                    best[end] = max(best[end], best[start] + scores[piece])
-        assert sum(scores[piece] for piece in pieces) == pytest.approx(best[-1])
 
 
 def test_words_are_the_most_frequent_of_the_text(texts):

@@ -122,9 +122,8 @@ def test_no_and_off_are_words_where_a_word_is_meant(tmp_path):
     text = "save_strategy: no\neval_strategy: no\nbf16: off\nuse_cpu: on\npacking: yes\n"
     text += "set: {attention_bias: off, tie: true}\n"
     (tmp_path / "a.yaml").write_text("\ufeff" + text)
-    one, data, training = parse(
-        (ModelArguments, LanguageModelDataArguments, TrainingArguments), [str(tmp_path / "a.yaml")]
-    )
+    classes = ModelArguments, LanguageModelDataArguments, TrainingArguments
+    one, data, training = parse(classes, [str(tmp_path / "a.yaml")])
     assert (training.save_strategy, training.eval_strategy) == ("no", "no")
     assert (training.bf16, training.use_cpu, data.packing) == (False, True, True)
     assert one.config_overrides() == {"attention_bias": False, "tie": True}

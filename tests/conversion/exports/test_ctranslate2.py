@@ -213,15 +213,6 @@ def test_rounded_weights_are_those_rounded_by_hand(kind, quantization, tmp_path)
     assert relative_error(expected, answers(model, rows, more)) > 1e-4, "weights that rounding does not change"
 
 
-def test_eight_bits_make_the_file_smaller(tmp_path):
-    model = toy("decoder", hidden_size=128, intermediate_size=512)
-    sizes = {}
-    for name in ("float32", "int8"):
-        on_engine(model, tmp_path / name, name)
-        sizes[name] = (tmp_path / name / "model.bin").stat().st_size
-    assert sizes["int8"] < 0.3 * sizes["float32"]
-
-
 def test_a_bfloat16_model_is_compared_in_float32(tmp_path):
     model = toy("encoder_decoder").to(torch.bfloat16)
     assert "48 of 48" in export(model, tmp_path / "export", "ctranslate2")

@@ -311,9 +311,8 @@ def test_a_cell_without_a_yes_names_the_field_in_the_way():
 def test_an_image_model_goes_to_native_architectures_and_to_onnx():
     found = targets(VanillaImageEncoderConfig())
     assert (found.pop("native"), found.pop("onnx")) == (["vit", "vit_msn"], [])
-    assert {each for obstacles in found.values() for each in obstacles} == {
-        "the model reads images, but the engine takes tokens"
-    }
+    found_obstacles = {each for obstacles in found.values() for each in obstacles}
+    assert found_obstacles == {"the model reads images, but the engine takes tokens"}
 
 
 def test_the_papers_model_goes_to_marian_with_biases_and_to_ctranslate2():

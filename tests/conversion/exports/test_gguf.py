@@ -206,9 +206,7 @@ def test_what_a_gpt2_has_not_is_named(field, overrides):
 def test_every_reason_is_named():
     config = toy_config("decoder", norm_placement="post", lm_head_bias=True, hidden_act="relu", **LEARNED)
     reasons = EXPORTER.obstacles(modeling.VanillaDecoderForCausalLM, config)
-    assert [reason.split("=")[0] for reason in reasons] == [
-        "norm_placement", "lm_head_bias", "hidden_act", "head_dim",
-    ]  # fmt: skip
+    assert [each.split("=")[0] for each in reasons] == ["norm_placement", "lm_head_bias", "hidden_act", "head_dim"]
 
 
 # -------------------------------------------------------------------------------------------- vocabularies
@@ -255,10 +253,9 @@ def test_a_gguf_tokenizer_splits_the_same(tmp_path):
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece", "word", "character", "chinese_character"])
 def test_other_tokenizers_are_refused(algorithm, tmp_path):
+    model = toy("decoder", **LLAMA, vocab_size=300)
     with pytest.raises(ValueError, match="only byte-level byte-pair encoding goes without loss"):
-        export(
-            toy("decoder", **LLAMA, vocab_size=300), tmp_path / "out", "gguf", tokenizer=trained(algorithm=algorithm)
-        )
+        export(model, tmp_path / "out", "gguf", tokenizer=trained(algorithm=algorithm))
     assert not list(tmp_path.iterdir())
 
 
@@ -298,9 +295,8 @@ def test_llama_cpp_generates_the_same_tokens(shape, tmp_path):
     report = export(toy("decoder", **SHAPES[shape]), tmp_path / "out", "gguf")
     equal, total = re.match(r"(\d+) of (\d+) greedy tokens equal", report).groups()
     assert equal == total
-    assert float(report.split("log-probabilities ")[1].split()[0]) < (1e-5 if shape.startswith("llama") else 1e-3), (
-        report
-    )
+    error = float(report.split("log-probabilities ")[1].split()[0])
+    assert error < (1e-5 if shape.startswith("llama") else 1e-3), report
 
 
 @needs_llama_cpp

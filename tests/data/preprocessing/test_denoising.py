@@ -220,9 +220,8 @@ def test_packed_texts_are_those_apart(tokenizer, objective):
     """Loss of a packed batch is that of the same texts padded; the texts are those of the data."""
     data = DatasetDict(train=Dataset.from_dict({"text": [TEXT, "a mat", "Nobody knew! The cat", TEXT[5:30]]}))
     rows = list(packed_rows(data, tokenizer, block_size=64, objective=objective)["train"])
-    model = toy(
-        "encoder_decoder", vocab_size=len(tokenizer), decoder_vocab_size=len(tokenizer), max_position_embeddings=64
-    )
+    size = len(tokenizer)
+    model = toy("encoder_decoder", vocab_size=size, decoder_vocab_size=size, max_position_embeddings=64)
     model.config.pad_token_id, model.config.decoder_start_token_id = tokenizer.pad_token_id, tokenizer.bos_token_id
     each = collator(tokenizer, objective, model.eval())
     apart = [{"input_ids": text} for row in rows for text in packed_texts(row)]
@@ -281,9 +280,8 @@ def test_the_frame_is_the_tokenizers(tokenizer):
                     assert (side[0], side[-1]) == (framed.bos_token_id, EOS)
                     assert framed.bos_token_id not in side[1:]
                     assert EOS not in side[:-1]
-                assert objective != "denoise" or framed.decode(each.pair(text)["labels"][1:-1]) in "".join(
-                    data["train"]["text"]
-                )
+                labels = framed.decode(each.pair(text)["labels"][1:-1])
+                assert objective != "denoise" or labels in "".join(data["train"]["text"])
 
 
 def test_missing_tokens_are_named(tokenizer):

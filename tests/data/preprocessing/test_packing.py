@@ -51,9 +51,8 @@ def test_bins_are_the_naive_best_fit():
         else:
             naive.append([item])
     # Of equally full bins either may be chosen: how full they become is the same.
-    assert sorted(lengths[items].sum() for items in pack(lengths, size)) == sorted(
-        lengths[items].sum() for items in naive
-    )
+    packed, plain = (sorted(lengths[items].sum() for items in bins) for bins in (pack(lengths, size), naive))
+    assert packed == plain
 
 
 def test_texts_are_whole(decoder_tokenizer, capsys):
@@ -151,9 +150,8 @@ def assert_gradients_of_texts(model, batch, packed, alone, shift):
     count = (batch["labels"][:, shift:] != -100).sum()
     (packed.loss * count).backward()
     ours, losses = gradients(model), []
-    labels = [
-        own for row, lengths in enumerate(LENGTHS) for own in batch["labels"][row, : sum(lengths)].split(lengths)
-    ]
+    of_rows = [batch["labels"][row, : sum(lengths)].split(lengths) for row, lengths in enumerate(LENGTHS)]
+    labels = [own for row in of_rows for own in row]
     for scores, wanted in zip(alone, labels):
         scores, wanted = scores[: len(scores) - shift], wanted[shift:]
         losses.append(torch.nn.functional.cross_entropy(scores, wanted, reduction="sum", ignore_index=-100))

@@ -184,9 +184,8 @@ def test_blocks_leave_no_token_out(decoder_tokenizer, encoder_tokenizer, stride,
 
 
 def test_classification_rows(encoder_tokenizer, capsys):
-    dataset = splits(text=["good", "very very bad"], label=[1, 0]).cast_column(
-        "label", ClassLabel(names=["bad", "good"])
-    )
+    dataset = splits(text=["good", "very very bad"], label=[1, 0])
+    dataset = dataset.cast_column("label", ClassLabel(names=["bad", "good"]))
     rows = classification_rows(dataset, encoder_tokenizer, max_length=8)
     assert rows["train"].features["labels"].names == ["bad", "good"]
     assert rows["train"][0]["input_ids"] == encoder_tokenizer("good")["input_ids"]

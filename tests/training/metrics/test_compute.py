@@ -93,9 +93,8 @@ def test_groups_have_scores_of_their_own(translator_tokenizer):
     compute, pair = m.translation_metrics(translator_tokenizer, ["rougeL"]), EvalPrediction(ids, ids)
     scores = compute(pair, references=WANTED, groups=["b", "a", "b"])
     alone = compute(EvalPrediction(ids[[0, 2]], ids[[0, 2]]), references=[WANTED[0], WANTED[2]])
-    assert alone == {name: scores[name if name == "gen_len" else f"{name}_b"] for name in alone} | {
-        "gen_len": alone["gen_len"]
-    }
+    names = {name: name if name == "gen_len" else f"{name}_b" for name in alone}
+    assert alone == {name: scores[of] for name, of in names.items()} | {"gen_len": alone["gen_len"]}
     assert scores["bleu_a"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS[1:2], [WANTED[1:2]]).score)
     names = dict.fromkeys(["exact_match", "gen_len"], 0.0)
     for group in ("match", "len", "de", "to_de"):
@@ -184,9 +183,8 @@ def test_pretraining_scores_are_those_of_tokens_and_of_pairs():
     labels, pairs = torch.randint(0, 11, (5, 7)), torch.tensor([0, 1, 1, 0, 1])
     labels[:, 3:] = -100
     kept = [each.numpy() for each in m.pretraining_scores((logits, pair_logits), (labels, pairs))]
-    scores = m.pretraining_metrics()(
-        EvalPrediction(predictions=tuple(kept), label_ids=(labels.numpy(), pairs.numpy()))
-    )
+    labels_of_both = labels.numpy(), pairs.numpy()
+    scores = m.pretraining_metrics()(EvalPrediction(predictions=tuple(kept), label_ids=labels_of_both))
     of_tokens = EvalPrediction(predictions=(kept[0], kept[1]), label_ids=labels.numpy())
     assert scores == {
         **m.language_model_metrics()(of_tokens),

@@ -63,9 +63,8 @@ def test_scores_are_the_losses_by_the_sizes(decoder_tokenizer):
     labels, counted = blocks(TEXTS, decoder_tokenizer, 500)
     losses = np.random.default_rng(0).random(labels.shape)
     predicted = np.where(counted, labels, -100)
-    scores = language_model_metrics(decoder_tokenizer)(
-        EvalPrediction(predictions=(predicted, losses), label_ids=labels)
-    )
+    evaluated = EvalPrediction(predictions=(predicted, losses), label_ids=labels)
+    scores = language_model_metrics(decoder_tokenizer)(evaluated)
     text, total = "".join(TEXTS), losses[counted].sum()  # </s> among them, <s> of later texts too
     assert counted.sum() == len(text.encode()) + 2 * len(TEXTS) - 1
     assert scores["perplexity"] == pytest.approx(math.exp(total / counted.sum()))

@@ -186,9 +186,8 @@ def test_unlikely_labels_are_rejected(run, capsys) -> None:
     plain = lines()
     probabilities = [float(probability) for _, probability in plain]
     threshold = (min(probabilities) + max(probabilities)) / 2
-    expected = [
-        [label if float(probability) >= threshold else "(uncertain)", probability] for label, probability in plain
-    ]
+    sure = [float(probability) >= threshold for _, probability in plain]
+    expected = [[label if known else "(uncertain)", number] for known, (label, number) in zip(sure, plain)]
     assert lines("--reject_below", str(threshold)) == expected
     assert 0 < [label for label, _ in expected].count("(uncertain)") < len(texts)
 

@@ -77,9 +77,8 @@ def test_rows_that_cannot_be(case: str, tmp_path: Path) -> None:
     change, columns, message = REFUSED[case]
     (tmp_path / "a.jsonl").write_text(f"{json.dumps(ROW)}\n{json.dumps(ROW | change)}\n{json.dumps(ROW)}")
     options: dict[str, Any] = {name: [str(tmp_path / "a.jsonl")] for name in ("train_file", "validation_file")}
-    task: Any = {"score_column": "regression", "labels_column": "multi_label_classification"}.get(
-        *columns, "classification"
-    )
+    names = {"score_column": "regression", "labels_column": "multi_label_classification"}
+    task: Any = names.get(*columns, "classification")
     with pytest.raises(ValueError, match=message):
         load_data(ClassifierDataArguments(**options, **columns), task)
 

@@ -45,9 +45,8 @@ def test_a_new_admin_model_gets_the_factors_of_its_first_batch(encoder_tokenizer
     assert max(factors.values()) > 1.2
     for name, value in factors.items():
         assert torch.equal(omegas(trainer.model)[f"{name}.omega"], torch.full((16,), value))
-    reported = (
-        f"Admin: factors of 4 residual connections from 1.00 to {max(factors.values()):.2f}, measured on 8 rows."
-    )
+    largest = f"{max(factors.values()):.2f}"
+    reported = f"Admin: factors of 4 residual connections from 1.00 to {largest}, measured on 8 rows."
     assert capsys.readouterr().out.splitlines() == [reported]
     # the same as by hand, from the rows that training begins with
     again = trainer_of(encoder_tokenizer, tmp_path, "norm_placement=admin")

@@ -303,9 +303,8 @@ def trainer(tmp_path: Path, **options: Any) -> RunTrainer:
 ])  # fmt: skip
 def test_schedules_are_those_of_transformers(schedule, warmup, options, tmp_path) -> None:
     """At each progress the rate is that of a run of a thousand steps after as many thousandths."""
-    found = trainer(
-        tmp_path, max_time="10m", lr_scheduler_type=schedule, warmup_steps=warmup, lr_scheduler_kwargs=options
-    )
+    chosen = {"lr_scheduler_type": schedule, "warmup_steps": warmup, "lr_scheduler_kwargs": options}
+    found = trainer(tmp_path, max_time="10m", **chosen)
     optimizer = found.create_optimizer()
     scheduler = found.create_scheduler(UNLIMITED)
     expected = get_scheduler(schedule, optimizer, round(1000 * warmup), 1000, options).lr_lambdas[0]
@@ -418,9 +417,8 @@ def test_lines_with_a_budget_and_the_time_left() -> None:
     assert line(STATE, {"loss": 2.31, "learning_rate": 1.2e-3}, 90, found) == (
         "step 340/≈2,100 · 96 s · 8.4 min left · 5,400 tokens/s · loss 2.310 · learning rate 0.0012"
     )
-    assert line(STATE, {"eval_loss": 0.5}, 90, found) == (
-        "step 340/≈2,100 · 96 s · 8.4 min left · validation: loss 0.5000"
-    )
+    said = "step 340/≈2,100 · 96 s · 8.4 min left · validation: loss 0.5000"
+    assert line(STATE, {"eval_loss": 0.5}, 90, found) == said
     unknown = SimpleNamespace(global_step=2, max_steps=UNLIMITED)
     assert str(line(unknown, {"loss": 1}, 3, budget(spent=3.0))).startswith("step 2/? · 3 s · 9.9 min left · ")
     last = SimpleNamespace(global_step=2_104, max_steps=2_104)
@@ -446,9 +444,8 @@ def test_a_stable_rate_decays_in_the_last_tenth(length, steps, tmp_path) -> None
     rate = found.create_scheduler(found.args.max_steps).lr_lambdas[0]
     if found.budget is not None:
         rate = partial(at_progress, found.budget, rate, steps)
-    expected = get_scheduler(
-        "warmup_stable_decay", optimizer, steps // 10, steps, {"num_decay_steps": steps // 10}
-    ).lr_lambdas[0]
+    options = {"num_decay_steps": steps // 10}
+    expected = get_scheduler("warmup_stable_decay", optimizer, steps // 10, steps, options).lr_lambdas[0]
     for step in (0, steps // 20, steps // 2, steps * 9 // 10, steps * 19 // 20, steps):
         assert rate(step) == pytest.approx(expected(step))
     assert rate(steps * 9 // 10) == 1 > rate(steps * 19 // 20) > rate(steps) == 0

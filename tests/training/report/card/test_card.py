@@ -183,9 +183,8 @@ def test_started_from(tmp_path: Path) -> None:
     card = model_card(facts(choices={"model": model}))
     assert "trained from the weights of google/bert" in card
     assert "besides what google/bert had learned" in card
-    assert "It knows" not in model_card(
-        facts(choices={"model": model}, source=Source("a", limits="It knows nothing."))
-    )
+    source = Source("a", limits="It knows nothing.")
+    assert "It knows" not in model_card(facts(choices={"model": model}, source=source))
     assert "- It knows nothing." in model_card(facts(source=Source("a", limits="It knows nothing.")))
     assert "Tokenizer: that of google/bert" in card
     assert ModelCard(card).data.base_model == "google/bert"

@@ -30,12 +30,10 @@ def field(entry: str, name: str) -> str | None:
 
 
 def cited() -> set[str]:
-    papers = {
-        paper for entry in (*(known.papers for known in DESCRIBED), *cite.TOKENIZERS.values()) for paper in entry
-    }
-    papers |= {
-        paper for table in (OPTIMIZERS, SCHEDULES, OBJECTIVES) for entry in table.values() for paper in entry.papers
-    }
+    described = *(known.papers for known in DESCRIBED), *cite.TOKENIZERS.values()
+    papers = {paper for entry in described for paper in entry}
+    entries = [entry for table in (OPTIMIZERS, SCHEDULES, OBJECTIVES) for entry in table.values()]
+    papers |= {paper for entry in entries for paper in entry.papers}
     papers |= {paper for technique in TECHNIQUES for paper in technique.papers}
     papers |= {paper for score in cite.SCORES.values() for paper in score.papers} | {"wolf2020transformers"}
     grouped = {"num_key_value_heads": 2, "attn_logit_softcapping": 5.0, "layer_drop": 0.1, "dropout": 0.1}
