@@ -29,7 +29,8 @@ def targets_of(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
     Which of the two is known by the name of the class, as in Trainer; the model may have adapters around it.
     """
     inner: Any = getattr(model, "get_base_model", lambda: model)()
-    if type(inner).__name__ not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+    names = {each.__name__ for each in type(inner).__mro__}  # FSDP2 derives classes
+    if names.isdisjoint(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
         return labels
     return nn.functional.pad(labels, (0, 1), value=IGNORE_INDEX)[..., 1:]
 

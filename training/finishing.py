@@ -92,7 +92,7 @@ def training_scores(task: TrainingTask, trainer: RunTrainer, rows: Dataset, held
     rows can be compared with them. Of a translator and a masked image model there is only the loss. Of a stream
     the rows are the first; `held_out` is the number of validation rows.
     """
-    batch = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * trainer.args.world_size
+    batch = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * trainer.args.data_processes
     enough = max(MIN_ROWS, math.ceil(SHARE * trainer.state.global_step * batch))
     count = min(len(rows), MAX_ROWS, max(held_out, MIN_ROWS), enough)
     sample = rows.select(np.linspace(0, len(rows) - 1, count).round().astype(int))

@@ -45,8 +45,8 @@ def check_preset(task: TaskName, arguments: ModelArguments) -> str:
     return kinds[name]
 
 
-def check_model(task: TaskName, arguments: ModelArguments, *, length: int) -> None:
-    """Check the config of a model before anything is loaded, except for what depends on the tokenizers.
+def check_model(task: TaskName, arguments: ModelArguments, *, length: int) -> PreTrainedConfig:
+    """Return the checked config of a model before anything is loaded, except for what depends on the tokenizers.
 
     Raises ValueError where a field does not exist (it would be stored and never read) or cannot have its value, or the
     model has too few positions for rows of `length` tokens, or no token types for the segments of a pair.
@@ -82,6 +82,7 @@ def check_model(task: TaskName, arguments: ModelArguments, *, length: int) -> No
             f"--objective mlm+nsp marks two segments by token types, of which the model has type_vocab_size={types}: "
             "--set type_vocab_size=2"
         )
+    return config
 
 
 def build_model(

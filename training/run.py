@@ -48,6 +48,7 @@ from .trainer.adaptation import measure_new_model
 from .trainer.averaging import AverageCheckpoints
 from .trainer.budget import budget_in_words, budget_option, set_length
 from .trainer.callbacks import RecordProgress, StopWithCheckpoint, replace_callbacks
+from .trainer.parallel import check_layout, divided
 from .trainer.saving import check_pushing, make_writable
 from .trainer.trainer import RunTrainer
 
@@ -76,6 +77,8 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         model = new_model(run, task, *tokenizers, labels=task.labels(data))
         task.fit_model(model, run)
         collator = task.collator(model, rows, tokenizers)
+        if task.training_args.parallel is not None:
+            model = divided(model, task.training_args.parallel)
         counted = collator.computed if isinstance(collator, PackedBatches) else None
         options: dict[str, Any] = {"sample": stream is not None, "packed": counted}
         run.details["data"] = describe_data(rows, tokenizers, task.training_args, data.stats, **options)
@@ -159,7 +162,8 @@ def _open(run: Run, task: TrainingTask) -> None:
         )
         if not run.finished:
             # A saved one is fetched and looked through; one that follows the data will be long enough
-            check_model(task.name, task.model_args, length=0 if task.uses_auto_defaults else task.length)
+            length = 0 if task.uses_auto_defaults else task.length
+            check_layout(check_model(task.name, task.model_args, length=length), training_args.parallel)
         if training_args.should_save and not run.finished:
             make_writable(run.folder)
         if training_args.should_save and training_args.push_to_hub:
@@ -222,7 +226,7 @@ def train_and_save(
     report(f"Data: {name}: " + ", ".join(f"{size:,} {split} rows" for split, size in sizes.items()))
     device, processes = trainer.args.device.type, trainer.args.world_size
     where = f"{device} (processes: {processes}, threads: {torch.get_num_threads()})"
-    name = type(getattr(trainer.model, "get_base_model", lambda: trainer.model)()).__name__
+    name = type(getattr(trainer.model, "get_base_model", lambda: trainer.model)()).__name__.removeprefix("FSDP")
     report(f"Model: {name}, {trainer.model.num_parameters():,} parameters, on {where}")
     replace_callbacks(trainer)
     if trainer.args.average_checkpoints:

@@ -26,7 +26,7 @@ from .trainer.budget import TimeBudgetArguments
 from .trainer.callbacks import GuardArguments
 from .trainer.losses import LossArguments
 from .trainer.optimizers import OPTIMIZERS, OptimizerArguments, check_optimizer, check_schedule
-from .trainer.saving import ShardingArguments
+from .trainer.parallel import ParallelArguments
 
 OUTPUT, TRAINING, OPTIMIZER, LOSS = "Output", "Training", "Optimizer", "Loss"
 EVALUATION, LOGGING, CARD, MACHINE = "Evaluation and checkpoints", "Logging", "Model card and Hub", "Machine"
@@ -61,7 +61,6 @@ TRANSFORMERS_HELP = {
         "torch_compile": "Compile the model with torch.compile",
         "use_cpu": "Train on the CPU",
         "dataloader_num_workers": "Number of processes that prepare batches",
-        "fsdp": "Shard the model (FSDP); see --fsdp_config",
         "deepspeed": "DeepSpeed configuration file",
     },
 }
@@ -87,7 +86,9 @@ REFUSED = {
     "ignore_data_skip": "a resumed run would see rows again, and end at other weights",
     "restore_callback_states_from_checkpoint": "a run's state is restored in any case; its options are those given",
     "accelerator_config": "the programs divide batches among processes themselves",
-    "parallelism_config": "it cannot be given in words; use --fsdp",
+    "fsdp": "use --parallel fsdp=N, which divides the model among N processes",
+    "fsdp_config": "use --parallel fsdp=N, which divides the model among N processes",
+    "parallelism_config": "it cannot be given in words; use --parallel",
     "dataloader_in_order": "batches would come in another order each time",
     "sortish_sampler": "transformers no longer reads it; use --train_sampling_strategy group_by_length",
     "generation_config": "use --num_beams, --length_penalty, --early_stopping and --generation_max_length",
@@ -123,7 +124,7 @@ def best_checkpoint_help(*tasks: TaskName) -> str:
 
 @dataclass
 class RunDefaults(
-    ShardingArguments,
+    ParallelArguments,
     AveragingArguments,
     BatchArguments,
     LossArguments,

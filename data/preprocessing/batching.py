@@ -189,8 +189,8 @@ def token_batches(lengths: np.ndarray, arguments: Any, *, packed: bool = False) 
         arguments.tokens_per_batch,
         order_seed(arguments),
         accumulation=arguments.gradient_accumulation_steps,
-        processes=arguments.world_size,
-        process=arguments.process_index,
+        processes=arguments.data_processes,
+        process=arguments.data_process,
         by_length=not packed,
     )
 
@@ -200,7 +200,7 @@ def row_order(lengths: np.ndarray, arguments: Any) -> RandomEpochs | None:
     if arguments.train_sampling_strategy == "random":
         return RandomEpochs(len(lengths), order_seed(arguments))
     if arguments.train_sampling_strategy == "group_by_length":
-        step = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+        step = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.data_processes
         return LengthGroupedEpochs(lengths.sum(axis=1).tolist(), step, order_seed(arguments))
     return None
 

@@ -209,10 +209,10 @@ def fit_packing(
         return padded
     if packing is None:
         # A whole step is taken as one batch of one process: its parts have the same choice.
-        parts = training_args.gradient_accumulation_steps * training_args.world_size
+        parts = training_args.gradient_accumulation_steps * training_args.data_processes
         names = ("train_sampling_strategy", "tokens_per_batch", "seed", "data_seed")
         step: dict[str, Any] = {name: getattr(training_args, name) for name in names}
-        step |= {"gradient_accumulation_steps": 1, "world_size": 1, "process_index": 0}
+        step |= {"gradient_accumulation_steps": 1, "data_processes": 1, "data_process": 0}
         step["train_batch_size"] = training_args.train_batch_size * parts
         share = padding_share(rows, SimpleNamespace(**step))
         if share < PAYS:

@@ -118,7 +118,7 @@ def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
 def padding_share(rows: Dataset, training_args: Any, *, packed: Callable[[np.ndarray], int] | None = None) -> float:
     """Return the share of padding in the first batches of the first epoch."""
     lengths, size = row_lengths(rows), training_args.train_batch_size
-    parts = training_args.gradient_accumulation_steps * training_args.world_size
+    parts = training_args.gradient_accumulation_steps * training_args.data_processes
     if getattr(training_args, "tokens_per_batch", None) is not None:
         whole = token_batches(lengths, training_args, packed=packed is not None).epoch_batches()[:BATCHES]
         batches = [batch[part::parts] for batch in whole for part in range(parts)]

@@ -22,7 +22,6 @@ from accelerate import DistributedType, PartialState
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as Pillow
 from safetensors.torch import load_file
-from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from vanillaformer.modeling.block import LayerDrop
@@ -271,27 +270,30 @@ HALVED = *ALONE, "--per_device_train_batch_size", "4"
 Setup = Callable[[int, Path], None]
 
 
-def train_as_rank(job: str, rank: int, port: int, argv: Sequence[str], setups: Sequence[Setup]) -> None:
-    """Run a training program as one of two processes, as torchrun starts them, after `setup(rank, folder)`."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+def train_as_rank(job: str, rank: int, count: int, port: int, argv: Sequence[str], setups: Sequence[Setup]) -> None:
+    """Run a training program as one of several processes, as torchrun starts them, after `setup(rank, folder)`."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count), LOCAL_WORLD_SIZE=str(count))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), VANILLAFORMER_REMOTE_CODE="off")  # it takes long
     for setup in setups:
         setup(rank, Path(argv[argv.index("--output_dir") + 1]))
     PROGRAMS[job][0].train(argv)
 
 
-def train_together(job: str, folder: Path, *options: str, setups: Sequence[Setup] = (), exitcode: int = 0) -> None:
-    """Run a training program in two processes."""
+def train_together(
+    job: str, folder: Path, *options: str, count: int = 2, setups: Sequence[Setup] = (), exitcode: int = 0
+) -> None:
+    """Run a training program in several processes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     argv = arguments(job, folder, *HALVED, *options)
-    ranks = [processes().Process(target=train_as_rank, args=(job, rank, port, argv, setups)) for rank in range(2)]
+    start = processes().Process
+    ranks = [start(target=train_as_rank, args=(job, rank, count, port, argv, setups)) for rank in range(count)]
     for process in ranks:
         process.start()
     for process in ranks:
         process.join(timeout=200)
-    assert [process.exitcode for process in ranks] == [exitcode] * 2
+    assert [process.exitcode for process in ranks] == [exitcode] * count
 
 
 def nan_loss(*steps: int) -> Any:
@@ -345,21 +347,16 @@ def clock_of_its_own(rank: int, folder: Path) -> None:
     runs.replace_callbacks = adding(Rates(), clock=1.0 + 7 * rank)
 
 
-def shard_on_cpus(rank: int = 0, folder: Path | None = None) -> None:
-    """Let FSDP2 divide the model; accelerate takes no notice of it on CPUs, so they pass for accelerators."""
-    begin, prepare = PartialState.__init__, RunTrainer._prepare_for_training
+def as_accelerators(rank: int, folder: Path) -> None:
+    """Let CPUs pass for accelerators, without which accelerate refuses tensor parallelism."""
+    begin = PartialState.__init__
 
-    def as_accelerators(state: PartialState, *details: Any, **keywords: Any) -> None:
+    def changed(state: PartialState, *details: Any, **keywords: Any) -> None:
         begin(state, *details, **keywords)
         if state.distributed_type == DistributedType.MULTI_CPU:
             state.distributed_type = DistributedType.MULTI_GPU
 
-    def checked(trainer: RunTrainer, *details: Any, **keywords: Any) -> Any:
-        prepared = prepare(trainer, *details, **keywords)
-        assert all(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
-        return prepared
-
-    PartialState.__init__, RunTrainer._prepare_for_training = as_accelerators, checked  # type: ignore[method-assign]
+    PartialState.__init__ = changed  # type: ignore[method-assign]
 
 
 def die_after_four(rank: int, folder: Path) -> None:

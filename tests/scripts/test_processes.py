@@ -15,7 +15,6 @@ from script_runs import (
     ALONE,
     HALVED,
     arguments,
-    assert_equal_weights,
     assert_same_training,
     die_after_four,
     json_lines,
@@ -24,14 +23,11 @@ from script_runs import (
     nan_in_second,
     note_dropped_layers,
     record,
-    shard_on_cpus,
     stream_options,
     train,
     train_together,
     weights,
 )
-
-from vanillaformer.data.tasks import TASKS
 
 
 def test_torchrun(tmp_path: Path) -> None:
@@ -200,39 +196,3 @@ def test_all_processes_stop_at_the_step_that_one_cannot_take(tmp_path: Path) -> 
     train_together("causal", tmp_path, *options, setups=[nan_in_second], exitcode=1)
     assert all(value.isfinite().all() for value in weights(tmp_path / "checkpoint-2").values())
     assert not (tmp_path / "checkpoint-3").exists()
-
-
-# ------------------------------------------------------------------------------------------ a model that is divided
-SHARDED = "--fsdp", "--load_best_model_at_end", "False"
-DIVIDED = [
-    # All embeddings are one table
-    ("translation", "--label_smoothing_factor 0.1 --tokens_per_batch 400 --predict_with_generate False"),
-    ("translation", "--joint_vocabulary False --predict_with_generate False"),
-    ("causal", "--optim muon"),
-    ("classification", "--optim radam --freeze layers.0.mlp"),
-]
-
-
-@pytest.mark.parametrize(("job", "recipe"), DIVIDED)
-def test_divided_model(job: str, recipe: str, tmp_path: Path) -> None:
-    options = recipe.split()
-    train(job, tmp_path / "alone", *ALONE, *SHARDED[1:], *options)
-    train_together(job, tmp_path / "two", *SHARDED, *options, setups=[shard_on_cpus])
-    assert_same_training(tmp_path / "alone", tmp_path / "two")
-    saved = weights(tmp_path / "two")
-    assert saved.keys() == weights(tmp_path / "alone").keys()
-    loaded = TASKS[job].auto_class.from_pretrained(tmp_path / "two").state_dict()
-    for name, value in saved.items():
-        assert torch.equal(loaded[name], value), name
-
-
-def test_divided_model_after_a_kill(tmp_path: Path) -> None:
-    more = "--r_drop 1 --scheduled_sampling linear --scheduled_sampling_k 5 --set dropout=0.1"
-    options = [*SHARDED, *more.split()]
-    whole, killed, shard = tmp_path / "whole", tmp_path / "killed", [shard_on_cpus]
-    train_together("causal", whole, *options, setups=shard)
-    train_together("causal", killed, *options, setups=[*shard, die_after_four], exitcode=-signal.SIGKILL)
-    assert not (killed / "model.safetensors").exists()
-    train_together("causal", killed, *options, setups=shard)
-    assert_equal_weights(whole, killed)
-    assert losses(whole)[4:] == losses(killed)[4:]

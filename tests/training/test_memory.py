@@ -44,7 +44,7 @@ if task == "causal":
 else:
     rows = classification_rows(texts, tokenizer, max_length=64)
 settings = SimpleNamespace(
-    train_batch_size=8, gradient_accumulation_steps=1, world_size=1, process_index=0, tokens_per_batch=None,
+    train_batch_size=8, gradient_accumulation_steps=1, data_processes=1, data_process=0, tokens_per_batch=None,
     train_sampling_strategy="random", seed=0, data_seed=None,
 )
 describe_data(rows, (tokenizer, tokenizer), settings)

@@ -28,7 +28,7 @@ CANNOT_WORK = {
                  *("--learning_rate -1", "--learning_rate inf", "--learning_rate nan", "--warmup_steps -1",
                    "--adam_beta2 1"),
                  *("--label_smoothing_factor 2", "--num_train_epochs 0", "--max_steps 0", "--neftune_noise_alpha -1"),
-                 *("--lr_scheduler_kwargs x", "--fsdp_config {", "--report_to wandbb", "--report_to neptune"),
+                 *("--lr_scheduler_kwargs x", "--report_to wandbb", "--report_to neptune"),
                  # Adapters
                  *("--lora_rank -1", "--lora_dropout 1.0 | --lora_rank 2", "--lora_alpha 8", "--lora_targets k_proj"),
                  *("--lora_rank 2 | --lora_alpha 0", "--lora_rank 2 --freeze norm", "--lora_rank 2 --ema_decay 0.9"),

@@ -31,7 +31,7 @@ WORKS = frozenset(
         *("load_best_model_at_end", "full_determinism", "seed", "data_seed", "dataloader_drop_last"),
         *("dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_multiprocessing_context"),
         *("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),
-        *("ddp_backend", "ddp_timeout", "fsdp_config", "resume_from_checkpoint", "generation_max_length"),
+        *("ddp_backend", "ddp_timeout", "resume_from_checkpoint", "generation_max_length"),
         "generation_num_beams",
     )
 )
@@ -40,7 +40,7 @@ OF_TRANSLATION = ("sortish_sampler", "generation_config")
 VALUES = {
     "include_for_metrics": "inputs", "label_names": "text", "length_column_name": "size",
     "liger_kernel_config": '{"rope": true}', "accelerator_config": '{"split_batches": true}',
-    "parallelism_config": "2", "generation_config": "folder",
+    "parallelism_config": "2", "fsdp_config": '{"version": 2}', "generation_config": "folder",
     **dict.fromkeys(("do_train", "do_eval", "do_predict"), "False"),
 }  # fmt: skip
 """Values of refused options, of others the opposite of their default."""

@@ -45,7 +45,7 @@ NOT_COMPARED = frozenset(
     accelerator_config parallelism_config dataloader_num_workers dataloader_pin_memory
     dataloader_persistent_workers dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order
     ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout
-    processes fsdp fsdp_config deepspeed debug skip_memory_metrics
+    processes parallel fsdp fsdp_config deepspeed debug skip_memory_metrics
     """.split()  # noqa: SIM905 - a list would be a line for each
 )
 REMEDY = "choose another folder, or --overwrite_output_dir to replace that run"
@@ -245,13 +245,13 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
 def compared_settings(program: str, training: Any, groups: Mapping[str, Any]) -> Settings:
     """Return the settings of a run that are compared with those of an earlier one, by group of arguments."""
     chosen = {**{group: asdict(values) for group, values in groups.items()}, "training": training.to_dict()}
-    rows = training.train_batch_size * training.gradient_accumulation_steps * training.world_size
+    rows = training.train_batch_size * training.gradient_accumulation_steps * training.data_processes
     settings = {
         group: {name: value for name, value in values.items() if name not in NOT_COMPARED}
         for group, values in chosen.items()
     }
     settings["training"]["rows_per_step"] = None if training.tokens_per_batch is not None else rows
-    settings["training"]["processes"] = training.world_size
+    settings["training"]["processes"] = training.data_processes
     return json.loads(json.dumps({"program": {"name": program}, **settings}, default=str))
 
 
@@ -263,7 +263,7 @@ def keep_rows_per_step(folder: Path, training: Any) -> None:
     record = {} if training.overwrite_output_dir else _read_record(folder) or {}
     before = record.get("settings", {}).get("training", {})
     rows, processes = before.get("rows_per_step"), before.get("processes")
-    asked, now = training.train_batch_size * training.gradient_accumulation_steps, training.world_size
+    asked, now = training.train_batch_size * training.gradient_accumulation_steps, training.data_processes
     if record.get("finished") or not rows or processes in (None, now) or asked * processes != rows:
         return  # or other batches are asked for
     if rows % now:

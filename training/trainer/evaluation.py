@@ -55,6 +55,7 @@ class EvaluatingTrainer(SavingTrainer):
         self._sums: list[torch.Tensor] = []  # of the losses and of the targets, a row for each part of the loss
         collator = self.data_collator
         fixed = collator.evaluation() if isinstance(collator, EpochCollator) else contextlib.nullcontext()
+        self.gather_function = self.gather_rows  # Seq2SeqTrainer's keeps the rows that accelerate repeats
         with fixed, self.average.exchanged():
             output: Any = super().evaluation_loop(*arguments, **keywords)
             weights = checksum(self.model) if self.is_in_train and self.evaluated is self.eval_dataset else None
@@ -95,7 +96,7 @@ class EvaluatingTrainer(SavingTrainer):
         real = self.accelerator.gradient_state.remainder  # rows in the last batch of all processes
         if not self.accelerator.gradient_state.end_of_dataloader or real <= 0:
             return labels
-        rows = torch.arange(len(labels), device=labels.device) + self.accelerator.process_index * len(labels)
+        rows = torch.arange(len(labels), device=labels.device) + self.args.data_process * len(labels)
         repeated = (rows >= real).view(-1, *[1] * (labels.ndim - 1))
         return labels.masked_fill(repeated, False if labels.dtype == torch.bool else IGNORE_INDEX)
 

@@ -1,22 +1,15 @@
 """Saved checkpoints and models: whole or not at all, from one process or divided ones, kept, ranked and pushed."""
 
-import json
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-from accelerate import DistributedType
 from safetensors import SafetensorError
-from torch.distributed.fsdp import MixedPrecisionPolicy
-from transformers import PreTrainedTokenizerBase, Trainer
+from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import HubStrategy, SaveStrategy, rotate_checkpoints
-from transformers.training_args import ParallelMode
 
 from vanillaformer.console.reporting import report
 from vanillaformer.data.streaming import StreamedRows
@@ -25,67 +18,9 @@ from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
 from ..metrics.scores import SCORES, evaluations, is_better
 from ..run_folder.files import EXTRA, extra_checkpoints, flush_all, is_complete, resume_point, written_aside
 from .averaging import MovingAverage
+from .parallel import ParallelTrainer
 
 INTERVALS = ("logging_steps", "eval_steps", "save_steps")
-OFF = ("", "false", "none", "no")
-
-
-# ------------------------------------------------------------------------------------ models divided among processes
-class ShardingArguments:
-    """Rules of transformers' `--fsdp`, `--fsdp_config` and `--deepspeed`."""
-
-    def check(self: Any) -> None:
-        """Raise ValueError for settings that cannot work."""
-        given: Any = self
-        if isinstance(self.fsdp, str) and self.fsdp.lower() in ("true", *OFF):  # as a settings file says it
-            given.fsdp = None if self.fsdp.lower() in OFF else True
-        if self.fsdp and "SHARDED" in str(_content(self.fsdp_config).get("state_dict_type", "")):
-            raise ValueError("--fsdp_config state_dict_type SHARDED_STATE_DICT: models are saved as FULL_STATE_DICT")
-        if self.deepspeed and self.optim == "muon":  # it cuts matrices up
-            raise ValueError("--optim muon does not go together with --deepspeed")
-        if self.deepspeed and find_spec("deepspeed") is None:
-            raise ValueError("--deepspeed needs deepspeed, which is not installed: pip install deepspeed")
-
-    def check_processes(self: Any) -> None:
-        """Raise ValueError where FSDP would not divide anything."""
-        if not self.fsdp:
-            return
-        if self.parallel_mode != ParallelMode.DISTRIBUTED:
-            raise ValueError(
-                "--fsdp divides the model among processes, and there is one: torchrun --nproc_per_node 2 ..."
-            )
-        if self.distributed_state.distributed_type == DistributedType.MULTI_CPU:
-            raise ValueError("--fsdp needs an accelerator for every process: accelerate ignores it on CPUs")
-
-
-def _content(config: Any) -> dict[str, Any]:
-    """Return the content of `--fsdp_config`: a dictionary, its JSON, or a file of it."""
-    if config is None or isinstance(config, dict):
-        return config or {}
-    try:
-        content = json.loads(config if config.lstrip().startswith("{") else Path(config).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--fsdp_config {config} cannot be read as JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"--fsdp_config {config} must hold an object, not a {type(content).__name__}")
-    return content
-
-
-@contextmanager
-def _embeddings_in_root(model: Any) -> Iterator[None]:
-    """Hide the embeddings from accelerate while this lasts.
-
-    It would wrap those of the encoder and the output layer, but not those of the decoder, which are tied to either;
-    unknown ones stay in the group of the whole model, where one weight may have many names.
-    """
-    names = ("get_input_embeddings", "get_output_embeddings")
-    for name in names:
-        setattr(model, name, lambda: None)
-    try:
-        yield
-    finally:
-        for name in names:
-            delattr(model, name)
 
 
 @contextmanager
@@ -159,7 +94,7 @@ def push_run(training: Any) -> Any:
     return done
 
 
-class SavingTrainer(Trainer):
+class SavingTrainer(ParallelTrainer):
     """A `Trainer` that saves whole models and checkpoints, of FSDP2 too, and pushes nothing while it trains."""
 
     args: Any  # of the run, with the arguments of this package
@@ -171,18 +106,9 @@ class SavingTrainer(Trainer):
 
     def __init__(self, *arguments: Any, **keywords: Any):
         self.average = MovingAverage(self)
-        super().__init__(*arguments, **keywords)
-
-    def _prepare_for_training(self, *arguments: Any, **keywords: Any) -> Any:
-        if not self.is_fsdp_enabled:
-            return super()._prepare_for_training(*arguments, **keywords)
-        plugin = self.accelerator.state.fsdp_plugin
-        policy = plugin.mixed_precision_policy
-        if isinstance(policy, MixedPrecisionPolicy):  # accelerate's rounds losses and sums of gradients too
-            exact = replace(policy, reduce_dtype=torch.float32, output_dtype=torch.float32)
-            plugin.mixed_precision_policy = exact
-        with _embeddings_in_root(self.model) if self.model.config.is_encoder_decoder else nullcontext():
-            return super()._prepare_for_training(*arguments, **keywords)
+        args: Any = keywords["args"] if "args" in keywords else arguments[1]
+        with temporarily(args, save_only_model=args.parallel is not None):  # what Trainer asks of divided models
+            super().__init__(*arguments, **keywords)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Find out whether this evaluation is the best of those with a checkpoint; equal scores go by their losses."""
@@ -200,10 +126,17 @@ class SavingTrainer(Trainer):
         return True
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        whole: Any = nullcontext()
+        if self.is_distributed_loading_by_transformers:
+            layout, here = self.model.config.distributed_config, {"save_on_this_rank": self.args.should_save}
+            gather = self.model.gather_sharded_state_dict_for_save
+            state_dict = gather(self.model, self.model.state_dict(), layout, **here)
+            whole = temporarily(self.model.config, distributed_config=None)  # it would be gathered once more
         if state_dict is not None:  # gathered, so that tied weights are no longer one tensor
             tied = getattr(self.accelerator.unwrap_model(self.model), "all_tied_weights_keys", {})
             state_dict = {name: value for name, value in state_dict.items() if name not in tied}
-        super()._save(output_dir, state_dict)
+        with whole:
+            super()._save(output_dir, state_dict)
         if self.target_tokenizer is not None and self.args.should_save:
             self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir, TARGET_SUBFOLDER))
 
@@ -240,6 +173,7 @@ class SavingTrainer(Trainer):
             return super().save_model(output_dir, _internal_call=True)
         folder = Path(output_dir or self.args.output_dir)
         with reporting_write_errors(folder, "the model"), written_aside(folder, writes=self.args.should_save) as part:
+            self.accelerator.wait_for_everyone()  # for an empty folder
             with self.saved_form(self, part):
                 super().save_model(str(part), _internal_call=True)
             self.accelerator.wait_for_everyone()

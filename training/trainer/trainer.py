@@ -76,7 +76,7 @@ class RunTrainer(EvaluatingTrainer):
         self.resumed_from = resume_from_checkpoint
         result = super().train(resume_from_checkpoint, *arguments, **keywords)
         if not self.state.global_step:
-            rows = self.args.train_batch_size * self.args.world_size
+            rows = self.args.train_batch_size * self.args.data_processes
             raise ValueError(
                 f"no step was made: the training data does not fill a batch of {rows:,} rows"
                 if self.args.dataloader_drop_last
@@ -90,7 +90,7 @@ class RunTrainer(EvaluatingTrainer):
         batches = keywords["steps_trained_in_current_epoch"]
         skipping: Any = nullcontext()
         if batches and isinstance(self.train_dataset, StreamedRows):
-            rows = batches * self._train_batch_size * self.args.world_size
+            rows = batches * self._train_batch_size * self.args.data_processes
             self.train_dataset.go_on(Path(str(self.resumed_from)), rows)
             # Which reads what it skips, and for which Trainer has no hook
             skipping = temporarily(transformers_trainer, skip_first_batches=lambda loader, _: loader)
@@ -112,7 +112,7 @@ class RunTrainer(EvaluatingTrainer):
     def get_train_dataloader(self) -> DataLoader:
         data: Any = self.train_dataset
         if isinstance(data, StreamedRows):
-            data.processes, data.process = self.args.world_size, self.args.process_index
+            data.processes, data.process = self.args.data_processes, self.args.data_process
             collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
             return self._loader(data, partial(with_places, collate=collate), batch_size=self._train_batch_size)
         if not isinstance(data, Dataset):
@@ -123,7 +123,7 @@ class RunTrainer(EvaluatingTrainer):
             packed = isinstance(self.data_collator, PackedBatches)
             batches = self.sampler = batching.token_batches(batching.row_lengths(rows), self.args, packed=packed)
         elif self.args.world_size > 1:
-            part = self.args.train_batch_size, self.args.world_size, self.args.process_index
+            part = self.args.train_batch_size, self.args.data_processes, self.args.data_process
             order, drop_last = self.training_order(rows), self.args.dataloader_drop_last
             batches = batching.ProcessBatches(order, *part, drop_last=drop_last)
             self.idle_at_end = batches.idle
@@ -185,7 +185,7 @@ class RunTrainer(EvaluatingTrainer):
         """Return the sum of numbers of targets, of all processes unless each has the mean over its own."""
         count: Any = torch.as_tensor(sum(counts), device=device)
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
-            count = self.accelerator.gather(count)
+            count = self.accelerator.gather(count)[:: self.get_tp_size()]
         return count.sum().clamp(min=1)
 
     # ------------------------------------------------------------------------------------------------ optimizer
@@ -230,7 +230,7 @@ class RunTrainer(EvaluatingTrainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
         if isinstance(self.train_dataset, StreamedRows):
-            self.train_dataset.train_on(inputs.pop(PLACES), self._train_batch_size * self.args.world_size)
+            self.train_dataset.train_on(inputs.pop(PLACES), self._train_batch_size * self.args.data_processes)
         reading = self.account.reading = self.account.read(inputs)
         if not self.has_copy:
             self.account.step[0] += reading.rows
@@ -287,8 +287,6 @@ class TranslationTrainer(RunTrainer, Seq2SeqTrainer):
     """`Seq2SeqTrainer` with the same, which scores translations against the targets as they stand in the data."""
 
     def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
-        # Seq2SeqTrainer's choice keeps the rows that accelerate repeats to give each process as many
-        self.gather_function = self.accelerator.gather_for_metrics
         compute: Any = self.compute_metrics
         rows = self.evaluated
         if compute is not None and isinstance(rows, Dataset) and "target" in rows.column_names:

@@ -271,7 +271,7 @@ def rows_of(lengths: list[int]) -> Dataset:
 
 
 def test_packing_is_chosen_where_it_pays(capsys):
-    args = SimpleNamespace(**vars(OFF), train_batch_size=4, gradient_accumulation_steps=1, world_size=1)
+    args = SimpleNamespace(**vars(OFF), train_batch_size=4, gradient_accumulation_steps=1, data_processes=1)
     args.train_sampling_strategy, args.tokens_per_batch, args.seed, args.data_seed = "sequential", None, 0, None
     args.torch_compile = True
     even, uneven = rows_of([8] * 8), rows_of([2, 2, 2, 8] * 2)
@@ -284,7 +284,7 @@ def test_packing_is_chosen_where_it_pays(capsys):
     assert chosen == [False, True, True, True, False, False]
     assert fit_packing(model, True, even, args, padded_texts).compiled
     assert "Packing: 56% of a batch would be padding (--packing false" in capsys.readouterr().out
-    args.train_batch_size, args.world_size = 1, 4  # the same step in four parts: none of them has padding
+    args.train_batch_size, args.data_processes = 1, 4  # the same step in four parts: none of them has padding
     assert fit_packing(model, None, uneven, args, padded_texts) is not padded_texts
     args.scheduled_sampling = "linear"  # what packing does not serve is trained without it, unless it was asked for
     assert fit_packing(model, None, uneven, args, padded_texts) is padded_texts

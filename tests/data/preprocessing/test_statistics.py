@@ -17,7 +17,7 @@ from vanillaformer.data.preprocessing.tokenizing import classification_rows, tra
 
 def settings(**changes):
     defaults = {
-        "train_batch_size": 2, "gradient_accumulation_steps": 1, "world_size": 1, "process_index": 0, "seed": 0,
+        "train_batch_size": 2, "gradient_accumulation_steps": 1, "data_processes": 1, "data_process": 0, "seed": 0,
         "data_seed": None, "tokens_per_batch": None, "train_sampling_strategy": "random",
     }  # fmt: skip
     return SimpleNamespace(**defaults | changes)

@@ -106,11 +106,14 @@ def test_rows_of_a_step_on_other_processes(processes: int, size: int, divided: t
     record = {"settings": {"training": {"rows_per_step": 32, "processes": 4}}, "finished": False}
     (tmp_path / "run.json").write_text(json.dumps(record))
     training = SimpleNamespace(
-        world_size=processes, train_batch_size=size, per_device_train_batch_size=size, gradient_accumulation_steps=1
+        data_processes=processes,
+        train_batch_size=size,
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=1,
     )
     training.overwrite_output_dir = False
     keep_rows_per_step(tmp_path, training)
     assert (training.per_device_train_batch_size, training.gradient_accumulation_steps) == divided
-    training.world_size, training.train_batch_size, training.gradient_accumulation_steps = 3, 8, 1
+    training.data_processes, training.train_batch_size, training.gradient_accumulation_steps = 3, 8, 1
     with pytest.raises(ValueError, match="has 32 rows per step, which 3 processes cannot divide among them"):
         keep_rows_per_step(tmp_path, training)

@@ -1,0 +1,123 @@
+"""Models divided among processes train as whole ones, and go on in any other layout."""
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from script_runs import (
+    ALONE,
+    as_accelerators,
+    assert_same_training,
+    die_after_four,
+    kill_in_step,
+    losses,
+    record,
+    stream_options,
+    train,
+    train_together,
+    weights,
+)
+from test_processes import arguments
+
+from vanillaformer.data.tasks import TASKS
+
+SCORED_BY_LOSS = "--predict_with_generate False"
+CASES = [
+    # All embeddings are one table
+    ("translation", "fsdp=2", f"--label_smoothing_factor 0.1 --tokens_per_batch 400 {SCORED_BY_LOSS}"),
+    ("translation", "fsdp=2", f"--joint_vocabulary False {SCORED_BY_LOSS}"),
+    ("translation", "tp=2", ""),
+    ("causal", "fsdp=2", "--optim muon"),
+    ("causal", "fsdp=2", "--packing"),
+    ("causal", "replicate=2,fsdp=2", "--gradient_checkpointing"),
+    ("causal", "tp=2", "--gradient_accumulation_steps 2"),
+    ("causal", "tp=2", "--set position_embedding_type=alibi qk_norm=full"),
+    ("classification", "fsdp=2", "--optim radam --freeze layers.0.mlp --max_train_samples 19"),
+    ("classification", "fsdp=2,tp=2", ""),
+    ("token_classification", "replicate=2", ""),
+    ("mlm+nsp", "fsdp=2", ""),
+    ("span", "tp=2", "--tokens_per_batch 400"),
+    ("image_classification", "tp=2", ""),
+    ("masked_image", "fsdp=2", ""),
+]
+
+
+def processes_of(layout: str) -> tuple[int, int]:
+    """Return how many processes a layout has, and how many have rows of their own."""
+    sizes = {name: int(size) for name, size in (part.split("=") for part in layout.split(","))}
+    rows = sizes.get("replicate", 1) * sizes.get("fsdp", 1)
+    return rows * sizes.get("tp", 1), rows
+
+
+def train_in(layout: str, job: str, folder: Path, *options: str, setups=(), exitcode: int = 0) -> None:
+    count, parts = processes_of(layout)
+    size = "--per_device_train_batch_size", str(8 // parts)
+    accelerated = [as_accelerators] if "tp" in layout else []
+    options = "--parallel", layout, *size, *options
+    train_together(job, folder, *options, count=count, setups=[*accelerated, *setups], exitcode=exitcode)
+
+
+@pytest.mark.parametrize(("job", "layout", "recipe"), CASES)
+def test_a_divided_model_trains_as_a_whole_one(job: str, layout: str, recipe: str, tmp_path: Path) -> None:
+    options = recipe.split()
+    train(job, tmp_path / "alone", *ALONE, *options)
+    train_in(layout, job, tmp_path / "together", *options)
+    assert_same_training(tmp_path / "alone", tmp_path / "together", error=1e-5)
+    one, other = (record(tmp_path / name) for name in ("alone", "together"))
+    assert other["details"]["consumed"] == one["details"]["consumed"]
+    for name, value in one["metrics"].items():
+        if name.startswith("eval_") and not name.endswith(("runtime", "per_second")):
+            assert other["metrics"][name] == pytest.approx(value, rel=1e-4, abs=1e-3), name
+    saved = weights(tmp_path / "together")
+    assert saved.keys() == weights(tmp_path / "alone").keys()
+    loaded = TASKS[job].auto_class.from_pretrained(tmp_path / "together").state_dict()
+    for name, value in saved.items():
+        assert torch.equal(loaded[name], value), name
+
+
+# Layouts before and after a kill; None is one process
+CHANGES = [
+    ("causal", "fsdp=2", None, "--optim muon"),
+    ("causal", None, "fsdp=2", "--optim muon"),
+    ("translation", "fsdp=2", "tp=2", SCORED_BY_LOSS),
+    ("classification", "replicate=2,fsdp=2", "fsdp=2,tp=2", ""),
+    ("causal", "tp=2", "fsdp=2", "STREAM"),
+]
+
+
+@pytest.mark.parametrize(("job", "first", "second", "recipe"), CHANGES)
+def test_a_run_goes_on_in_another_layout(job: str, first, second, recipe: str, tmp_path: Path) -> None:
+    options = stream_options(job, tmp_path) if recipe == "STREAM" else recipe.split()
+    train(job, tmp_path / "whole", *ALONE, *options)
+    killed = tmp_path / "killed"
+    if first is None:
+        kill_in_step(job, 4, arguments(job, killed, *ALONE, *options))
+    else:
+        train_in(first, job, killed, *options, setups=[die_after_four], exitcode=-signal.SIGKILL)
+    assert not (killed / "model.safetensors").exists()
+    if second is None:
+        train(job, killed, *ALONE, *options)
+    else:
+        train_in(second, job, killed, *options)
+    assert losses(killed) == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
+
+
+def test_a_divided_model_after_a_kill(tmp_path: Path) -> None:
+    options = [
+        "--r_drop",
+        "1",
+        "--scheduled_sampling",
+        "linear",
+        "--scheduled_sampling_k",
+        "5",
+        "--set",
+        "dropout=0.1",
+    ]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train_in("fsdp=2", "causal", whole, *options)
+    train_in("fsdp=2", "causal", killed, *options, setups=[die_after_four], exitcode=-signal.SIGKILL)
+    train_in("fsdp=2", "causal", killed, *options)
+    for name, value in weights(whole).items():
+        assert torch.equal(weights(killed)[name], value), name
+    assert losses(whole)[4:] == losses(killed)[4:]

@@ -1,0 +1,200 @@
+"""Models divided among processes by transformers' own engine: `--parallel fsdp=4,replicate=2,tp=2`.
+
+FSDP2 divides weights, gradients and the optimizer's state, within each of the replicas; tensor parallel processes
+compute parts of each layer for the same rows. Checkpoints have whole weights and the optimizer's state in parts, from
+which any other layout can go on, one process too.
+"""
+
+import math
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import DistributedType
+from accelerate.utils import recursively_apply
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from transformers import PreTrainedConfig, PreTrainedModel, Trainer
+from transformers.distributed import DistributedConfig
+from transformers.distributed.checkpoint import load_optimizer_distributed, save_optimizer_distributed
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from vanillaformer.console.limits import option
+
+AXES = {"replicate": "dp_replicate_size", "fsdp": "fsdp_size", "tp": "tp_size"}
+"""The axes of a layout, as `DistributedConfig` names them."""
+PARTS, WHOLE = "optimizer", "optimizer.pt"
+"""Names of the optimizer's state in a checkpoint."""
+
+
+@dataclass
+class ParallelArguments:
+    """How the work is divided among processes."""
+
+    HELP_GROUP = "Machine"
+
+    parallel: str | None = option(None, "Divide the model, e.g. fsdp=4,replicate=2,tp=2")
+
+    def check(self: Any) -> None:
+        """Raise ValueError for settings that cannot work."""
+        parallel_sizes(self.parallel)
+        if self.deepspeed and self.parallel:
+            raise ValueError(f"--parallel {self.parallel} and --deepspeed both divide the model: give one of them")
+        if self.deepspeed and self.optim == "muon":  # it cuts matrices up
+            raise ValueError("--optim muon does not go together with --deepspeed")
+        if self.deepspeed and find_spec("deepspeed") is None:
+            raise ValueError("--deepspeed needs deepspeed, which is not installed: pip install deepspeed")
+
+    def check_processes(self: Any) -> None:
+        """Raise ValueError where there are not as many processes as the layout has."""
+        if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() not in ("false", "0"):
+            raise ValueError("accelerate's settings of FSDP are not supported: use --parallel fsdp=N without them")
+        wanted = math.prod(parallel_sizes(self.parallel).values())
+        if self.parallel and wanted != self.world_size:
+            raise ValueError(
+                f"--parallel {self.parallel} is for {wanted} processes, and there are {self.world_size}: "
+                f"torchrun --nproc_per_node {wanted} ..., or another layout"
+            )
+        on_cpus = self.distributed_state.distributed_type == DistributedType.MULTI_CPU
+        if on_cpus and parallel_sizes(self.parallel).get("tp", 1) > 1:
+            raise ValueError(f"--parallel {self.parallel}: tp needs an accelerator for every process (accelerate)")
+
+    @property
+    def divides(self: Any) -> bool:
+        """Whether no process has all weights."""
+        return bool(self.parallel or self.deepspeed)
+
+    @property
+    def data_processes(self: Any) -> int:
+        """How many processes have rows of their own; tensor parallel ones that have the same count once."""
+        return self.world_size // parallel_sizes(self.parallel).get("tp", 1)
+
+    @property
+    def data_process(self: Any) -> int:
+        """The number among these of this process."""
+        return self.process_index // parallel_sizes(self.parallel).get("tp", 1)
+
+
+def parallel_sizes(layout: str | None) -> dict[str, int]:
+    """Return the number of processes of each axis of a layout; raise ValueError if it cannot be read."""
+    found: dict[str, int] = {}
+    for part in [] if layout is None else layout.split(","):
+        name, _, number = part.strip().partition("=")
+        if name == "pp":
+            raise ValueError(f"--parallel {layout}: pipeline parallelism of transformers computes no gradients")
+        if name not in AXES or name in found or not number.isdecimal() or int(number) < 1:
+            raise ValueError(
+                f"--parallel {layout}: {part!r} is not one of {', '.join(AXES)} and a number: fsdp=4,tp=2"
+            )
+        found[name] = int(number)
+    return found
+
+
+def check_layout(config: PreTrainedConfig, layout: str | None) -> None:
+    """Raise ValueError, naming the field, for a layout by which the models of a config cannot be divided."""
+    tensor_parallel = parallel_sizes(layout).get("tp", 1)
+    if tensor_parallel == 1:
+        return
+    if not config.base_model_tp_plan:
+        raise ValueError(f"--parallel {layout}: there is no plan for tensor parallel models of {config.model_type!r}")
+    for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+        if (value := getattr(config, name, None)) and value % tensor_parallel:
+            raise ValueError(f"--parallel {layout}: {name}={value} cannot be divided by tp={tensor_parallel}")
+
+
+def divided(model: PreTrainedModel, layout: str) -> PreTrainedModel:
+    """Return a model with the weights of this one, of which this process has its part."""
+    sizes: Any = {AXES[name]: size for name, size in parallel_sizes(layout).items()}
+    new = type(model).from_pretrained(
+        None,
+        config=model.config,
+        state_dict=model.state_dict(),
+        attn_implementation=model.config._attn_implementation,
+        dtype=model.dtype,
+        distributed_config=DistributedConfig(**sizes),
+    )
+    if model.can_generate():
+        new.generation_config = model.generation_config
+    return new
+
+
+class ParallelTrainer(Trainer):
+    """A `Trainer` that saves, resumes and evaluates models that `divided` returns."""
+
+    args: Any
+    model: Any
+    optimizer: Any
+    lr_scheduler: Any
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether no process has all weights."""
+        return self.is_deepspeed_enabled or self.is_distributed_loading_by_transformers
+
+    def gather_rows(self, values: Any, **keywords: Any) -> Any:
+        """Gather what processes have found for the rows of a batch: tensor parallel ones have the same rows."""
+        same, state = self.get_tp_size(), self.accelerator.gradient_state
+        if same == 1:
+            return self.accelerator.gather_for_metrics(values, **keywords)
+        last = state.remainder if state.end_of_dataloader and state.remainder > 0 else None
+
+        def once(rows: torch.Tensor) -> torch.Tensor:
+            return torch.cat(rows.chunk(self.args.world_size)[::same])[:last]
+
+        return recursively_apply(once, self.accelerator.gather(values))
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self.is_distributed_loading_by_transformers:
+            return super()._save_optimizer_and_scheduler(output_dir)
+        save_optimizer_distributed(self.model, self.optimizer, str(Path(output_dir, PARTS)))
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir, "scheduler.pt"))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        whole = checkpoint is None or not Path(checkpoint, PARTS).is_dir()
+        if checkpoint is None or (whole and not self.is_distributed_loading_by_transformers):
+            return super()._load_optimizer_and_scheduler(checkpoint)
+        if whole:
+            found = torch.load(Path(checkpoint, WHOLE), map_location="cpu", weights_only=True)
+            state, options = by_name(found, self.model, self.optimizer), StateDictOptions(full_state_dict=True)
+            set_optimizer_state_dict(self.model, self.optimizer, state, options=options)
+        else:
+            load_optimizer_distributed(self.model, self.optimizer, str(Path(checkpoint, PARTS)))
+        schedule: Any = torch.load(Path(checkpoint, "scheduler.pt"), weights_only=True)
+        for name in ("base_lrs", "_last_lr", "lr_lambdas"):  # other layouts have other groups
+            if name in schedule and len(schedule[name]) != len(self.optimizer.param_groups):
+                now = getattr(self.lr_scheduler, name)
+                schedule[name] = [None] * len(now) if name == "lr_lambdas" else now
+        self.lr_scheduler.load_state_dict(schedule)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if not self.is_distributed_loading_by_transformers:
+            return super()._load_from_checkpoint(resume_from_checkpoint, model)
+        self._load_whole(resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        if not self.is_distributed_loading_by_transformers:
+            return super()._load_best_model()
+        self._load_whole(self.state.best_model_checkpoint)
+
+    def _load_whole(self, folder: Any) -> None:
+        weights: Any = load_file(Path(folder, SAFE_WEIGHTS_NAME))
+        set_model_state_dict(self.model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+
+
+def by_name(state: dict[str, Any], model: Any, optimizer: Any) -> dict[str, Any]:
+    """Return a state of an optimizer, which has numbers of parameters, with their names in a model."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = chain.from_iterable(group["params"] for group in state["param_groups"])
+    name_of = dict(zip(numbers, order, strict=True))
+    groups = [{**group, "params": [name_of[each] for each in group["params"]]} for group in state["param_groups"]]
+    return {"state": {name_of[number]: found for number, found in state["state"].items()}, "param_groups": groups}
