@@ -15,9 +15,8 @@ from vanillaformer.data.tasks import TASKS, TaskName, seqeval_tag
 from vanillaformer.hub.checks import few
 from vanillaformer.hub.errors import file_errors
 from vanillaformer.hub.file_names import EXPORT
-from vanillaformer.hub.languages import set_language, set_languages
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
-from vanillaformer.hub.tokenizers import open_tokenizers, readable_length
+from vanillaformer.hub.tokenizers import open_tokenizers, readable_length, set_language, set_languages
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.tokenization.passages import as_pair, first_pieces

@@ -30,8 +30,7 @@ from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.preprocessing.statistics import describe_data
 from vanillaformer.data.streaming import check_streaming
 from vanillaformer.data.tasks import KINDS, TASKS
-from vanillaformer.hub.languages import set_language
-from vanillaformer.hub.tokenizers import limit_length, readable_length
+from vanillaformer.hub.tokenizers import limit_length, readable_length, set_language
 
 from .arguments import Arguments
 from .auto_defaults import explicit_settings, follow_data

@@ -29,8 +29,8 @@ from vanillaformer.data.preprocessing.packing import fit_packing
 from vanillaformer.data.preprocessing.tokenizing import encode_pairs, translation_rows
 from vanillaformer.data.rows import GROUP
 from vanillaformer.data.streaming import StreamedRows, TextStream
-from vanillaformer.hub.languages import set_languages
 from vanillaformer.hub.loading import open_config
+from vanillaformer.hub.tokenizers import set_languages
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..arguments import ModelArguments, TokenizerArguments
