@@ -1,5 +1,6 @@
 """Models divided among processes train as whole ones, and go on in any other layout."""
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -34,7 +35,7 @@ CASES = [
     ("causal", "tp=2", "--gradient_accumulation_steps 2"),
     ("causal", "tp=2", "--set position_embedding_type=alibi qk_norm=full"),
     ("classification", "fsdp=2", "--optim radam --freeze layers.0.mlp --max_train_samples 19"),
-    ("classification", "fsdp=2,tp=2", ""),
+    ("classification", "fsdp=2,tp=2", "--set wide_max_ngram=2 wide_buckets=64"),
     ("token_classification", "replicate=2", ""),
     ("mlm+nsp", "fsdp=2", ""),
     ("span", "tp=2", "--tokens_per_batch 400"),
@@ -117,6 +118,10 @@ def test_a_divided_model_after_a_kill(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train_in("fsdp=2", "causal", whole, *options)
     train_in("fsdp=2", "causal", killed, *options, setups=[die_after_four], exitcode=-signal.SIGKILL)
+    shutil.copytree(killed, tmp_path / "damaged")
+    (tmp_path / "damaged" / "checkpoint-4" / "optimizer" / "__1_0.distcp").unlink()
+    with pytest.raises(ValueError, match="checkpoint-4/optimizer cannot be read as a state of the optimizer: .*__1_0"):
+        train("causal", tmp_path / "damaged", *options)
     train_in("fsdp=2", "causal", killed, *options)
     for name, value in weights(whole).items():
         assert torch.equal(weights(killed)[name], value), name

@@ -17,6 +17,7 @@ import torch
 from accelerate import DistributedType
 from accelerate.utils import recursively_apply
 from safetensors.torch import load_file
+from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     set_model_state_dict,
@@ -121,6 +122,8 @@ def divided(model: PreTrainedModel, layout: str) -> PreTrainedModel:
         dtype=model.dtype,
         distributed_config=DistributedConfig(**sizes),
     )
+    for name, parameter in model.named_parameters():
+        new.get_parameter(name).requires_grad_(parameter.requires_grad)
     if model.can_generate():
         new.generation_config = model.generation_config
     return new
@@ -167,7 +170,13 @@ class ParallelTrainer(Trainer):
             state, options = by_name(found, self.model, self.optimizer), StateDictOptions(full_state_dict=True)
             set_optimizer_state_dict(self.model, self.optimizer, state, options=options)
         else:
-            load_optimizer_distributed(self.model, self.optimizer, str(Path(checkpoint, PARTS)))
+            try:
+                load_optimizer_distributed(self.model, self.optimizer, str(Path(checkpoint, PARTS)))
+            except CheckpointException as error:
+                first = next(iter(error.failures.values()))[0]
+                raise ValueError(
+                    f"{Path(checkpoint, PARTS)} cannot be read as a state of the optimizer: {first}"
+                ) from error
         schedule: Any = torch.load(Path(checkpoint, "scheduler.pt"), weights_only=True)
         for name in ("base_lrs", "_last_lr", "lr_lambdas"):  # other layouts have other groups
             if name in schedule and len(schedule[name]) != len(self.optimizer.param_groups):
