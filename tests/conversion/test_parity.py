@@ -13,22 +13,8 @@ from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
 from vanillaformer.conversion.mapping.tensors import BUFFER_ROW
 from vanillaformer.conversion.mapping.weights import model_links, tensors_of, to_our_values
 
-from .natives import (
-    CASES,
-    IMAGE_CONFIGS,
-    LAYERS,
-    LM_CONFIGS,
-    PAD,
-    ROBERTAS,
-    B,
-    Case,
-    S,
-    V,
-    batch_for,
-    converted,
-    right_padding,
-    words,
-)
+from . import natives
+from .natives import CASES, IMAGE_CONFIGS, LM_CONFIGS, PAD, B, Case, S, V, batch_for, converted, right_padding, words
 
 LOGITS, GRADIENTS = 1e-5, 1e-4
 # Whose blocks ours were written after
@@ -79,13 +65,13 @@ def test_logits_and_loss(case, record_property):
 
 # Architectures and heads that read a row padded on the left in another way than ours; docs/deploy.md says how
 OTHERWISE_ON_THE_LEFT = {
-    *((name, head) for name in ("opt", "m2m_100", *ROBERTAS) for head in ("lm", "sequence", "token")),
+    *((name, head) for name in ("opt", "m2m_100", *natives.ROBERTAS) for head in ("lm", "sequence", "token")),
     *((name, "sequence") for name in ("bert", "distilbert", "modernbert", "megatron-bert", "electra")),
 }
 LEFT = [case for case in TEXT if (case.number == 0 or case.head == "sequence") and case.head != "choice"]
 # What adds the same number to the scores of all answers, or of all choices
 SHIFTS = {"qa_outputs.bias", "classifier.bias", "model.norm.bias"}
-SHIFTS |= {f"model.layers.{LAYERS - 1}.mlp_residual.norm.bias"}
+SHIFTS |= {f"model.layers.{natives.LAYERS - 1}.mlp_residual.norm.bias"}
 POOLING_THE_MEAN = Case("modernbert", {}, "sequence", 0)
 
 

@@ -18,24 +18,11 @@ from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
 from vanillaformer.conversion.mapping.canonical import canonical_form, differences
 from vanillaformer.conversion.mapping.fitting import fit
 
-from .natives import (
-    CASES,
-    GPT,
-    GROUPED,
-    IMAGE,
-    MAIN_CASES,
-    PAD,
-    SWIN,
-    Case,
-    batch_for,
-    converted,
-    native_model,
-    poison,
-    transformers_class,
-)
+from . import natives
+from .natives import CASES, GPT, GROUPED, IMAGE, PAD, SWIN, Case, batch_for, native_model, poison, transformers_class
 
 Change = dict[str, Any]
-FIRST = MAIN_CASES
+FIRST = natives.MAIN_CASES
 
 # Beside every value of every axis: sizes, and values that some architecture has
 CHANGES: list[Change] = [
@@ -114,7 +101,7 @@ def assert_computes_the_same(config: BlockConfig, case: Case) -> None:
 def test_a_change_is_refused_by_name_or_converted(case):
     """Every option in turn: no third way, in which a model is converted that computes something else."""
     architecture = ARCHITECTURES[case.architecture]
-    _, ours = converted(case)
+    _, ours = natives.converted(case)
     refused = converted_changes = 0
     kind = next(kind for kind, config_class in ALL_CONFIGS.items() if config_class is type(ours.config))
     for change in [*(value for values in axes(kind).values() for value in values), *CHANGES]:

@@ -5,15 +5,9 @@ import torch
 from datasets import Dataset, DatasetDict
 
 from vanillaformer import VanillaDecoderForCausalLM, preset
+from vanillaformer.data import dialogue
 from vanillaformer.data.arguments import LanguageModelDataArguments
-from vanillaformer.data.dialogue import (
-    SEPARATOR,
-    WithoutSeparators,
-    dialogue_text,
-    reverse_dialogues,
-    separator_id,
-    set_chat_template,
-)
+from vanillaformer.data.dialogue import SEPARATOR, WithoutSeparators, dialogue_text, reverse_dialogues, separator_id
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.preprocessing.language_model import packed_rows
 from vanillaformer.inference.chat import Chat
@@ -29,7 +23,7 @@ def tokenizer():
         WithoutSeparators(texts), algorithm="chinese_character", kind="decoder", vocab_size=100,
         extra_special_tokens=[SEPARATOR],
     )  # fmt: skip
-    set_chat_template(made)
+    dialogue.set_chat_template(made)
     return made
 
 

@@ -11,22 +11,12 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from vanillaformer.console.limits import BUDGETS
-from vanillaformer.data import files, formats, loading
-from vanillaformer.data.arguments import (
-    COLUMNS,
-    DATA_ARGUMENTS,
-    ClassifierDataArguments,
-    LanguageModelDataArguments,
-    TranslationDataArguments,
-)
+from vanillaformer.data import arguments, files, formats, loading
+from vanillaformer.data.arguments import ClassifierDataArguments, LanguageModelDataArguments, TranslationDataArguments
 from vanillaformer.data.loading import load_data
+from vanillaformer.data.preprocessing import tokenizing
 from vanillaformer.data.preprocessing.language_model import block_cutter, block_rows
-from vanillaformer.data.preprocessing.tokenizing import (
-    classification_rows,
-    encode_pairs,
-    encode_texts,
-    translation_rows,
-)
+from vanillaformer.data.preprocessing.tokenizing import encode_pairs, encode_texts, translation_rows
 from vanillaformer.data.rows import label_names
 from vanillaformer.data.streaming import PLACES, Place, StreamedRows, check_streaming, with_places
 
@@ -37,13 +27,13 @@ TEXTS = [f"text {n} {'and more ' * (n % 4)}" for n in range(40)]
 
 def open_stream(task, seed=0, **options):
     options = {"streaming_buffer": 0, **options}
-    data = load_data(DATA_ARGUMENTS[task](streaming=True, **options), task, seed)
+    data = load_data(arguments.DATA_ARGUMENTS[task](streaming=True, **options), task, seed)
     return data.splits, data.stream
 
 
 def stream_rows(stream, epoch=0):
     """Return the usable rows of an epoch in the task's columns."""
-    columns = list(COLUMNS[stream.task])
+    columns = list(arguments.COLUMNS[stream.task])
     return [row for _, batch in stream.batches(Place(epoch)) for row in batch.rows.select_columns(columns)]
 
 
@@ -79,7 +69,7 @@ def test_pairs(tmp_path, extension, translator_tokenizer, decoder_tokenizer):
 def test_classes(tmp_path, encoder_tokenizer):
     options = {"train_file": labeled(tmp_path), "validation_file": labeled(tmp_path, "b.jsonl", count=4)}
     dataset = load_data(ClassifierDataArguments(**options), "classification").splits
-    loaded = classification_rows(dataset, encoder_tokenizer, max_length=12)
+    loaded = tokenizing.classification_rows(dataset, encoder_tokenizer, max_length=12)
     texts, stream = open_stream("classification", **options)
     assert label_names(texts) == label_names(dataset) == ["a", "b"]
     assert list(texts["validation"]["label"]) == list(dataset["validation"]["label"])

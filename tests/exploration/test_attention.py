@@ -13,18 +13,7 @@ from scipy.stats import entropy as scipy_entropy
 
 from exploration.toys import KINDS, recorded
 from vanillaformer.exploration import attention
-from vanillaformer.exploration.attention import (
-    attention_arrays,
-    attention_rollout,
-    draw_attention,
-    entropy,
-    grid_distances,
-    head_distances,
-    head_entropies,
-    image_rollout,
-    mean_distance,
-    uniform_entropies,
-)
+from vanillaformer.exploration.attention import attention_rollout, entropy, head_distances, image_rollout
 from vanillaformer.exploration.pictures import NotApplicable
 from vanillaformer.modeling.parts.grid_positions import Grid
 
@@ -42,13 +31,13 @@ def test_entropy_is_scipys():
 @pytest.mark.parametrize(("kind", "fields"), [*((kind, {}) for kind in KINDS), ("encoder_decoder", COPYING)])
 def test_rows_of_the_maps_sum_to_1_and_no_head_is_more_uncertain_than_uniform_attention(kind, fields):
     found = recorded(kind, **fields)
-    arrays = attention_arrays(found)
+    arrays = attention.attention_arrays(found)
     assert ("copy" in arrays) == bool(fields)
     for maps in arrays.values():
         np.testing.assert_allclose(maps.sum(axis=-1), 1, rtol=1e-5)
-    for name, values in head_entropies(found).items():
+    for name, values in attention.head_entropies(found).items():
         np.testing.assert_allclose(values, scipy_entropy(arrays[name], axis=-1).mean(axis=-1), rtol=1e-4)
-        assert (values < uniform_entropies(found)[name]).all()
+        assert (values < attention.uniform_entropies(found)[name]).all()
 
 
 def test_uniform_attention_has_the_entropy_of_the_number_of_its_keys():
@@ -57,8 +46,8 @@ def test_uniform_attention_has_the_entropy_of_the_number_of_its_keys():
     found = recorded("decoder")
     found = type(found)(found.model, found.inputs, {"decoder": layers})
     expected = np.mean([math.log(count) for count in range(1, 7)])
-    assert uniform_entropies(found)["decoder"] == pytest.approx(expected)
-    np.testing.assert_allclose(head_entropies(found)["decoder"], [[expected] * 2], rtol=1e-6)
+    assert attention.uniform_entropies(found)["decoder"] == pytest.approx(expected)
+    np.testing.assert_allclose(attention.head_entropies(found)["decoder"], [[expected] * 2], rtol=1e-6)
     # a token looks back at t tokens, t/2 on average
     np.testing.assert_allclose(head_distances(found)["decoder"], [[np.mean(np.arange(6) / 2)] * 2], rtol=1e-6)
 
@@ -66,12 +55,12 @@ def test_uniform_attention_has_the_entropy_of_the_number_of_its_keys():
 def test_distance_leaves_out_what_has_none():
     distances = torch.tensor([[math.nan, math.nan, math.nan], [math.nan, 0, 5], [math.nan, 5, 0]])
     probabilities = torch.tensor([[1.0, 0, 0], [0.5, 0.25, 0.25], [0, 0.2, 0.8]])
-    found, expected = mean_distance(probabilities, distances), torch.tensor([math.nan, 2.5, 1.0])
+    found, expected = attention.mean_distance(probabilities, distances), torch.tensor([math.nan, 2.5, 1.0])
     torch.testing.assert_close(found, expected, equal_nan=True)
 
 
 def test_patches_are_as_far_apart_as_on_the_grid():
-    found = grid_distances(Grid(2, 3, 1))
+    found = attention.grid_distances(Grid(2, 3, 1))
     assert found[0].isnan().all()
     assert found[:, 0].isnan().all()
     torch.testing.assert_close(found[1, 1:], torch.tensor([0, 1, 2, 1, math.sqrt(2), math.sqrt(5)]))
@@ -79,10 +68,10 @@ def test_patches_are_as_far_apart_as_on_the_grid():
 
 def test_windows_have_entropy_and_distance_but_no_map():
     found = recorded("image_encoder", **WINDOWS)
-    assert head_entropies(found)["encoder"].shape == (2, found.model.config.num_attention_heads)
+    assert attention.head_entropies(found)["encoder"].shape == (2, found.model.config.num_attention_heads)
     assert (head_distances(found)["encoder"] <= math.sqrt(2)).all()
     with pytest.raises(NotApplicable, match="inside of windows"):
-        attention_arrays(found)
+        attention.attention_arrays(found)
 
 
 def test_cross_attention_has_no_distance():
@@ -156,7 +145,7 @@ def test_the_picture_of_a_translation_has_its_tokens_by_those_of_the_source(tmp_
     )
     model, tokenizer = toy("encoder_decoder").eval(), Words()
     before = model.config._attn_implementation
-    path = draw_attention(model, tokenizer, "a text", tmp_path / "map.png")  # type: ignore[arg-type]
+    path = attention.draw_attention(model, tokenizer, "a text", tmp_path / "map.png")  # type: ignore[arg-type]
     assert path.read_bytes().startswith(b"\x89PNG")
     assert model.config._attn_implementation == before
     ((values, rows, columns, title),) = drawn

@@ -12,15 +12,8 @@ from modeling.toys import SOURCE_VOCABULARY, tokens, toy
 from exploration.toys import example_of
 from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.conversion import to_native
-from vanillaformer.exploration.attribution import (
-    attributions,
-    chosen_class,
-    filled_masks,
-    neutral_ids,
-    next_tokens,
-    target_tokens,
-    token_attributions,
-)
+from vanillaformer.exploration import attribution
+from vanillaformer.exploration.attribution import attributions, filled_masks, neutral_ids, next_tokens, target_tokens
 from vanillaformer.exploration.pictures import NotApplicable
 from vanillaformer.exploration.recording import record
 
@@ -48,7 +41,7 @@ def check_complete(model, inputs, found):
 def test_of_a_class(overrides):
     model = toy("encoder", VanillaEncoderForSequenceClassification, num_labels=3, **overrides).double()
     inputs = {"input_ids": IDS}
-    found = attributions(model, inputs, NEUTRAL, chosen_class(model, inputs))
+    found = attributions(model, inputs, NEUTRAL, attribution.chosen_class(model, inputs))
     assert (found.values.shape, found.outputs) == ((1, 6), [(0, int(model(input_ids=IDS).logits.argmax()))])
     check_complete(model, {"input_ids": IDS}, found)
 
@@ -107,7 +100,7 @@ def test_an_empty_answer_has_none():
     example = example_of(record(toy("encoder_decoder"), {"input_ids": IDS, "decoder_input_ids": IDS[:, :1]}))
     example.tokenizer = SimpleNamespace(pad_token_id=0, unk_token_id=1, eos_token_id=3, all_special_ids=[3])
     with pytest.raises(NotApplicable, match="the answer has no tokens"):
-        token_attributions(example)
+        attribution.token_attributions(example)
 
 
 def test_without_captum_the_error_names_what_to_install(monkeypatch):

@@ -8,18 +8,8 @@ from torch import nn
 
 import vanillaformer
 from exploration.toys import KINDS, doubled
-from vanillaformer.exploration.losses import (
-    PARTS,
-    attention_layers,
-    count_passes,
-    head_ablation,
-    held_out_loss,
-    loss_by_position,
-    mean_outputs,
-    replaced_heads,
-    sublayer_ablation,
-    without_part,
-)
+from vanillaformer.exploration import losses
+from vanillaformer.exploration.losses import attention_layers, head_ablation, held_out_loss, replaced_heads
 
 WINDOWS = {"window_size": 2, "depths": [1, 1], "use_cls_token": False, "image_pooling": "mean"}
 
@@ -63,8 +53,8 @@ def test_heads_make_the_difference_that_the_loss_without_their_columns_has(kind,
     model, rows = toy(kind, **overrides).double(), [*map(doubled, rows_of(kind))]
     passes: list[int] = []
     found = head_ablation(model, rows, advance=lambda: passes.append(1))
-    parts = sublayer_ablation(model, rows, advance=lambda: passes.append(1))
-    assert len(passes) == count_passes(model)
+    parts = losses.sublayer_ablation(model, rows, advance=lambda: passes.append(1))
+    assert len(passes) == losses.count_passes(model)
     loss = held_out_loss(model, rows)
     for attention_kind in found:
         model = toy(kind, **overrides).double()
@@ -80,7 +70,7 @@ def test_heads_make_the_difference_that_the_loss_without_their_columns_has(kind,
         with torch.no_grad():
             projection.weight[:] = projection.bias[:] = 0.0
         name, part = ("decoder", "cross_attn") if attention_kind == "cross" else (attention_kind, "self_attn")
-        assert parts[name][0, PARTS.index(part)] == held_out_loss(model, rows) - loss
+        assert parts[name][0, losses.PARTS.index(part)] == held_out_loss(model, rows) - loss
 
 
 def test_without_all_heads_attention_gives_the_bias_of_its_projection():
@@ -100,7 +90,7 @@ def test_a_sublayer_left_out_adds_nothing_in_any_placement(placement):
     model = toy("decoder", norm_placement=placement, layer_scale_init_value=0.5).double()
     batch, layer = rows_of("decoder")[0], model.model.layers[0]
     with torch.no_grad():
-        with without_part(layer, "mlp"):
+        with losses.without_part(layer, "mlp"):
             without = model(**batch).logits
         layer.mlp_residual.layer_scale.weight[:] = 0.0
         torch.testing.assert_close(without, model(**batch).logits, rtol=1e-12, atol=0)
@@ -110,7 +100,7 @@ def test_a_layer_left_out_is_a_model_without_it():
     model = toy("encoder").double()
     batch = rows_of("encoder")[0]
     with torch.no_grad():
-        with without_part(model.model.layers[0], "layer"):
+        with losses.without_part(model.model.layers[0], "layer"):
             without = model(**batch).logits
         model.model.layers = nn.ModuleList([model.model.layers[1]])
         model.model.layer_types = model.model.layer_types[1:]
@@ -137,7 +127,7 @@ def test_the_mean_of_a_head_leaves_padding_out():
         handle = attention.o_proj.register_forward_pre_hook(
             lambda module, args, outputs=outputs: outputs.append(args[0])
         )
-        means = mean_outputs(model, [batch])[attention]
+        means = losses.mean_outputs(model, [batch])[attention]
         handle.remove()
         torch.testing.assert_close(means.flatten(), outputs[0][seen.bool()].mean(dim=0))
 
@@ -167,7 +157,7 @@ def test_the_means_weighted_by_their_numbers_are_the_loss(kind):
     head = vanillaformer.VanillaEncoderForPreTraining if kind == "pretraining" else None
     kind = "encoder" if head else kind
     model, rows = toy(kind, head).double(), rows_of(kind)
-    means, counts = loss_by_position(model, rows)
+    means, counts = losses.loss_by_position(model, rows)
     assert counts.sum() == sum(int((model.targets(batch["labels"]) != -100).sum()) for batch in rows)
     assert np.isnan(means[counts == 0]).all()
     loss = held_out_loss(model, rows)  # computed in float32
@@ -179,7 +169,7 @@ def test_a_position_is_that_of_the_predicted_token():
     labels[:, :] = -100
     labels[0, 3] = 5
     batch = {"input_ids": rows_of("decoder")[0]["input_ids"][:1], "labels": labels}
-    means, counts = loss_by_position(model, [batch])
+    means, counts = losses.loss_by_position(model, [batch])
     assert counts.tolist() == [0, 0, 0, 1, 0, 0, 0]
     log_probabilities = model(**batch).logits[0, 2].log_softmax(dim=-1)
     assert means[3] == pytest.approx(-log_probabilities[5].item())
@@ -191,4 +181,4 @@ def test_a_loss_that_is_not_of_single_tokens_has_no_positions():
     ctc = ALL_KINDS["encoder_decoder"][1]
     for model in (classifier, toy("encoder_decoder", ctc, decoding="ctc", tie_word_embeddings=True)):
         with pytest.raises(ValueError, match="has no loss of each token"):
-            loss_by_position(model, rows)
+            losses.loss_by_position(model, rows)

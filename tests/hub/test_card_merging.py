@@ -4,15 +4,8 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from vanillaformer.hub.card_merging import (
-    card_to_push,
-    generated_card,
-    is_edited,
-    merged_card,
-    native_card,
-    parse_card,
-    write_card,
-)
+from vanillaformer.hub import card_merging
+from vanillaformer.hub.card_merging import card_to_push, is_edited, merged_card, native_card, parse_card, write_card
 
 HEADER = "license: mit\ntags:\n- vanillaformer\nlanguage: en"
 END = "<!-- /vanillaformer -->"
@@ -21,7 +14,7 @@ END = "<!-- /vanillaformer -->"
 def generated(
     text: str = "## Limits\n\nnone known", *, header: str = HEADER, title: str = "my model", place: str = "runs/a"
 ) -> str:
-    return generated_card(header, title, text, place)
+    return card_merging.generated_card(header, title, text, place)
 
 
 def edited(card: str, *changes: tuple[str, str]) -> str:
@@ -197,7 +190,7 @@ model = AutoModel.from_pretrained("a", trust_remote_code=True)
 ```
 
 ## Results"""
-    card = generated_card("tags:\n- vanillaformer\n- vanilla_decoder", "A", part, "a")
+    card = card_merging.generated_card("tags:\n- vanillaformer\n- vanilla_decoder", "A", part, "a")
     native = native_card(card, "GPT2LMHeadModel", "gpt2")
     for gone in ("import vanillaformer", "trust_remote_code", "VanillaDecoder", "vanilla_decoder", "Without it"):
         assert gone not in native

@@ -15,20 +15,9 @@ from vanillaformer import (
 )
 from vanillaformer.configuration import options
 
+from . import toys
 from .axes import cover
-from .toys import (
-    IMAGE_SHAPES,
-    KINDS,
-    SOURCE_VOCABULARY,
-    assert_close,
-    inputs_of,
-    labels_of,
-    over,
-    shared_toy,
-    step_of_trainer,
-    tokens,
-    toy,
-)
+from .toys import IMAGE_SHAPES, KINDS, assert_close, inputs_of, labels_of, over, shared_toy, tokens, toy
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -146,7 +135,7 @@ def test_gradients_accumulated_over_two_batches_are_those_of_one(name, tmp_path)
     model_class, fields, labels = ACCUMULATING[name]
     kind = name.split()[0]
     inputs = inputs_of(kind, batch=4) | {"labels": labels}
-    whole, halves = (step_of_trainer(toy(kind, model_class, **fields), inputs, size, tmp_path) for size in (4, 2))
+    whole, halves = (toys.step_of_trainer(toy(kind, model_class, **fields), inputs, size, tmp_path) for size in (4, 2))
     assert_close(halves, whole, "step", 1e-3)
 
 
@@ -159,7 +148,7 @@ def test_a_resized_vocabulary_keeps_its_tokens_and_survives_saving(kind, tied, s
     before = model(ids).logits
     model.resize_token_embeddings(size)
     after = model(ids).logits
-    kept = min(size, SOURCE_VOCABULARY)
+    kept = min(size, toys.SOURCE_VOCABULARY)
     assert after.shape[-1] == model.config.vocab_size == model.lm_head.out_features == size
     assert_close(after[..., :kept], before[..., :kept], "logits of the old tokens")
     assert (model.lm_head.weight is model.get_input_embeddings().weight) is tied

@@ -27,19 +27,8 @@ from vanillaformer.configuration import VanillaConfig, options
 from vanillaformer.modeling.parts.norms import UNIT_OFFSET_NORMS
 from vanillaformer.modeling.parts.residual import RESIDUALS, NormedResidual
 
-from .axes import (
-    ALL_CONFIGS,
-    CONFIGS,
-    FIRST_WORD,
-    OF_KIND,
-    PAD,
-    PATCHES_ONLY,
-    SOURCE_VOCABULARY,
-    TARGET_VOCABULARY,
-    config_of,
-    cover,
-    packed,
-)
+from . import axes
+from .axes import CONFIGS, FIRST_WORD, OF_KIND, PAD, SOURCE_VOCABULARY, TARGET_VOCABULARY, config_of, cover, packed
 
 KINDS: dict[str, tuple[type[VanillaConfig], type[PreTrainedModel]]] = {
     "encoder_decoder": (CONFIGS["encoder_decoder"], vanillaformer.VanillaEncoderDecoderForConditionalGeneration),
@@ -48,7 +37,7 @@ KINDS: dict[str, tuple[type[VanillaConfig], type[PreTrainedModel]]] = {
 }
 # Tested in files of their own, and in what holds for every model
 ALL_KINDS = KINDS | {
-    "image_encoder": (ALL_CONFIGS["image_encoder"], vanillaformer.VanillaImageEncoderForImageClassification),
+    "image_encoder": (axes.ALL_CONFIGS["image_encoder"], vanillaformer.VanillaImageEncoderForImageClassification),
     "recurrent_encoder_decoder": (
         VanillaRecurrentEncoderDecoderConfig,
         vanillaformer.VanillaRecurrentEncoderDecoderForConditionalGeneration,
@@ -57,7 +46,7 @@ ALL_KINDS = KINDS | {
 # Image models by what their layers are made of; windows of 3 by 3 do not divide 5 by 7 patches
 IMAGE_SHAPES: dict[str, dict[str, Any]] = {
     "vit": {},
-    "swin": PATCHES_ONLY | {
+    "swin": axes.PATCHES_ONLY | {
         "image_size": [20, 28], "depths": [2, 1], "num_hidden_layers": 3, "window_size": 3, "patch_norm": True,
         "position_embedding_type": "window_relative",
     },

@@ -8,22 +8,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import script_runs
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from script_runs import (
-    adding,
-    arguments,
-    assert_equal_weights,
-    clock_of_its_own,
-    kill_in_step,
-    logged,
-    record,
-    state,
-    stream_options,
-    train,
-    train_together,
-)
+from script_runs import adding, arguments, assert_equal_weights, kill_in_step, logged, record, state, train
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
 
@@ -192,7 +181,7 @@ def test_the_same_steps_whatever_their_time(tmp_path: Path, capfd) -> None:
 
 
 def test_a_stream_ends_with_its_budget(tmp_path: Path) -> None:
-    train("causal", tmp_path / "run", *stream_options("causal", tmp_path), *NO_STEPS, "--max_flops", "1e8")
+    train("causal", tmp_path / "run", *script_runs.stream_options("causal", tmp_path), *NO_STEPS, "--max_flops", "1e8")
     found = consumed(tmp_path / "run")
     assert found["flops"] == pytest.approx(1e8, abs=0.5 * found["flops"] / found["steps"])
 
@@ -293,7 +282,7 @@ def test_a_translators_evaluations_get_longer_with_its_outputs(written, growth, 
 
 
 def test_the_clock_of_the_first_process_counts(tmp_path: Path) -> None:
-    train_together("classification", tmp_path, *TIME, "20", setups=[clock_of_its_own])
+    script_runs.train_together("classification", tmp_path, *TIME, "20", setups=[script_runs.clock_of_its_own])
     rates = [json.loads((tmp_path / f"rates_{rank}.json").read_text()) for rank in range(2)]
     assert rates[0] == rates[1]
     assert len(rates[0]) == 20

@@ -9,18 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import script_runs
 import torch
-from script_runs import (
-    arguments,
-    assert_equal_weights,
-    die_while_saving,
-    json_lines,
-    kill,
-    logged,
-    record,
-    train,
-    weights,
-)
+from script_runs import arguments, assert_equal_weights, json_lines, kill, logged, record, train, weights
 from transformers import AutoModelForSequenceClassification, GenerationConfig
 
 from vanillaformer.training import finishing
@@ -254,7 +245,7 @@ def test_killed_over_a_finished_run(more: tuple[str, ...], file: str, number: in
     shutil.copytree(run, tmp_path / "whole")
     train("classification", tmp_path / "whole", *options)
     argv = arguments("classification", run, *options)
-    kill("classification", argv, die_while_saving, f"{run}/{file}", number)
+    kill("classification", argv, script_runs.die_while_saving, f"{run}/{file}", number)
     made = run / "run.json"
     replaced = not (run / PREVIOUS).exists() and json.loads(made.read_text())["settings"]["training"]["seed"] == 7
     if not replaced:  # by a run with a checkpoint, with which the next one goes on

@@ -3,33 +3,19 @@
 from pathlib import Path
 
 import pytest
+import script_runs
 import torch
 from safetensors.torch import load_file
-from script_runs import (
-    PROGRAMS,
-    answers,
-    arguments,
-    assert_equal_weights,
-    die_while_saving,
-    kill,
-    kill_in_step,
-    logged,
-    losses,
-    stream_options,
-    text_file,
-    train,
-    unfinished,
-    weights,
-)
+from script_runs import answers, arguments, assert_equal_weights, kill, logged, losses, text_file, train, unfinished
 
 from vanillaformer.scripts import generate, train_translation
 from vanillaformer.training.run_folder.files import checkpoints, is_complete
 
 
-@pytest.mark.parametrize("job", PROGRAMS)
+@pytest.mark.parametrize("job", script_runs.PROGRAMS)
 def test_killed_and_resumed_equals_uninterrupted(job: str, trained, tmp_path: Path, capfd) -> None:
     whole = trained(job)
-    kill_in_step(job, 3, arguments(job, tmp_path))
+    script_runs.kill_in_step(job, 3, arguments(job, tmp_path))
     assert not (tmp_path / "model.safetensors").exists()
     assert (tmp_path / "checkpoint-2" / "trainer_state.json").exists()
     train(job, tmp_path)
@@ -45,7 +31,7 @@ def test_killed_and_resumed_equals_uninterrupted(job: str, trained, tmp_path: Pa
 def test_killed_while_it_saves(path: str, files: int, trained, tmp_path: Path, capfd) -> None:
     """The state of the trainer is written last: a checkpoint without it is not complete."""
     whole, unfinished = trained("causal"), tmp_path / "checkpoint-4"
-    kill("causal", arguments("causal", tmp_path), die_while_saving, f"{unfinished}{path}", files)
+    kill("causal", arguments("causal", tmp_path), script_runs.die_while_saving, f"{unfinished}{path}", files)
     assert unfinished.exists()
     assert not is_complete(unfinished)
     if path:
@@ -112,7 +98,7 @@ def options_of(job: str, words: str, folder: Path) -> list[str]:
     files = {
         "LINES": lambda: text_file(folder, lines, "\n" if job == "masked" else ". And one more.\n"),
         "TEXTS": lambda: text_file(folder),
-        "STREAM": lambda: stream_options(job, folder),
+        "STREAM": lambda: script_runs.stream_options(job, folder),
     }
     return [option for word in words.split() for option in (files[word]() if word in files else [word])]
 
@@ -186,7 +172,7 @@ def test_a_profiled_model_is_not_profiled_again(tmp_path: Path, capfd) -> None:
     train("causal", tmp_path / "killed", *options)
     assert "Admin" not in capfd.readouterr().out
     assert_equal_weights(tmp_path / "whole" / "checkpoint-6", tmp_path / "killed" / "checkpoint-6")
-    factors = [value for name, value in weights(tmp_path / "whole").items() if name.endswith("omega")]
+    factors = [value for name, value in script_runs.weights(tmp_path / "whole").items() if name.endswith("omega")]
     assert len(factors) == 4
     assert max(value.max() for value in factors) > 1.05
 

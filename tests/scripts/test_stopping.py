@@ -6,20 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import script_runs
 import torch
-from script_runs import (
-    HALVED,
-    adding,
-    arguments,
-    assert_equal_weights,
-    kill,
-    logged,
-    losses,
-    record,
-    train,
-    train_together,
-    weights,
-)
+from script_runs import HALVED, adding, arguments, assert_equal_weights, kill, logged, losses, record, train, weights
 from transformers import AutoModelForSequenceClassification, TrainerCallback
 
 from vanillaformer.training import run as runs
@@ -129,7 +118,7 @@ def stop_second(rank: int, folder: Path) -> None:
 
 
 def test_processes_stop_together(tmp_path: Path) -> None:
-    train_together("causal", tmp_path, setups=[stop_second], exitcode=143)
+    script_runs.train_together("causal", tmp_path, setups=[stop_second], exitcode=143)
     assert sorted(checkpoints(tmp_path)) == [2, 3]
     run = train("causal", tmp_path, *HALVED)  # by one process, with other batches: it says so, and goes on
     assert run.details["steps"] == 6

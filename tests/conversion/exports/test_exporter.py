@@ -14,17 +14,8 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 import vanillaformer.modeling as modeling
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderDecoderConfig, VanillaImageEncoderConfig, tokenization
-from vanillaformer.conversion.exports import (
-    EXPORTERS,
-    Engine,
-    Exporter,
-    ExportJob,
-    export,
-    is_export,
-    load_engine,
-    read_record,
-    targets,
-)
+from vanillaformer.conversion import exports
+from vanillaformer.conversion.exports import EXPORTERS, ExportJob, export, is_export, load_engine, read_record, targets
 from vanillaformer.conversion.exports.checks import NEAR, agreement, check, gaps_to_best, greedy, random_rows, score
 from vanillaformer.conversion.exports.engine import config_of, model_class_of
 from vanillaformer.conversion.exports.exporter import Rule
@@ -34,7 +25,7 @@ from vanillaformer.hub.file_names import EXPORT
 TEXTS = ["one two three", "four five six", "seven eight"]
 
 
-class Twin(Engine):
+class Twin(exports.Engine):
     """A model as its own engine, with scores or without; `shift` is added to the tokens of one that is wrong."""
 
     def __init__(self, model: PreTrainedModel, scores: bool = True, shift: int = 0):
@@ -59,7 +50,7 @@ class Twin(Engine):
         return pad_sequence(made, batch_first=True, padding_value=99.0).numpy()
 
 
-class OurselvesExporter(Exporter):
+class OurselvesExporter(exports.Exporter):
     rules = (Rule("norm", "it has none", lambda config: config.norm == "rms_norm"),)
     quantizations = ("float32", "rounded")
     info = EngineInfo("ourselves", "torch", "decoders", (), writer=Extra("ours", ()), runner=Extra("ours", ()))

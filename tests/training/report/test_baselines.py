@@ -20,17 +20,8 @@ from vanillaformer.training.metrics.compute import (
     token_scores,
     translation_metrics,
 )
-from vanillaformer.training.report.baselines import (
-    LINEAR,
-    MAJORITY,
-    TARGET_UNIGRAM,
-    UNIGRAM,
-    Baseline,
-    BaselineData,
-    baseline_scores,
-    copied_source,
-    fit_on_texts,
-)
+from vanillaformer.training.report import baselines
+from vanillaformer.training.report.baselines import LINEAR, MAJORITY, UNIGRAM, Baseline, BaselineData, baseline_scores
 
 
 def data(texts: Any = None, rows: Any = None, tokenizer: Any = None, **more: Any) -> BaselineData:
@@ -56,7 +47,7 @@ def test_majority_class_and_linear_classifier_by_hand() -> None:
     held_out = labelled(["a good one", "a bad one", "bad bad"], [1, 0, 1], "labels")
     scores = LINEAR.fit(data(labelled(texts, labels)))(held_out)
     assert scores["accuracy"] == pytest.approx(2 / 3)
-    assert fit_on_texts(LinearSVC(), texts, labels).predict(["good", "bad"]).tolist() == [1, 0]
+    assert baselines.fit_on_texts(LinearSVC(), texts, labels).predict(["good", "bad"]).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("letters", ["的一是不了人我在有他这中大来上", "กขคงจชซญดตถทธน", "កខគឃងចឆជឈញ"])
@@ -148,7 +139,7 @@ def test_unigram_of_masked_tokens(encoder_tokenizer, pairs: bool) -> None:
 def test_copied_source_and_unigram_of_targets(translator_tokenizer) -> None:
     sources, targets = ["12 March 2020 a", "x y z w"], ["12 March 2020 b", "x y z w"]
     rows = Dataset.from_dict({"source": sources, "target": targets})
-    scores = copied_source(tokenize="13a", lowercase=False).fit(data())(rows)
+    scores = baselines.copied_source(tokenize="13a", lowercase=False).fit(data())(rows)
     ids = translator_tokenizer(sources, padding=True, return_tensors="np")["input_ids"]
     compute = translation_metrics(translator_tokenizer)
     expected = compute(EvalPrediction(predictions=ids, label_ids=ids), references=targets)
@@ -158,5 +149,5 @@ def test_copied_source_and_unigram_of_targets(translator_tokenizer) -> None:
     size = len(translator_tokenizer)
     counts = {5: 3, 3: 2, 6: 2, 7: 1}
     expected = -sum(math.log(counts[token] / (4 + size)) for token in (5, 3, 6, 7)) / 4
-    scores = TARGET_UNIGRAM.fit(data(rows=train, tokenizer=translator_tokenizer))(test)
+    scores = baselines.TARGET_UNIGRAM.fit(data(rows=train, tokenizer=translator_tokenizer))(test)
     assert scores == {"loss": pytest.approx(expected)}

@@ -15,14 +15,8 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 
 from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncoderForSequenceClassification, preset
 from vanillaformer.scripts import generate, train_classifier
-from vanillaformer.training.report.calibration import (
-    MAX_TEMPERATURE,
-    fit_scales,
-    linear_svm,
-    output_layer,
-    reliability,
-    scale_logits,
-)
+from vanillaformer.training.report import calibration
+from vanillaformer.training.report.calibration import fit_scales, linear_svm, output_layer, reliability, scale_logits
 from vanillaformer.training.report.classes import accepted_in_words
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 40}
@@ -61,7 +55,7 @@ def test_a_model_that_is_always_right_is_trusted_the_more_the_longer_it_was_watc
     logits = nn.functional.one_hot(labels, 2).float() * 5
     probability = (logits * fit_scales([logits], labels)[0]).softmax(1).max(1).values
     assert probability.tolist() == pytest.approx([1 - 1 / (rows + 2)] * rows, abs=1e-6)
-    assert 1 / fit_scales([5 - logits], labels)[0] == pytest.approx(MAX_TEMPERATURE)  # it would be always wrong
+    assert 1 / fit_scales([5 - logits], labels)[0] == pytest.approx(calibration.MAX_TEMPERATURE)  # always wrong
 
 
 def test_reliability_by_hand() -> None:

@@ -10,16 +10,8 @@ import pytest
 from vanillaformer import VanillaDecoderConfig
 from vanillaformer.hub import atomic_files
 from vanillaformer.hub.atomic_files import write_text
-from vanillaformer.training.run_folder.files import (
-    PREVIOUS,
-    RECORD,
-    discard_previous,
-    files_of_run,
-    locked,
-    move_aside,
-    put_back,
-    written_aside,
-)
+from vanillaformer.training.run_folder import files
+from vanillaformer.training.run_folder.files import RECORD, files_of_run, locked, move_aside, put_back, written_aside
 
 MADE = (
     *("run.json", "README.md", "model.safetensors", "model-00001-of-00002.safetensors", "config.json"),
@@ -72,7 +64,7 @@ def test_files_of_a_run_are_known_by_exact_names_moved_aside_and_deleted(tmp_pat
     before = filled(tmp_path)
     aside = move_aside(tmp_path)
     assert content(aside) == {name: before[name] for name in MADE}
-    discard_previous(tmp_path)
+    files.discard_previous(tmp_path)
     assert content(tmp_path) == {name: before[name] for name in MINE}
     filled(tmp_path)
     found = {path.relative_to(tmp_path).as_posix() for path in files_of_run(tmp_path)}
@@ -97,7 +89,7 @@ def test_interrupted_while_moved_aside_or_put_back(step, moment: int, tmp_path: 
     interrupt(100)
     assert put_back(tmp_path) or step is put_back
     assert content(tmp_path) == before
-    assert not (tmp_path / PREVIOUS).exists()
+    assert not (tmp_path / files.PREVIOUS).exists()
 
 
 def test_written_aside_replaces_as_a_whole(tmp_path: Path, interrupt) -> None:

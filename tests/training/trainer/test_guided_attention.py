@@ -10,14 +10,8 @@ from modeling.toys import toy
 from vanillaformer import VanillaEncoderDecoderForConditionalGeneration
 from vanillaformer.training.report.card.descriptions import techniques
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments, attend_eagerly
-from vanillaformer.training.trainer.losses import (
-    CrossEntropy,
-    GuidedAttention,
-    RDrop,
-    guided_attention_loss,
-    loss_terms,
-    training_loss,
-)
+from vanillaformer.training.trainer import losses
+from vanillaformer.training.trainer.losses import CrossEntropy, GuidedAttention, guided_attention_loss, training_loss
 from vanillaformer.training.trainer.trainer import TranslationTrainer
 
 SOURCES, TARGETS = (4, 6, 1), (5, 2, 3)  # lengths of three sentences
@@ -88,7 +82,7 @@ def test_the_loss_of_a_padded_batch_is_that_of_its_sentences():
         ends = {"input_ids": length, "attention_mask": length, "decoder_input_ids": size, "labels": size}
         alone += loss_of(model, {name: inputs[name][row : row + 1, :end] for name, end in ends.items()}, items)
     torch.testing.assert_close(together, alone)
-    torch.testing.assert_close(loss_of(model, inputs, items, RDrop(1.0)), together)  # two equal passes
+    torch.testing.assert_close(loss_of(model, inputs, items, losses.RDrop(1.0)), together)  # two equal passes
 
 
 def test_a_program_attends_eagerly_and_says_what_that_costs(capsys):
@@ -119,5 +113,5 @@ def test_training_a_translator_adds_the_penalty_and_records_attention_for_it_onl
     model, inputs, seen = attending_toy(), batch(), []
     model.register_forward_hook(lambda *call: seen.append(call[2].get("output_attentions")), with_kwargs=True)
     for args.guided_attention in (0.0, 1.0):
-        training_loss(model, inputs, loss_terms(args), items=10)
+        training_loss(model, inputs, losses.loss_terms(args), items=10)
     assert seen == [None, True]
