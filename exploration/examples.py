@@ -20,6 +20,7 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 from .recording import Recording, record, stacks
 
 CONTINUATION = 20  # tokens that a language model adds to the text, for the page only
+Answers = tuple[str, torch.Tensor | None, Callable[[int], str]]  # `output`, `targets` and `answers` of an `Example`
 
 
 @dataclass
@@ -68,11 +69,10 @@ def text_example(
     else:
         inputs = dict(loaded.encode([text], **cut))
     if function is tasks.translate:
-        example = translation_example(loaded, inputs, text, target)
-    else:
-        example = ENCODED[function](loaded, inputs, text)
-    example.tokenizer = loaded.tokenizer
-    return example
+        return translation_example(loaded, inputs, text, target)
+    recording, names = record(loaded.model, inputs), token_names(loaded.tokenizer, inputs["input_ids"][0])
+    tokens = dict.fromkeys(stacks(loaded.model), names)
+    return Example(recording, tokens, text, *ANSWERS[function](loaded, recording, text), tokenizer=loaded.tokenizer)
 
 
 def encoded(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, option: str) -> dict[str, torch.Tensor]:
@@ -115,71 +115,55 @@ def translation_example(
     if decoding == "ctc":
         if target is not None:
             raise ValueError(f"--target {target!r}: the decoder of a model with decoding=ctc reads no target")
-        assert recording.logits is not None  # it has a head
         read = labels = recording.logits.argmax(dim=-1)
         notes.append("The tokens of the decoder are frames, each with the token or blank that it predicts.")
     tokens = {"encoder": token_names(loaded.tokenizer, inputs["input_ids"][0])}
     tokens["decoder"] = token_names(tokenizer, read[0])
-    return Example(recording, tokens, text, output, labels[0], partial(name_of, tokenizer), notes=notes)
+    answers = partial(name_of, tokenizer)
+    return Example(recording, tokens, text, output, labels[0], answers, loaded.tokenizer, notes=notes)
 
 
-def continuation_example(loaded: tasks.LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
-    """Return the example of a causal language model."""
-    model, tokenizer, ids = loaded.model, loaded.tokenizer, inputs["input_ids"][0]
+def continuation(loaded: tasks.LoadedModel, recording: Recording, text: str) -> Answers:
+    model, ids = loaded.model, recording.inputs["input_ids"][0]
     limit = getattr(model.config, "max_position_embeddings", None)
     room = CONTINUATION if limit is None else min(CONTINUATION, limit - len(ids))
     # the saved max_length is taken back, of both transformers warns
-    output = model.generate(**inputs, max_new_tokens=room, max_length=None)[0, len(ids) :] if room else ids[:0]
+    options = {"max_new_tokens": room, "max_length": None}
+    output = model.generate(**recording.inputs, **options)[0, len(ids) :] if room else ids[:0]
     targets = torch.cat([ids[1:], ids.new_full((1,), IGNORE_INDEX)])
-    return Example(
-        record(model, inputs),
-        {"decoder": token_names(tokenizer, ids)},
-        text,
-        str(tokenizer.decode(output, skip_special_tokens=True)),
-        targets,
-        partial(name_of, tokenizer),
-    )
+    answer = str(loaded.tokenizer.decode(output, skip_special_tokens=True))
+    return answer, targets, partial(name_of, loaded.tokenizer)
 
 
-def masked_example(loaded: tasks.LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
-    """Return the example of a masked language model; the right token in place of a mask is the one it fills in."""
-    tokenizer, recording, ids = loaded.tokenizer, record(loaded.model, inputs), inputs["input_ids"][0]
-    assert recording.logits is not None  # it has a head
+def filled_text(loaded: tasks.LoadedModel, recording: Recording, text: str) -> Answers:
+    tokenizer, ids = loaded.tokenizer, recording.inputs["input_ids"][0]
     targets = torch.where(ids == tokenizer.mask_token_id, recording.logits[0].argmax(dim=-1), ids)
-    output = str(tokenizer.decode(targets, skip_special_tokens=True))
-    names = {"encoder": token_names(tokenizer, ids)}
-    return Example(recording, names, text, output, targets, partial(name_of, tokenizer))
+    return str(tokenizer.decode(targets, skip_special_tokens=True)), targets, partial(name_of, tokenizer)
 
 
-def classification_example(loaded: tasks.LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
-    """Return the example of a classifier of texts."""
-    recording, names = record(loaded.model, inputs), loaded.model.config.id2label
-    tokens = {name: token_names(loaded.tokenizer, inputs["input_ids"][0]) for name in stacks(loaded.model)}
-    return Example(recording, tokens, text, likeliest(recording, names), answers=names.__getitem__)
+def likeliest_class(loaded: tasks.LoadedModel, recording: Recording, text: str) -> Answers:
+    names = loaded.model.config.id2label
+    return likeliest(recording, names), None, names.__getitem__
+
+
+def tags(loaded: tasks.LoadedModel, recording: Recording, text: str) -> Answers:
+    entities = tasks.find_entities(loaded, [text])[0]
+    return entities, recording.logits[0].argmax(dim=-1), loaded.model.config.id2label.__getitem__
+
+
+ANSWERS: dict[Any, Callable[[tasks.LoadedModel, Recording, str], Answers]] = {
+    tasks.continue_prompts: continuation,
+    tasks.fill_masks: filled_text,
+    tasks.classify: likeliest_class,
+    tasks.find_entities: tags,
+}
+"""By what a model does with a text; of a masked language model the right token of a mask is the one it fills in."""
 
 
 def likeliest(recording: Recording, names: Mapping[int, str]) -> str:
     """Return the likeliest class with its probability, in words."""
-    assert recording.logits is not None  # it has a head
     best = recording.logits[0].float().softmax(dim=-1).max(dim=-1)
     return f"{names[int(best.indices)]} ({float(best.values):.1%})"
-
-
-def tags_example(loaded: tasks.LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
-    """Return the example of a classifier of tokens."""
-    recording, tags = record(loaded.model, inputs), loaded.model.config.id2label
-    assert recording.logits is not None  # it has a head
-    tokens = {"encoder": token_names(loaded.tokenizer, inputs["input_ids"][0])}
-    output, targets = tasks.find_entities(loaded, [text])[0], recording.logits[0].argmax(dim=-1)
-    return Example(recording, tokens, text, output, targets, tags.__getitem__)
-
-
-ENCODED: dict[Any, Callable[[tasks.LoadedModel, dict[str, torch.Tensor], str], Example]] = {
-    tasks.continue_prompts: continuation_example,
-    tasks.fill_masks: masked_example,
-    tasks.classify: classification_example,
-    tasks.find_entities: tags_example,
-}
 
 
 def image_example(model: Any, processor: Any, path: Path) -> Example:

@@ -91,13 +91,10 @@ def color_bar(figure: Figure, image: Any, name: str, ticks: Sequence[float] | No
     return bar.ax
 
 
-def colors(signed: str) -> dict[str, Any]:
-    """Return the colors of probabilities, or of numbers of both signs."""
-    return {"cmap": TWO_SIDED, "norm": CenteredNorm()} if signed else {"cmap": ONE_SIDED, "norm": PowerNorm(0.5, 0, 1)}
-
-
-def scale(figure: Figure, image: Any, signed: str) -> None:
-    """Add the scale of the colors of probabilities, or of the numbers that `signed` names."""
+def draw_map(figure: Figure, plot: Axes, values: np.ndarray, signed: str, **options: Any) -> None:
+    """Draw probabilities as colors, or the numbers that `signed` names, whose colors are centered at 0."""
+    norm = CenteredNorm() if signed else PowerNorm(0.5, 0, 1)
+    image = plot.imshow(values, aspect="auto", cmap=TWO_SIDED if signed else ONE_SIDED, norm=norm, **options)
     color_bar(figure, image, signed or "probability", None if signed else PROBABILITIES)
 
 
@@ -113,11 +110,10 @@ def map_grid(maps: np.ndarray, title: str, *, signed: str = "", axes: tuple[str,
     mosaic = mosaic.transpose(0, 2, 1, 3).reshape(layers * (height + gap_y), -1)[:-gap_y, :-gap_x]
     panel, tall = min(max(1.5, 4.5 / heads), 10 / heads), min(max(height / width, 0.5), 2.0)
     figure, plot = canvas((panel * heads + 1.6, panel * tall * layers + 0.9), title, axes, facecolor="0.75")
-    image = plot.imshow(mosaic, aspect="auto", interpolation="nearest", **colors(signed))
+    draw_map(figure, plot, mosaic, signed, interpolation="nearest")
     plot.set_xticks((width + gap_x) * np.arange(heads) + (width - 1) / 2, counted(heads))
     plot.set_yticks((height + gap_y) * np.arange(layers) + (height - 1) / 2, counted(layers))
     plot.tick_params(length=0, labelsize=8)
-    scale(figure, image, signed)
     return figure
 
 
@@ -133,11 +129,10 @@ def large_map(
     """Draw one map (T, S), as in `map_grid`, with the names of its rows and columns, or numbers."""
     size = (2.6 + 0.24 * len(columns), 1.6 + 0.22 * len(rows)) if rows and columns else (5.6, 4.6)
     figure, plot = canvas(size, title, axes)
-    image = plot.imshow(values, aspect="auto", **colors(signed))
+    draw_map(figure, plot, values, signed)
     if rows and columns:
         plot.set_xticks(range(len(columns)), [label(name) for name in columns], rotation=90, fontsize=7)
         plot.set_yticks(range(len(rows)), [label(name) for name in rows], fontsize=7)
-    scale(figure, image, signed)
     return figure
 
 

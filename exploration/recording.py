@@ -61,7 +61,7 @@ class Recording:
     # before the stack's final norm.
     hidden_states: dict[str, tuple[torch.Tensor, ...]] = field(default_factory=dict)
     sublayers: dict[str, list[Sublayer]] = field(default_factory=dict)  # by stack, in the order in which they ran
-    logits: torch.Tensor | None = None  # None of a model without a head
+    logits: Any = None  # a tensor, None of a model without a head
 
 
 def stacks(model: Any) -> dict[str, Stack]:
