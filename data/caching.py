@@ -35,10 +35,7 @@ BATCH_BYTES = 2**20
 
 def arrow_file(name: str, schema: pa.Schema, tables: Callable[[], Iterable[pa.Table | pa.RecordBatch]]) -> Dataset:
     """Return the rows of a file of the cache, which is written first if it is not there."""
-    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER if datasets.is_caching_enabled() else None
-    folder = folder or Path(get_temporary_cache_files_directory())
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.arrow"
+    path = cache_file(name)
     if not path.is_file():
         unfinished = path.with_suffix(f".{os.getpid()}")
         try:
@@ -49,6 +46,14 @@ def arrow_file(name: str, schema: pa.Schema, tables: Callable[[], Iterable[pa.Ta
         finally:
             unfinished.unlink(missing_ok=True)
     return Dataset.from_file(str(path))
+
+
+def cache_file(name: str) -> Path:
+    """Return the path of a file of the cache; where `datasets` has none, of a folder that goes with the process."""
+    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER if datasets.is_caching_enabled() else None
+    folder = folder or Path(get_temporary_cache_files_directory())
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.arrow"
 
 
 def batch_size(rows: Dataset) -> int:
@@ -153,9 +158,7 @@ def cached_map(
     fingerprint = _hash(VERSION, content_hash(rows), f"{inner.__module__}.{inner.__qualname__}", keywords, *settings)
     workers = None if num_proc is None else min(num_proc, len(rows))
     if datasets.is_caching_enabled():
-        folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        options["cache_file_name"] = str(folder / f"{fingerprint}.arrow")
+        options["cache_file_name"] = str(cache_file(fingerprint))
     with stage(desc, len(rows), bar=not are_progress_bars_disabled()) as advance:
         # `datasets` copies the function to workers, which cannot count here.
         function = partial(_counted, function, advance) if workers is None else partial(_in_worker, function)

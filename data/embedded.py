@@ -22,7 +22,7 @@ from babel import Locale, dates, numbers
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
 
 from .cldr import cldr_translation, parted
-from .tasks import Objective, TaskName
+from .tasks import ImageObjective, Objective, TaskName
 
 LANGUAGES = (
     *("ar", "cs", "de", "el", "en", "es", "fi", "fr", "hi", "hu"),
@@ -54,22 +54,6 @@ class Corpus(Source):
     load: Callable[[], DatasetDict]
 
 
-def language_code(locale: str) -> str:
-    return locale.replace("-", "_").split("_")[0]
-
-
-def language_model_corpus(data_args: Any) -> Corpus:
-    return Corpus(
-        name="Python standard library",
-        identifier="python-standard-library",
-        description="The source text of the standard library of the Python that ran the training, split by file.",
-        license="Python Software Foundation License v2 (PSF-2.0)",
-        languages=["code", "en"],
-        limits="It has seen only Python source text, with its English comments, and no other code or prose.",
-        load=partial(standard_library, seed=data_args.split_seed),
-    )
-
-
 def standard_library(*, seed: int = 0, max_characters: int = 4_000_000) -> DatasetDict:
     """Return source files of the standard library: columns `text`, `path`; train/validation/test split by file."""
     folder = Path(sysconfig.get_path("stdlib"))
@@ -96,21 +80,6 @@ def standard_library(*, seed: int = 0, max_characters: int = 4_000_000) -> Datas
         raise ValueError(f"max_characters={max_characters!r} leaves {len(rows)} files, fewer than the three splits")
     parts = parted(rows, max(1, len(rows) // 20))
     return DatasetDict({name: Dataset.from_list(part) for name, part in parts.items()})
-
-
-def classification_corpus(data_args: Any) -> Corpus:
-    return Corpus(
-        name="Unicode CLDR names",
-        identifier="unicode-cldr-names",
-        description=(
-            f"Names of countries, languages, currencies and the like in {len(LANGUAGES)} locales of the Unicode CLDR, "
-            "taken from the data that comes with Babel; the class is the locale."
-        ),
-        license="Unicode License v3",
-        languages=sorted(set(map(language_code, LANGUAGES))),
-        limits="It has seen only single names, no running text, and knows no other language.",
-        load=partial(language_names, seed=data_args.split_seed),
-    )
 
 
 def language_names(*, seed: int = 0) -> DatasetDict:
@@ -142,21 +111,6 @@ def language_names(*, seed: int = 0) -> DatasetDict:
     return DatasetDict({name: Dataset.from_list(rows, features=features) for name, rows in parts.items()})
 
 
-def digits_corpus(data_args: Any) -> Corpus:
-    return Corpus(
-        name="handwritten digits of scikit-learn",
-        identifier="scikit-learn-digits",
-        description=(
-            '1,797 handwritten digits of 43 people, scaled to 8 by 8 pixels: the test part of "Optical Recognition of '
-            'Handwritten Digits" (Alpaydin and Kaynak, UCI 1998), as scikit-learn has it.'
-        ),
-        license="CC BY 4.0",
-        languages=[],
-        limits="It has seen only white digits on black, 8 by 8 pixels large.",
-        load=partial(digits, seed=data_args.split_seed),
-    )
-
-
 def digits(*, seed: int = 0) -> DatasetDict:
     """Return the digits with their classes: columns `image` and `label`; a tenth is validation, a tenth test data."""
     from sklearn.datasets import load_digits  # only here: most runs need neither
@@ -179,22 +133,6 @@ def digits(*, seed: int = 0) -> DatasetDict:
     return splits
 
 
-def translation_corpus(data_args: Any) -> Corpus:
-    source, target = data_args.source_locale, data_args.target_locale
-    return Corpus(
-        name=f"Unicode CLDR formats, {source} to {target}",
-        identifier="unicode-cldr-formats",
-        description=(
-            "Dates, times, numbers, amounts of money and units as the Unicode CLDR writes them in the two locales, "
-            "drawn at random by the package from the data that comes with Babel."
-        ),
-        license="Unicode License v3",
-        languages=list(dict.fromkeys(map(language_code, (source, target)))),
-        limits="It knows only formats (dates, times, numbers, amounts, units), and translates no sentences.",
-        load=partial(cldr_translation, source, target, size=data_args.embedded_size, seed=data_args.split_seed),
-    )
-
-
 FRAMES = (
     "the office in {PLACE} opens on {DATE} .",
     "on {DATE} , {PLACE} paid {MONEY} for {NUMBER} tons of wheat .",
@@ -210,22 +148,6 @@ FRAMES = (
     "she left {PLACE} on {DATE} with {MONEY} in her pocket .",
 )
 """Phrases whose blanks are filled in, words and signs separated by spaces."""
-
-
-def tagged_corpus(data_args: Any) -> Corpus:
-    return Corpus(
-        name="English phrases with Unicode CLDR formats",
-        identifier="unicode-cldr-phrases",
-        description=(
-            "Phrases of a dozen patterns, filled with dates, numbers, amounts of money and names of countries and "
-            "languages as the Unicode CLDR writes them, drawn at random by the package from the data that comes with "
-            "Babel; the tags say which words these are (BIO)."
-        ),
-        license="Unicode License v3",
-        languages=["en"],
-        limits="It knows a dozen patterns of phrases, and finds names in no other sentences.",
-        load=partial(tagged_phrases, seed=data_args.split_seed),
-    )
 
 
 def tagged_phrases(*, seed: int = 0, size: int = 4_000) -> DatasetDict:
@@ -268,11 +190,71 @@ def tagged_phrases(*, seed: int = 0, size: int = 4_000) -> DatasetDict:
     return splits
 
 
+def with_seed(load: Callable[..., DatasetDict], **known: Any) -> Callable[[Any], Corpus]:
+    """Return the function from data arguments to a corpus of which only the split depends on them."""
+    return lambda data_args: Corpus(load=partial(load, seed=data_args.split_seed), **known)
+
+
+def translation_corpus(data_args: Any) -> Corpus:
+    source, target = data_args.source_locale, data_args.target_locale
+    return Corpus(
+        name=f"Unicode CLDR formats, {source} to {target}",
+        identifier="unicode-cldr-formats",
+        description="Dates, times, numbers, amounts of money and units as the Unicode CLDR writes them in the two "
+        "locales, drawn at random by the package from the data that comes with Babel.",
+        license="Unicode License v3",
+        languages=list(dict.fromkeys(locale.replace("-", "_").split("_")[0] for locale in (source, target))),
+        limits="It knows only formats (dates, times, numbers, amounts, units), and translates no sentences.",
+        load=partial(cldr_translation, source, target, size=data_args.embedded_size, seed=data_args.split_seed),
+    )
+
+
 CORPORA: dict[TaskName, Callable[[Any], Corpus]] = {
     "translation": translation_corpus,
-    **dict.fromkeys(get_args(Objective), language_model_corpus),
-    "classification": classification_corpus,
-    "token_classification": tagged_corpus,
-    **dict.fromkeys(("image_classification", "masked_image"), digits_corpus),
+    **dict.fromkeys(
+        get_args(Objective),
+        with_seed(
+            standard_library,
+            name="Python standard library",
+            identifier="python-standard-library",
+            description="The source text of the standard library of the Python that ran the training, split by file.",
+            license="Python Software Foundation License v2 (PSF-2.0)",
+            languages=["code", "en"],
+            limits="It has seen only Python source text, with its English comments, and no other code or prose.",
+        ),
+    ),
+    "classification": with_seed(
+        language_names,
+        name="Unicode CLDR names",
+        identifier="unicode-cldr-names",
+        description=f"Names of countries, languages, currencies and the like in {len(LANGUAGES)} locales of the "
+        "Unicode CLDR, taken from the data that comes with Babel; the class is the locale.",
+        license="Unicode License v3",
+        languages=list(LANGUAGES),
+        limits="It has seen only single names, no running text, and knows no other language.",
+    ),
+    "token_classification": with_seed(
+        tagged_phrases,
+        name="English phrases with Unicode CLDR formats",
+        identifier="unicode-cldr-phrases",
+        description="Phrases of a dozen patterns, filled with dates, numbers, amounts of money and names of "
+        "countries and languages as the Unicode CLDR writes them, drawn at random by the package from the data that "
+        "comes with Babel; the tags say which words these are (BIO).",
+        license="Unicode License v3",
+        languages=["en"],
+        limits="It knows a dozen patterns of phrases, and finds names in no other sentences.",
+    ),
+    **dict.fromkeys(
+        get_args(ImageObjective),
+        with_seed(
+            digits,
+            name="handwritten digits of scikit-learn",
+            identifier="scikit-learn-digits",
+            description="1,797 handwritten digits of 43 people, scaled to 8 by 8 pixels: the test part of "
+            '"Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, UCI 1998), as scikit-learn has it.',
+            license="CC BY 4.0",
+            limits="It has seen only white digits on black, 8 by 8 pixels large.",
+        ),
+    ),
 }
 """By task; each describes the corpus that data arguments ask for."""

@@ -142,14 +142,12 @@ def _spans(paths: Paths, columns: Columns, options: ReadOptions, step: int) -> I
         with _named_errors(paths):
             groups = pq.read_metadata(path)
         yield from (((n, n + 1), groups.row_group(n).total_byte_size) for n in range(groups.num_row_groups))
-    elif path.suffix.lower() == kind and len(paths) == 1 and lines_are_rows(kind, columns, options):
+        return
+    lines = kind == ".jsonl" or (kind == ".txt" and options.sample_by == "line" and "tokens_column" not in columns)
+    if lines and path.suffix.lower() == kind and len(paths) == 1:
         yield from (((first, min(size, first + step)), min(step, size - first)) for first in range(0, size, step))
     else:
         yield None, size
-
-
-def lines_are_rows(kind: str, columns: Columns, options: ReadOptions) -> bool:
-    return kind == ".jsonl" or (kind == ".txt" and options.sample_by == "line" and "tokens_column" not in columns)
 
 
 def _stream_rows(
@@ -168,7 +166,8 @@ def read_tables(paths: Paths, columns: Columns, options: ReadOptions) -> Iterato
     with _named_errors(paths):
         if format_of(paths[0]) == ".parquet":
             parts = _parquet_columns(paths[0], schema.names[:-3], options.span)
-            number += _rows_before(paths[0], options.span)
+            before = range(options.span[0] if options.span else 0)
+            number += sum(pq.read_metadata(paths[0]).row_group(group).num_rows for group in before)
         else:
             read = formats.parallel_rows if len(paths) == 2 else READERS[format_of(paths[0])]
             parts = _text_columns(read(paths, columns, options), len(schema) - 3)
@@ -234,10 +233,6 @@ def _text_columns(rows: Iterator[Row], width: int) -> Iterator[list[Any]]:
     for batch in batched(rows, lambda batch: sum(len(cell) for cells, *_ in batch for cell in cells or () if cell)):
         cells, lines, problems = zip(*batch)
         yield [*zip(*(values or [None] * width for values in cells)), lines, problems]
-
-
-def _rows_before(path: Path, groups: tuple[int, int] | None) -> int:
-    return sum(pq.read_metadata(path).row_group(number).num_rows for number in range(groups[0] if groups else 0))
 
 
 def _parquet_columns(path: Path, names: list[str], groups: tuple[int, int] | None) -> Iterator[list[Any]]:

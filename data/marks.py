@@ -18,12 +18,9 @@ def with_marks(split: SplitRows, data_args: Any) -> SplitRows:
     """
     forms = {data_args.task_column: "{}: ", data_args.target_lang_column: LANGUAGE_TOKEN}
     forms = {column: form for column, form in forms.items() if column is not None}
-    columns = list(forms)
-    values = [[str("" if name is None else name).strip() for name in split.rows[column][:]] for column in columns]
-    empty = np.array(values) == ""
-    if columns:
-        bad = np.asarray(empty.any(axis=0))
-        split = split.without(bad, lambda row: f"the column {columns[int(empty[:, row].argmax())]!r} is empty")
+    if forms:
+        values = [[str("" if name is None else name).strip() for name in split.rows[column][:]] for column in forms]
+        split = split.without_empty(list(forms), np.array(values) == "")
     names = [[str(name).strip() for name in split.rows[column][:]] for column in forms]
     source, prefix = split.columns["source_column"], data_args.source_prefix or ""
     texts: list[str | None] = []

@@ -65,6 +65,11 @@ class SplitRows:
         """Return the rows without a problem; raises as `without` does."""
         return self.without(np.asarray(pc.is_valid(problems), dtype=bool), lambda index: problems[index].as_py())
 
+    def without_empty(self, columns: Sequence[str], empty: np.ndarray) -> "SplitRows":
+        """Return the rows in which no column is `empty` (columns, rows); raises as `without` does."""
+        bad = np.asarray(empty.any(axis=0))
+        return self.without(bad, lambda row: f"the column {columns[int(empty[:, row].argmax())]!r} is empty")
+
     def select(self, chosen: np.ndarray, reason: str) -> "SplitRows":
         """Return the chosen rows, and count the others under a reason."""
         self.stats[reason] = self.stats.get(reason, 0) + int((~chosen).sum())
@@ -177,10 +182,7 @@ def with_pairs(split: SplitRows, column: str) -> SplitRows:
     text = split.columns["text_column"]
     names = (text, column)
     cells = [pc.utf8_trim_whitespace(pc.fill_null(arrow_column(split.rows, name), "")) for name in names]
-    empty = np.stack([np.asarray(pc.equal(side, ""), dtype=bool) for side in cells])
-    split = split.without(
-        np.asarray(empty.any(axis=0)), lambda row: f"the column {names[int(empty[:, row].argmax())]!r} is empty"
-    )
+    split = split.without_empty(names, np.stack([np.asarray(pc.equal(side, ""), dtype=bool) for side in cells]))
     kind = pa.large_string()
     sides = (pc.replace_substring(pc.cast(arrow_column(split.rows, name), kind), PAIR, " ") for name in names)
     joined = pc.binary_join_element_wise(*sides, pa.scalar(PAIR, kind))

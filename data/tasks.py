@@ -119,6 +119,13 @@ denoising = partial(
     use="""inputs = tokenizer([{example!r}], return_tensors="pt")
 print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=32), skip_special_tokens=True))""",
 )
+reading_images = partial(
+    Task,
+    program="train-image-classifier",
+    model_kinds=("image_encoder",),
+    example="image.png",
+    pipe="pipe({example!r})",
+)
 
 TASKS: dict[TaskName, Task] = {
     "translation": Task(
@@ -260,11 +267,9 @@ tags = [model.config.id2label[number] for number in model(**inputs).logits[0].ar
 print(list(zip(tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]), tags)))""",
         pipe="pipe({example!r}, aggregation_strategy='first')",
     ),
-    "image_classification": Task(
-        program="train-image-classifier",
+    "image_classification": reading_images(
         auto_class=transformers.AutoModelForImageClassification,
         architectures=("ForImageClassification",),
-        model_kinds=("image_encoder",),
         preset="vitc-mini",
         predicts=("classes",),
         columns=("image", "label"),
@@ -272,16 +277,12 @@ print(list(zip(tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]), tags)))"
         pipeline_tag="image-classification",
         does="predicts which of {count} classes an image belongs to ({names})",
         limits="It always answers with one of its classes, even for an image that belongs to none of them.",
-        example="image.png",
         use="""inputs = processor(Image.open({example!r}).convert("RGB"), return_tensors="pt")
 print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
-        pipe="pipe({example!r})",
     ),
-    "masked_image": Task(
-        program="train-image-classifier",
+    "masked_image": reading_images(
         auto_class=transformers.AutoModelForMaskedImageModeling,
         architectures=("ForMaskedImageModeling",),
-        model_kinds=("image_encoder",),
         preset="vit-mini",
         predicts=("pixels",),
         columns=("image",),
@@ -290,10 +291,8 @@ print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
         does="fills in the hidden patches of an image; to be fine-tuned, a classifier of images can start from its "
         "weights",
         limits="As it is, it fills in hidden patches and nothing more.",
-        example="image.png",
         use="""inputs = processor(Image.open({example!r}).convert("RGB"), return_tensors="pt")
 hidden = torch.rand(1, model.config.num_patches) < 0.6
 print(model(**inputs, bool_masked_pos=hidden).reconstruction.shape)""",
-        pipe="pipe({example!r})",
     ),
 }

@@ -129,12 +129,9 @@ class SpanCorruption(Denoising):
 
     def without_spans(self, ids: np.ndarray, spans: Iterable["Span"]) -> Pair:
         """Return a text with a sentinel in place of each span, and the spans after their sentinels."""
-        kept, wanted, at = [], [], 0
-        for sentinel, (first, last) in zip(self.sentinels, spans):
-            kept += [*ids[at:first].tolist(), sentinel]
-            wanted += [sentinel, *ids[first:last].tolist()]
-            at = last
-        return [*kept, *ids[at:].tolist()], wanted
+        marked = list(zip(self.sentinels, spans))
+        wanted = [token for sentinel, span in marked for token in (sentinel, *ids[slice(*span)].tolist())]
+        return replaced(ids, marked).tolist(), wanted
 
 
 class Denoiser(NamedTuple):
@@ -217,11 +214,7 @@ class TextInfilling(MaskedDenoising):
         lengths = poisson_spans(math.ceil(len(ids) * self.density), self.span, draw)
         inserted = min(int((lengths == 0).sum()), int((lengths[lengths > 0] - 1).sum()))
         spans = placed_spans(len(ids), lengths[lengths > 0], draw)
-        parts, at = [], 0
-        for first, last in spans:
-            parts += [ids[at:first], [self.mask]]
-            at = last
-        kept = np.concatenate([*parts, ids[at:]]).astype(ids.dtype)
+        kept = replaced(ids, [(self.mask, span) for span in spans])
         return np.insert(kept, draw.integers(len(kept) + 1, size=inserted), self.mask)
 
 
@@ -310,6 +303,15 @@ def placed_spans(length: int, lengths: np.ndarray, draw: Generator) -> list[Span
     lengths = draw.permutation(lengths)
     starts = np.sort(draw.integers(length - lengths.sum() + 1, size=len(lengths))) + np.cumsum(lengths) - lengths
     return list(zip(starts.tolist(), (starts + lengths).tolist()))
+
+
+def replaced(ids: np.ndarray, spans: Iterable[tuple[int, Span]]) -> np.ndarray:
+    """Return a text with a token in place of each span, in order."""
+    parts, at = [], 0
+    for token, (first, last) in spans:
+        parts += [ids[at:first], [token]]
+        at = last
+    return np.concatenate([*parts, ids[at:]]).astype(ids.dtype)
 
 
 def sentinels(length: int, *noises: tuple[float, float]) -> list[str]:

@@ -194,7 +194,10 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list
     if not tokenizer.is_fast:
         encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
         return encoded["input_ids"]
-    backend = _plain_backend(tokenizer)
+    backend = tokenizer.backend_tokenizer  # set as transformers sets it for texts that are not cut
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
     if max(map(len, texts), default=0) <= PASSAGE or not _splits_at_lines(backend):
         return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
     parts = [list(passages([text])) for text in texts]  # a long text is work for several cores
@@ -218,24 +221,11 @@ def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, s
     return encoded, too_long
 
 
-def _plain_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """Return the tokenizer of a fast one, set as transformers sets it for texts that are not cut."""
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = tokenizer.split_special_tokens
-    return backend
-
-
 def _translation_batch(batch: Batch, *, tokenizers: tuple[Any, Any], lengths: tuple[int, int]) -> Batch:
     source, source_cut = _encode(batch["source"], tokenizers[0], lengths[0])
     target, target_cut = _encode(batch["target"], tokenizers[1], lengths[1], side="text_target")
-    rows = {
-        "input_ids": source["input_ids"],
-        "attention_mask": source["attention_mask"],
-        "labels": target["input_ids"],
-    }
-    return {**rows, "source_cut": source_cut, "target_cut": target_cut}
+    rows = {name: source[name] for name in ("input_ids", "attention_mask")} | {"labels": target["input_ids"]}
+    return rows | {"source_cut": source_cut, "target_cut": target_cut}
 
 
 def _text_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, length: int) -> Batch:
