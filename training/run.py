@@ -76,6 +76,7 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         model = new_model(run, task, *tokenizers, labels=task.labels(data))
         task.fit_model(model, run)
         collator = task.collator(model, rows, tokenizers)
+        transformers_logging.disable_progress_bar()  # from here on: it has one for each file
         if task.training_args.parallel is not None:
             model = divided(model, task.training_args.parallel)
         counted = collator.computed if isinstance(collator, PackedBatches) else None
@@ -217,7 +218,6 @@ def train_and_save(
 
     A run that is finished is not trained, but its test data scored.
     """
-    transformers_logging.disable_progress_bar()  # it has one for each file it writes
     if tokenizers and tokenizers[0] is not tokenizers[1]:
         trainer.target_tokenizer = tokenizers[1]
     sizes = {split: len(part) for split, part in rows.items()}
