@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.configuration.image_encoder import image_sides
 from vanillaformer.hub.atomic_files import new_folder
 from vanillaformer.hub.card_merging import native_card
-from vanillaformer.hub.checks import read_json
+from vanillaformer.hub.checks import class_of, few, read_json
 from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, TOKENIZERS, matching_files
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.tokenizers import readable_length
-from vanillaformer.modeling import AUTO_CLASSES
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .convert import architecture_of, from_native, to_native
@@ -58,13 +56,7 @@ def convert_folder(
         origin = saved_folder(source, revision, "SRC")
         carried = carried_files(origin)
         ours = from_native(origin) if back else load_ours(origin)
-        if back:
-            architectures = open_config(origin).architectures
-            if not architectures:
-                raise ValueError(f"{origin / CONFIG}: architectures={architectures!r} must name the model's class")
-            native = load(getattr(transformers, architectures[0]), origin)
-        else:
-            native = to_native(ours, to)
+        native = load(class_of(open_config(origin)), origin) if back else to_native(ours, to)
         before, after = (native, ours) if back else (ours, native)
         error = logit_error(after, before)
         limit = TOLERANCE if before.dtype in (torch.float32, torch.float64) else HALF_TOLERANCE
@@ -75,11 +67,9 @@ def convert_folder(
             )
         after.save_pretrained(folder)
         names = carry(carried, folder, after)
-        note = (
-            f"Converted by vanillaformer from the {type(before).__name__} in `{Path(source).name}`: a "
-            f"{type(after).__name__} that computes the same."
-        )
         if CARD in carried:
+            origins = f"the {type(before).__name__} in `{Path(source).name}`"
+            note = f"Converted by vanillaformer from {origins}: a {type(after).__name__} that computes the same."
             card = carried[CARD].read_text(encoding="utf-8")
             card = (card if back else native_card(card, type(after).__name__, after.config.model_type)).rstrip("\n")
             (folder / CARD).write_text(f"{card}\n\n## Converted\n\n{note}\n", encoding="utf-8")
@@ -94,13 +84,8 @@ def load_ours(folder: Path) -> VanillaPreTrainedModel:
         raise ValueError(
             f"{folder}: model_type={config.model_type!r} is native already; use --from to convert it to ours"
         )
-    classes = {cls.__name__: cls for models in AUTO_CLASSES.values() for cls in models}
-    name = next(iter(config.architectures or []), None)
-    if name not in classes:
-        raise ValueError(
-            f"{folder / 'config.json'}: architectures must name one of {', '.join(classes)}, got {name!r}"
-        )
-    return load(classes[name], folder)
+    model_class: Any = class_of(config)
+    return load(model_class, folder)
 
 
 def load(model_class: type[Model], folder: Path) -> Model:
@@ -108,10 +93,8 @@ def load(model_class: type[Model], folder: Path) -> Model:
     model, report = open_model(model_class, folder, f"SRC {folder}", output_loading_info=True)
     for problem in ("missing_keys", "unexpected_keys"):
         if report[problem]:
-            names = ", ".join(sorted(report[problem])[:5])
-            raise ValueError(
-                f"{folder}: {problem.replace('_', ' ')} in the weights of {model_class.__name__}: {names}"
-            )
+            found = f"{problem.replace('_', ' ')} in the weights of {model_class.__name__}: {few(report[problem])}"
+            raise ValueError(f"{folder}: {found}")
     return model.eval()
 
 

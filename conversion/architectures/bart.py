@@ -43,14 +43,9 @@ ONE_TIE = Field(
 SEQ2SEQ: tuple[Field, ...] = (
     TEXT,
     optional("decoder_start_token_id"),
-    renamed(
-        hidden_size="d_model",
-        num_hidden_layers="decoder_layers",
-        num_attention_heads=("encoder_attention_heads", "decoder_attention_heads"),
-        intermediate_size="decoder_ffn_dim",
-        hidden_act="activation_function",
-        initializer_range="init_std",
-    ),
+    renamed(hidden_size="d_model", num_hidden_layers="decoder_layers", intermediate_size="decoder_ffn_dim"),
+    renamed(num_attention_heads=("encoder_attention_heads", "decoder_attention_heads")),
+    renamed(hidden_act="activation_function", initializer_range="init_std"),
     Field(
         to_ours=lambda config: {"encoder_intermediate_size": config.encoder_ffn_dim},
         to_native=lambda config: {"encoder_ffn_dim": config.encoder_inner_width},
@@ -107,13 +102,9 @@ MBART = bart_kin("mbart", "MBart", norm_placement="pre", embedding_norm=True, po
 
 # Pegasus (Zhang et al. 2020): pre-LN and sinusoidal positions
 PEGASUS = with_logits_bias(
-    "pegasus",
-    "Pegasus",
-    "PegasusForConditionalGeneration",
-    {},
-    ONE_TIE,
+    "pegasus", "Pegasus", "PegasusForConditionalGeneration", {}, ONE_TIE,
     constant(norm_placement="pre", position_embedding_type="sinusoidal", sinusoidal_layout="halves"),
-)
+)  # fmt: skip
 
 
 # Marian (Junczys-Dowmunt et al. 2018): the model of the paper, with one vocabulary or two
@@ -133,14 +124,9 @@ VOCABULARIES = Field(
     },
 )
 MARIAN = with_logits_bias(
-    "marian",
-    "Marian",
-    "MarianMTModel",
-    {},
-    same("tie_word_embeddings"),
-    VOCABULARIES,
+    "marian", "Marian", "MarianMTModel", {}, same("tie_word_embeddings"), VOCABULARIES,
     constant(norm_placement="post", position_embedding_type="sinusoidal", sinusoidal_layout="halves"),
-)
+)  # fmt: skip
 
 # M2M-100 (Fan et al. 2021): fairseq's pre-LN Transformer, whose positions are numbered after the padding's
 M2M_100 = Architecture(

@@ -2,13 +2,13 @@
 
 from transformers import PreTrainedConfig
 
-from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
+from vanillaformer.configuration import BlockConfig
 
-from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.architecture import Head, Part
 from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, constant, same, switch
 from ..mapping.tensors import Table, block
 from .dinov2 import BACKBONE_FIELDS
-from .vit import BLOCK, IMAGES, PATCHES, POSITIONS, SQUARE, TOKENS
+from .vit import BLOCK, CLASSIFIER, IMAGES, PATCHES, POSITIONS, SQUARE, TOKENS, image_encoder
 
 STACK: Table = PATCHES | TOKENS | POSITIONS | BLOCK | {"norm": "layernorm", "pooler.norm": "pooler.layernorm"}
 STACK |= block("layers.{layer}.", attention_scale="lambda_1", mlp_scale="lambda_2")
@@ -43,30 +43,21 @@ SEGMENTATION_FIELDS = (
 )
 IGNORED = (*BACKBONE_FIELDS, *SEGMENTATION_FIELDS)
 
-BEIT = Architecture(
-    name="beit",
-    config_class=VanillaImageEncoderConfig,
-    prefix="beit.",
-    fields=(
-        *IMAGES,
-        SQUARE,
-        ALL_KEY_VALUE_HEADS,
-        HEAD_DIM,
-        same("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
-        same("initializer_range", "drop_path_rate", "use_mask_token"),
-        LAYER_SCALE,
-        constant(attention_bias=["q_proj", "v_proj", "o_proj"], use_cls_token=True, pooler_act=None),
-        Field(positions_to_ours, positions_to_native),
-        switch("use_mean_pooling", "image_pooling", on="mean", off="first"),
-        Field(lambda config: {"pooler_norm": config.use_mean_pooling, "final_norm": not config.use_mean_pooling}),
-    ),
-    parts=(
+BEIT = image_encoder(
+    "beit",
+    (
         Part(STACK),
         Part(BY_LAYER, when=lambda config: config.relative_attention_per_layer),
         Part(SHARED, when=lambda config: not config.relative_attention_per_layer),
     ),
-    heads={
+    {
         "base": Head("BeitModel", ignored=IGNORED),
-        "image": Head("BeitForImageClassification", {"classifier": "classifier"}, ignored=IGNORED),
+        "image": Head("BeitForImageClassification", CLASSIFIER, ignored=IGNORED),
     },
-)
+    *IMAGES, SQUARE, ALL_KEY_VALUE_HEADS, HEAD_DIM, LAYER_SCALE, Field(positions_to_ours, positions_to_native),
+    same("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
+    same("initializer_range", "drop_path_rate", "use_mask_token"),
+    constant(attention_bias=["q_proj", "v_proj", "o_proj"], use_cls_token=True, pooler_act=None),
+    switch("use_mean_pooling", "image_pooling", on="mean", off="first"),
+    Field(lambda config: {"pooler_norm": config.use_mean_pooling, "final_norm": not config.use_mean_pooling}),
+)  # fmt: skip

@@ -1,5 +1,7 @@
 """BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019) and encoders near them."""
 
+from dataclasses import replace
+
 from vanillaformer.configuration import VanillaEncoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
@@ -50,7 +52,21 @@ CLASSIFIER: Table = {"classifier": "classifier"}
 DENSE_CLASSIFIER: Table = {"pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"}
 # The layer in front of the classifier
 POOLER: Table = {"pooler.dense": "bert.pooler.dense"}
-TANH_OF_FIRST = constant(classifier_pooling="first", classifier_act="tanh", classifier_norm=False)
+
+
+def activation_of_first(name: str) -> Field:
+    return constant(classifier_pooling="first", classifier_act=name, classifier_norm=False)
+
+
+TANH_OF_FIRST = activation_of_first("tanh")
+
+
+def encoder(
+    name: str, prefix: str, stack: Table, heads: dict[str, Head], *fields: Field, unused: dict[str, str] | None = None
+) -> Architecture:
+    """Return an encoder of one stack; `unused` are native tensors that nothing reads when they are not tied."""
+    parts = (Part(stack),)
+    return Architecture(name, VanillaEncoderConfig, fields, parts, heads, prefix=prefix, unused=unused or {})
 
 
 def bert_heads(native: str) -> dict[str, Head]:
@@ -66,15 +82,10 @@ def bert_heads(native: str) -> dict[str, Head]:
 
 
 PAIRS: Table = PREDICTIONS | POOLER | {"seq_relationship": "cls.seq_relationship"}
-BERT = Architecture(
-    name="bert",
-    config_class=VanillaEncoderConfig,
-    prefix="bert.",
-    fields=(*FIELDS, same("max_position_embeddings")),
-    parts=(Part(STACK),),
-    heads=bert_heads("Bert") | {"pretraining": Head("BertForPreTraining", PAIRS, (TANH_OF_FIRST,))},
-    unused={"cls.predictions.bias": "lm_head.bias"},
-)
+BERT = encoder(
+    "bert", "bert.", STACK, bert_heads("Bert") | {"pretraining": Head("BertForPreTraining", PAIRS, (TANH_OF_FIRST,))},
+    *FIELDS, same("max_position_embeddings"), unused={"cls.predictions.bias": "lm_head.bias"},
+)  # fmt: skip
 
 # RoBERTa numbers positions after the padding's: the table has rows up to that, too
 ROBERTA_POSITIONS = Field(
@@ -93,20 +104,14 @@ ROBERTA_PREDICTIONS: Table = {
 
 def roberta_kin(name: str, native: str, prefix: str, stack: Table = STACK, *fields: Field) -> Architecture:
     """Return an encoder with RoBERTa's positions and heads, whose classes are called `native`."""
-    return Architecture(
-        name,
-        VanillaEncoderConfig,
-        prefix=prefix,
-        fields=(*FIELDS, ROBERTA_POSITIONS, *fields),
-        parts=(Part(stack),),
-        heads={
-            "base": Head(f"{native}Model", arguments=lambda config: {"add_pooling_layer": False}),
-            "lm": Head(f"{native}ForMaskedLM", ROBERTA_PREDICTIONS, (constant(head_act="gelu"),)),
-            "sequence": Head(f"{native}ForSequenceClassification", DENSE_CLASSIFIER, (TANH_OF_FIRST,)),
-            "token": Head(f"{native}ForTokenClassification", CLASSIFIER),
-        },
-        unused={"lm_head.bias": "lm_head.bias"},
-    )
+    heads = {
+        "base": Head(f"{native}Model", arguments=lambda config: {"add_pooling_layer": False}),
+        "lm": Head(f"{native}ForMaskedLM", ROBERTA_PREDICTIONS, (constant(head_act="gelu"),)),
+        "sequence": Head(f"{native}ForSequenceClassification", DENSE_CLASSIFIER, (TANH_OF_FIRST,)),
+        "token": Head(f"{native}ForTokenClassification", CLASSIFIER),
+    }
+    bias = {"lm_head.bias": "lm_head.bias"}
+    return encoder(name, prefix, stack, heads, *FIELDS, ROBERTA_POSITIONS, *fields, unused=bias)
 
 
 ROBERTA = roberta_kin("roberta", "Roberta", "roberta.")
@@ -116,47 +121,42 @@ DISTILBERT_STACK: Table = EMBEDDINGS | block(
     "transformer.layer.{layer}.", q="attention.q_lin", k="attention.k_lin", v="attention.v_lin", o="attention.out_lin",
     attention_norm="sa_layer_norm", up="ffn.lin1", down="ffn.lin2", mlp_norm="output_layer_norm",
 )  # fmt: skip
-DISTILBERT = Architecture(
-    name="distilbert",
-    config_class=VanillaEncoderConfig,
-    prefix="distilbert.",
-    fields=(
-        TEXT,
-        ALL_KEY_VALUE_HEADS,
-        Field(lambda config: {"head_dim": config.dim // config.n_heads}),
-        same("vocab_size", "max_position_embeddings", "initializer_range", "tie_word_embeddings"),
-        same("dropout", "attention_dropout"),
-        renamed(
-            hidden_size="dim",
-            num_hidden_layers="n_layers",
-            num_attention_heads="n_heads",
-            intermediate_size="hidden_dim",
-            hidden_act="activation",
-            classifier_dropout="seq_classif_dropout",
-        ),
-        constant(position_embedding_type="learned", type_vocab_size=0, norm_eps=1e-12),
-    ),
-    parts=(Part(DISTILBERT_STACK),),
-    heads={
+DISTILBERT_PREDICTIONS: Table = {
+    "transform.dense": "vocab_transform", "transform.norm": "vocab_layer_norm", "lm_head": "vocab_projector"
+}  # fmt: skip
+DISTILBERT_CLASSIFIER = CLASSIFIER | {"pooler.dense": "pre_classifier"}
+DISTILBERT = encoder(
+    "distilbert", "distilbert.", DISTILBERT_STACK,
+    {
         "base": Head("DistilBertModel"),
-        "lm": Head(
-            "DistilBertForMaskedLM",
-            {"transform.dense": "vocab_transform", "transform.norm": "vocab_layer_norm", "lm_head": "vocab_projector"},
-        ),
-        "sequence": Head(
-            "DistilBertForSequenceClassification",
-            CLASSIFIER | {"pooler.dense": "pre_classifier"},
-            (constant(classifier_pooling="first", classifier_act="relu", classifier_norm=False),),
-        ),
+        "lm": Head("DistilBertForMaskedLM", DISTILBERT_PREDICTIONS),
+        "sequence": Head("DistilBertForSequenceClassification", DISTILBERT_CLASSIFIER, (activation_of_first("relu"),)),
         "token": Head("DistilBertForTokenClassification", CLASSIFIER),
     },
-)
+    TEXT, ALL_KEY_VALUE_HEADS, Field(lambda config: {"head_dim": config.dim // config.n_heads}),
+    same("vocab_size", "max_position_embeddings", "initializer_range", "tie_word_embeddings"),
+    same("dropout", "attention_dropout"),
+    renamed(hidden_size="dim", num_hidden_layers="n_layers", num_attention_heads="n_heads"),
+    renamed(intermediate_size="hidden_dim", hidden_act="activation", classifier_dropout="seq_classif_dropout"),
+    constant(position_embedding_type="learned", type_vocab_size=0, norm_eps=1e-12),
+)  # fmt: skip
 
 # The norms of RoBERTa-PreLayerNorm and Megatron-BERT are in front of the sublayers
 ROBERTA_PRE_NORM = STACK | {"norm": "LayerNorm"}
 ROBERTA_PRE_NORM |= block(LAYER, attention_norm="attention.LayerNorm", mlp_norm="intermediate.LayerNorm")
 MEGATRON: Table = {name: native for name, native in STACK.items() if name != "embeddings.norm"}
 MEGATRON |= block(LAYER, attention_norm="attention.ln", mlp_norm="ln") | {"norm": "encoder.ln"}
+ELECTRA_PREDICTIONS: Table = {
+    "transform.dense": "generator_predictions.dense",
+    "transform.norm": "generator_predictions.LayerNorm",
+    "lm_head": "generator_lm_head",
+}
+ELECTRA_HEADS = {
+    "base": Head("ElectraModel"),
+    "lm": Head("ElectraForMaskedLM", ELECTRA_PREDICTIONS, (constant(head_act="gelu"),)),
+    "sequence": Head("ElectraForSequenceClassification", DENSE_CLASSIFIER, (activation_of_first("gelu"),)),
+    "token": Head("ElectraForTokenClassification", CLASSIFIER),
+}
 
 VARIANTS = (
     roberta_kin("xlm-roberta", "XLMRoberta", "roberta."),  # Conneau et al. 2020
@@ -168,45 +168,16 @@ VARIANTS = (
         constant(norm_placement="pre"),
     ),
     # Megatron-BERT (Shoeybi et al. 2019): pre-LN BERT without a norm of the embeddings
-    Architecture(
-        name="megatron-bert",
-        config_class=VanillaEncoderConfig,
-        prefix="bert.",
-        fields=(*SIZES, same("max_position_embeddings"),
-                constant(position_embedding_type="learned", norm_placement="pre", embedding_norm=False)),
-        parts=(Part(MEGATRON),),
-        heads=bert_heads("MegatronBert"),
+    encoder(
+        "megatron-bert", "bert.", MEGATRON, bert_heads("MegatronBert"), *SIZES, same("max_position_embeddings"),
+        constant(position_embedding_type="learned", norm_placement="pre", embedding_norm=False),
         unused={"cls.predictions.bias": "lm_head.bias"},
     ),
     # ELECTRA (Clark et al. 2020) as a generator or classifier, where its embeddings are as wide as the model
-    Architecture(
-        name="electra",
-        config_class=VanillaEncoderConfig,
-        prefix="electra.",
-        fields=(*FIELDS, same("max_position_embeddings"),
-                Field(to_native=lambda config: {"embedding_size": config.hidden_size})),
-        parts=(Part(STACK),),
-        heads={
-            "base": Head("ElectraModel", ignored=("summary_last_dropout",)),
-            "lm": Head(
-                "ElectraForMaskedLM",
-                {
-                    "transform.dense": "generator_predictions.dense",
-                    "transform.norm": "generator_predictions.LayerNorm",
-                    "lm_head": "generator_lm_head",
-                },
-                (constant(head_act="gelu"),),
-                ("summary_last_dropout",),
-            ),
-            "sequence": Head(
-                "ElectraForSequenceClassification",
-                DENSE_CLASSIFIER,
-                (constant(classifier_pooling="first", classifier_act="gelu", classifier_norm=False),),
-                ("summary_last_dropout",),
-            ),
-            "token": Head(
-                "ElectraForTokenClassification", CLASSIFIER, ignored=("summary_last_dropout",)
-            ),
-        },
+    encoder(
+        "electra", "electra.", STACK,
+        {name: replace(head, ignored=("summary_last_dropout",)) for name, head in ELECTRA_HEADS.items()},
+        *FIELDS, same("max_position_embeddings"),
+        Field(to_native=lambda config: {"embedding_size": config.hidden_size}),
     ),
 )  # fmt: skip

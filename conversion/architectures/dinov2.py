@@ -5,12 +5,12 @@ With registers (Darcet et al. 2024) it has tokens without a position between cla
 
 from transformers import PreTrainedConfig
 
-from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
+from vanillaformer.configuration import BlockConfig
 
-from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.architecture import Head, Part
 from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, at_least_one, constant, same
 from ..mapping.tensors import Table, block
-from .vit import IMAGES, PATCHES, POSITIONS, QUERY_KEY_VALUE_BIAS, SQUARE, TOKENS
+from .vit import CLASSIFIER, IMAGES, PATCHES, POSITIONS, QUERY_KEY_VALUE_BIAS, SQUARE, TOKENS, image_encoder
 
 LAYER = "encoder.layer.{layer}."
 BLOCK = block(
@@ -73,31 +73,15 @@ BACKBONE_FIELDS = ("_out_features", "_out_indices", "apply_layernorm", "reshape_
 
 def classifying_heads(name: str) -> dict[str, Head]:
     """Return the heads of the encoders whose classes are called `name`."""
+    pooled = constant(image_pooling="first_and_mean")
     return {
         "base": Head(f"{name}Model", fields=(constant(image_pooling="first"),), ignored=BACKBONE_FIELDS),
-        "image": Head(
-            f"{name}ForImageClassification",
-            {"classifier": "classifier"},
-            (constant(image_pooling="first_and_mean"),),
-            BACKBONE_FIELDS,
-        ),
+        "image": Head(f"{name}ForImageClassification", CLASSIFIER, (pooled,), BACKBONE_FIELDS),
     }
 
 
-DINOV2 = Architecture(
-    name="dinov2",
-    config_class=VanillaImageEncoderConfig,
-    prefix="dinov2.",
-    fields=(*FIELDS, same("use_mask_token")),
-    parts=PARTS,
-    heads=classifying_heads("Dinov2"),
-)
-
-DINOV2_WITH_REGISTERS = Architecture(
-    name="dinov2_with_registers",
-    config_class=VanillaImageEncoderConfig,
-    prefix="dinov2_with_registers.",
-    fields=(*FIELDS, at_least_one("num_register_tokens"), constant(use_mask_token=True)),
-    parts=PARTS,
-    heads=classifying_heads("Dinov2WithRegisters"),
-)
+DINOV2 = image_encoder("dinov2", PARTS, classifying_heads("Dinov2"), *FIELDS, same("use_mask_token"))
+DINOV2_WITH_REGISTERS = image_encoder(
+    "dinov2_with_registers", PARTS, classifying_heads("Dinov2WithRegisters"), *FIELDS,
+    at_least_one("num_register_tokens"), constant(use_mask_token=True),
+)  # fmt: skip

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from transformers import PreTrainedConfig
 
-from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig, layer_types
+from vanillaformer.configuration import BlockConfig, layer_types
 
-from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.architecture import Head, Part
 from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, all_biases, constant, first_rope, renamed, same
 from ..mapping.tensors import HEAD_ROWS, QUERY_KEY_VALUE_ROWS, TRANSPOSED, Kind, Table, block, transposed_rows
 from .bart import BLOCK as BART_BLOCK
-from .llama import decoder, decoder_heads
+from .llama import decoder
 
 BLOCK = block(
     "h.{layer}.", qkv=("attn.c_attn", transposed_rows(3)), o=("attn.c_proj", TRANSPOSED), attention_norm="ln_1",
@@ -21,15 +21,9 @@ POSITIONS: Table = {"embeddings.positions.embed_positions": "wpe"}
 GPT2_STACK: Table = BLOCK | ENDS | POSITIONS
 FIELDS: tuple[Field, ...] = (
     TEXT,
-    renamed(
-        hidden_size="n_embd",
-        num_hidden_layers="n_layer",
-        num_attention_heads="n_head",
-        max_position_embeddings="n_positions",
-        norm_eps="layer_norm_epsilon",
-        dropout=("resid_pdrop", "embd_pdrop"),
-        attention_dropout="attn_pdrop",
-    ),
+    renamed(hidden_size="n_embd", num_hidden_layers="n_layer", num_attention_heads="n_head"),
+    renamed(max_position_embeddings="n_positions", norm_eps="layer_norm_epsilon"),
+    renamed(dropout=("resid_pdrop", "embd_pdrop"), attention_dropout="attn_pdrop"),
     *PLAIN_HEADS,
     same("vocab_size", "initializer_range", "tie_word_embeddings"),
 )
@@ -165,7 +159,6 @@ def is_multi_query(config: BlockConfig) -> bool:
 
 
 def fused(kind: Kind) -> Table:
-    """Return the table of queries, keys and values in one layer."""
     return block("h.{layer}.attn.", qkv=("c_attn", kind))
 
 
@@ -185,42 +178,32 @@ VARIANTS = (
         prefix="transformer.",
     ),
     # GPT-BigCode (Ben Allal et al. 2023): GPT-2 with one head of keys and values
-    Architecture(
-        "gpt_bigcode",
-        VanillaDecoderConfig,
-        fields=(
-            *GPT2_FIELDS,
-            SCALED,
+    replace(
+        decoder(
+            "gpt_bigcode", "GPTBigCode", BIG_CODE, *GPT2_FIELDS, SCALED,
             Field(
                 lambda config: {"num_key_value_heads": 1 if config.multi_query else config.n_head},
                 lambda config: {"multi_query": is_multi_query(config)},
             ),
-            constant(position_embedding_type="learned", initialization="normal"),
+            constant(position_embedding_type="learned", initialization="normal"), prefix="transformer.",
+            ignored=("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),
         ),
         parts=(
             Part(BIG_CODE),
             Part(fused(QUERY_KEY_VALUE_ROWS), when=is_multi_query),
             Part(fused(HEAD_ROWS), when=lambda config: not is_multi_query(config)),
         ),
-        heads=decoder_heads(
-            "GPTBigCode", ignored=("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32")
-        ),
-        prefix="transformer.",
     ),
     # XGLM (Lin et al. 2022): fairseq's decoder with fixed positions
-    Architecture(
-        "xglm",
-        VanillaDecoderConfig,
-        fields=(
-            *COMMON,
-            *PLAIN_HEADS,
+    replace(
+        decoder(
+            "xglm", "XGLM", OPT_STACK | {"norm": "layer_norm"}, *COMMON, *PLAIN_HEADS,
             same("max_position_embeddings", "dropout", "attention_dropout", "activation_dropout", "scale_embedding"),
             renamed(hidden_size="d_model", intermediate_size="ffn_dim", num_hidden_layers="num_layers"),
             renamed(num_attention_heads="attention_heads", hidden_act="activation_function"),
             renamed(initializer_range="init_std", layer_drop="layerdrop"),
             constant(position_embedding_type="sinusoidal", sinusoidal_layout="tensor2tensor", position_offset=2),
         ),
-        parts=(Part(OPT_STACK | {"norm": "layer_norm"}),),
         heads={"base": Head("XGLMModel", ignored=("decoder_start_token_id",)),
                "lm": Head("XGLMForCausalLM", {"lm_head": "lm_head"}, ignored=("decoder_start_token_id",))},
     ),

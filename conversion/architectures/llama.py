@@ -92,12 +92,11 @@ def decoder_heads(
 
 
 def decoder(
-    name: str, classes: str, table: Table, *fields: Field, prefix: str = "model.", **heads: Any
+    name: str, classes: str, table: Table, *fields: Field, prefix: str = "model.", **options: Any
 ) -> Architecture:
-    """Return a decoder of one stack; its classes and `heads` are arguments of `decoder_heads`."""
-    return Architecture(
-        name, VanillaDecoderConfig, fields, (Part(table),), decoder_heads(classes, **heads), prefix=prefix
-    )
+    """Return a decoder of one stack; its classes and `options` are arguments of `decoder_heads`."""
+    heads = decoder_heads(classes, **options)
+    return Architecture(name, VanillaDecoderConfig, fields, (Part(table),), heads, prefix=prefix)
 
 
 def llama_kin(name: str, classes: str, table: Table, *fields: Field, **options: Any) -> Architecture:
@@ -167,29 +166,21 @@ HEAD_NORMS: Table = {
     )
     for name, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads"))
 }
-STABLELM = Architecture(
-    name="stablelm",
-    config_class=VanillaDecoderConfig,
-    fields=(
-        *DECODER,
-        *GATED_FEED_FORWARD,
-        LAYER_NORM,
-        GROUPED,
-        DERIVED_HEAD_DIM,
+STABLELM_STACK = ATTENTION | HEAD_NORMS | GATED | ENDS
+STABLELM = replace(
+    llama_kin(
+        "stablelm", "StableLm", STABLELM_STACK, *GATED_FEED_FORWARD, LAYER_NORM, GROUPED, DERIVED_HEAD_DIM,
         switch("use_parallel_residual", "block_layout", on="parallel_shared_norm", off="sequential"),
-        switch("qk_layernorm", "qk_norm", on="each_head", off="none"),
-        attention_biases("use_qkv_bias", "q_proj", "k_proj", "v_proj"),
-        constant(mlp_bias=False),
+        switch("qk_layernorm", "qk_norm", on="each_head", off="none"), rotary(partial=True),
+        attention_biases("use_qkv_bias", "q_proj", "k_proj", "v_proj"), constant(mlp_bias=False),
         renamed(dropout="hidden_dropout"),
-        rotary(partial=True),
     ),
     parts=(
-        Part(ATTENTION | HEAD_NORMS | GATED | ENDS),
+        Part(STABLELM_STACK),
         Part(PRE_NORMS, when=lambda config: config.block_layout != "parallel_shared_norm"),
         Part(SHARED_NORM, when=lambda config: config.block_layout == "parallel_shared_norm"),
     ),
-    heads=decoder_heads("StableLm"),
-)
+)  # fmt: skip
 
 # Phi (Li et al. 2023): attention and feed-forward in parallel after one norm, partial rotary positions
 PHI = llama_kin(
@@ -238,11 +229,11 @@ def ropes_to_native(config: BlockConfig) -> Values:
     return {"rope_parameters": ropes}
 
 
-def original_length(config: BlockConfig) -> Values:
-    """Return the length that the positions had before they were extended, if they were."""
-    rope = first_rope(config) or {}
-    length = rope.get("original_max_position_embeddings", config.max_position_embeddings)
-    return {"original_max_position_embeddings": length}
+# The length that the positions had before they were extended, if they were
+ORIGINAL = "original_max_position_embeddings"
+ORIGINAL_LENGTH = Field(
+    to_native=lambda config: {ORIGINAL: (first_rope(config) or {}).get(ORIGINAL, config.max_position_embeddings)}
+)
 
 
 VARIANTS = (
@@ -274,7 +265,7 @@ VARIANTS = (
     llama_kin(
         "phi3", "Phi3",
         FUSED_GATE | PRE_NORMS | block(SELF_ATTENTION, qkv=("qkv_proj", QUERY_KEY_VALUE_ROWS), o="o_proj"),
-        *LAYERS, HEAD_DIM, window_of_all_layers(), rotary(partial=True), Field(to_native=original_length),
+        *LAYERS, HEAD_DIM, window_of_all_layers(), rotary(partial=True), ORIGINAL_LENGTH,
         renamed(dropout=("resid_pdrop", "embd_pdrop")), constant(attention_bias=False, mlp_bias=False),
     ),
     # SmolLM 3 (Hugging Face 2025): every fourth layer does not rotate

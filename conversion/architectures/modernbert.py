@@ -2,11 +2,12 @@
 
 import copy
 
-from vanillaformer.configuration import BlockConfig, VanillaEncoderConfig, layer_types
+from vanillaformer.configuration import BlockConfig, layer_types
 
-from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.architecture import Head
 from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, constant, optional, renamed, same
 from ..mapping.tensors import Table, block, rows
+from .bert import CLASSIFIER, encoder
 from .llama import ATTENTION_BIAS
 
 ENDS: Table = {
@@ -52,38 +53,28 @@ CLASSIFIER_FIELDS = (
 )
 CLASSIFIER_ONLY = ("classifier_activation", "classifier_bias", "classifier_pooling")
 
-MODERNBERT = Architecture(
-    name="modernbert",
-    config_class=VanillaEncoderConfig,
-    fields=(
-        TEXT,
-        optional("cls_token_id", "sep_token_id"),
-        *PLAIN_HEADS,
-        ATTENTION_BIAS,
-        same("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
-        same("max_position_embeddings", "initializer_range", "norm_eps", "norm_bias", "mlp_bias"),
-        same("tie_word_embeddings", "attention_dropout", "classifier_dropout"),
-        renamed(hidden_act="hidden_activation", dropout="embedding_dropout", activation_dropout="mlp_dropout"),
-        constant(feed_forward="gated", norm_placement="pre", skip_first_norm=True, type_vocab_size=0),
-        constant(position_embedding_type="rotary", initialization="gpt2"),
-        Field(
-            to_ours=lambda config: {
-                "sliding_window": config.sliding_window,
-                "layer_types": list(config.layer_types),
-                "rope_parameters": {name: config.rope_parameters[name] for name in sorted(set(config.layer_types))},
-            },
-            to_native=layers_to_native,
-        ),
-    ),
-    parts=(Part(STACK),),
-    heads={
+MODERNBERT = encoder(
+    "modernbert", "model.", STACK,
+    {
         "base": Head("ModernBertModel", ignored=(*CLASSIFIER_ONLY, "decoder_bias")),
         "lm": Head("ModernBertForMaskedLM", HEAD | {"lm_head": "decoder"}, LM_FIELDS, ("classifier_pooling",)),
         "sequence": Head(
-            "ModernBertForSequenceClassification",
-            POOLER | {"classifier": "classifier"},
-            CLASSIFIER_FIELDS,
-            ("decoder_bias",),
+            "ModernBertForSequenceClassification", POOLER | CLASSIFIER, CLASSIFIER_FIELDS, ("decoder_bias",)
         ),
     },
-)
+    TEXT, optional("cls_token_id", "sep_token_id"), *PLAIN_HEADS, ATTENTION_BIAS,
+    same("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    same("max_position_embeddings", "initializer_range", "norm_eps", "norm_bias", "mlp_bias"),
+    same("tie_word_embeddings", "attention_dropout", "classifier_dropout"),
+    renamed(hidden_act="hidden_activation", dropout="embedding_dropout", activation_dropout="mlp_dropout"),
+    constant(feed_forward="gated", norm_placement="pre", skip_first_norm=True, type_vocab_size=0),
+    constant(position_embedding_type="rotary", initialization="gpt2"),
+    Field(
+        to_ours=lambda config: {
+            "sliding_window": config.sliding_window,
+            "layer_types": list(config.layer_types),
+            "rope_parameters": {name: config.rope_parameters[name] for name in sorted(set(config.layer_types))},
+        },
+        to_native=layers_to_native,
+    ),
+)  # fmt: skip

@@ -74,18 +74,12 @@ def separate_head(model: PreTrainedModel, config: BlockConfig) -> None:
         model.all_tied_weights_keys.pop("lm_head.weight", None)
 
 
+RATES = ("dropout", "attention_dropout", "activation_dropout")
 FIELDS: tuple[Field, ...] = (
     TEXT,
     optional("decoder_start_token_id"),
-    renamed(
-        hidden_size="d_model",
-        head_dim="d_kv",
-        intermediate_size="d_ff",
-        encoder_layers="num_layers",
-        num_hidden_layers="num_decoder_layers",
-        num_attention_heads="num_heads",
-        norm_eps="layer_norm_epsilon",
-    ),
+    renamed(hidden_size="d_model", head_dim="d_kv", intermediate_size="d_ff", num_attention_heads="num_heads"),
+    renamed(encoder_layers="num_layers", num_hidden_layers="num_decoder_layers", norm_eps="layer_norm_epsilon"),
     same("vocab_size", "use_cache", "relative_attention_num_buckets", "relative_attention_max_distance"),
     ALL_KEY_VALUE_HEADS,
     Field(
@@ -96,9 +90,7 @@ FIELDS: tuple[Field, ...] = (
         to_native=feed_forward_to_native,
     ),
     Field(
-        to_ours=lambda config: dict.fromkeys(
-            ("dropout", "attention_dropout", "activation_dropout"), config.dropout_rate
-        ),
+        to_ours=lambda config: dict.fromkeys(RATES, config.dropout_rate),
         to_native=lambda config: {"dropout_rate": config.dropout},
     ),
     constant(norm="rms_norm", norm_placement="pre", position_embedding_type="relative", initialization="t5"),

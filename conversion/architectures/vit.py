@@ -42,22 +42,20 @@ IMAGES: tuple[Field, ...] = (
     same("image_size", "num_channels"),
     PATCH_SIZE,
     constant(norm_placement="pre"),
-    renamed(
-        norm_eps="layer_norm_eps", dropout="hidden_dropout_prob", attention_dropout="attention_probs_dropout_prob"
-    ),
+    renamed(norm_eps="layer_norm_eps", dropout="hidden_dropout_prob"),
+    renamed(attention_dropout="attention_probs_dropout_prob"),
 )
 ENCODER: tuple[Field, ...] = (
     *IMAGES,
     ALL_KEY_VALUE_HEADS,
     HEAD_DIM,
     QUERY_KEY_VALUE_BIAS,
-    same(
-        "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
-        "initializer_range",
-    ),
+    same("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
+    same("initializer_range"),
     constant(position_embedding_type="learned"),
-)  # fmt: skip
+)
 CLASSIFIER: Table = {"classifier": "classifier"}
+RECONSTRUCTION: Table = {"decoder": ("decoder.0", POINT_CONVOLUTION)}
 CLASS_TOKEN = constant(use_cls_token=True, image_pooling="first")
 
 # The tanh layer after pooling only belongs to bare models; the config names its activation even without it
@@ -105,28 +103,23 @@ def image_heads(name: str) -> dict[str, Head]:
             f"{name}ForImageClassification",
             CLASSIFIER,
             (constant(pooler_act=None),),
-            ignored=(*POOLER_FIELDS, "encoder_stride"),
+            (*POOLER_FIELDS, "encoder_stride"),
         ),
-        "masked_image": Head(
-            f"{name}ForMaskedImageModeling",
-            {"decoder": ("decoder.0", POINT_CONVOLUTION)},
-            (SQUARE,),
-            ignored=POOLER_FIELDS,
-        ),
+        "masked_image": Head(f"{name}ForMaskedImageModeling", RECONSTRUCTION, (SQUARE,), POOLER_FIELDS),
     }
+
+
+def image_encoder(
+    name: str, parts: tuple[Part, ...], heads: dict[str, Head], *fields: Field, **options: Any
+) -> Architecture:
+    """Return an encoder of images, whose name is also the prefix of its tensors unless `options` has another."""
+    return Architecture(name, VanillaImageEncoderConfig, fields, parts, heads, **{"prefix": f"{name}."} | options)
 
 
 def vit_kin(name: str, native: str, *fields: Field) -> Architecture:
     """Return an encoder with a class token and ViT's heads, whose classes are called `native`."""
-    return Architecture(
-        name,
-        VanillaImageEncoderConfig,
-        (*ENCODER, CLASS_TOKEN, STRIDE, *fields),
-        (Part(STACK),),
-        image_heads(native),
-        prefix=f"{name}.",
-        read=read_bare_options,
-    )
+    heads, fields = image_heads(native), (*ENCODER, CLASS_TOKEN, STRIDE, *fields)
+    return image_encoder(name, (Part(STACK),), heads, *fields, read=read_bare_options)
 
 
 VIT = vit_kin("vit", "ViT")
@@ -135,30 +128,22 @@ VIT = vit_kin("vit", "ViT")
 DEIT = vit_kin("deit", "DeiT", constant(use_distillation_token=True))
 
 # ViT-MSN (Assran et al. 2022) was trained without labels on masked views
-VIT_MSN = Architecture(
-    name="vit_msn",
-    config_class=VanillaImageEncoderConfig,
-    prefix="vit.",
-    fields=(*ENCODER, CLASS_TOKEN, constant(pooler_act=None)),
-    parts=(Part(STACK),),
-    heads={
+VIT_MSN = image_encoder(
+    "vit_msn", (Part(STACK),),
+    {
         "base": Head("ViTMSNModel", unconstrained=("use_mask_token",), arguments=mask_argument),
         "image": Head("ViTMSNForImageClassification", CLASSIFIER),
     },
-    read=read_mask_token,
-)
+    *ENCODER, CLASS_TOKEN, constant(pooler_act=None), prefix="vit.", read=read_mask_token,
+)  # fmt: skip
 
 # I-JEPA (Assran et al. 2023) has no class token: patches are averaged
-IJEPA = Architecture(
-    name="ijepa",
-    config_class=VanillaImageEncoderConfig,
-    prefix="ijepa.",
-    fields=(*ENCODER, constant(use_cls_token=False, image_pooling="mean", pooler_act=None)),
-    parts=(Part(STACK),),
-    heads={
+IJEPA = image_encoder(
+    "ijepa", (Part(STACK),),
+    {
         # its optional pooling layer reads the first patch
         "base": Head("IJepaModel", ignored=POOLER_FIELDS, unconstrained=("use_mask_token",), arguments=mask_argument),
         "image": Head("IJepaForImageClassification", CLASSIFIER, ignored=POOLER_FIELDS),
     },
-    read=read_mask_token,
-)
+    *ENCODER, constant(use_cls_token=False, image_pooling="mean", pooler_act=None), read=read_mask_token,
+)  # fmt: skip

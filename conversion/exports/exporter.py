@@ -63,7 +63,12 @@ def violations(rules: Iterable[Rule], config: Any) -> list[str]:
 
 
 WRITES_STEP_BY_STEP = Rule(
-    "decoding", "engines write one token after the other", lambda config: config.decoding != "autoregressive"
+    "decoding", "engines write one token after the other", lambda c: c.decoding != "autoregressive"
+)
+STARTS_TRANSLATIONS = Rule(
+    "decoder_start_token_id",
+    "a translation needs a token to start from",
+    lambda c: c.is_encoder_decoder and c.decoder_start_token_id is None,
 )
 # Of the exports that translate
 SOFTMAX_ONLY = Rule(

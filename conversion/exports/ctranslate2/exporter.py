@@ -15,6 +15,7 @@ from ...tokens import start_token
 from ..exporter import (
     CLASSIFIERS,
     SOFTMAX_ONLY,
+    STARTS_TRANSLATIONS,
     Exporter,
     ExportJob,
     Rule,
@@ -57,11 +58,7 @@ RULES = (
     ),
     Rule("layer_scale_init_value", "CTranslate2 has no factors on the sublayers' outputs"),
     Rule("skip_first_norm", "CTranslate2 has a norm in every sublayer"),
-    Rule(
-        "norm_bias",
-        "CTranslate2 has no bias in an RMSNorm",
-        lambda config: config.norm == "rms_norm" and config.norm_bias,
-    ),
+    Rule("norm_bias", "CTranslate2 has no bias in an RMSNorm", lambda c: c.norm == "rms_norm" and c.norm_bias),
     Rule(
         "position_embedding_type",
         "CTranslate2 has ALiBi only in decoders without an encoder",
@@ -90,11 +87,7 @@ RULES = (
         ),
     ),
     Rule("max_ngram", "CTranslate2 has embeddings of single tokens", lambda config: config.max_ngram > 1),
-    Rule(
-        "decoder_start_token_id",
-        "CTranslate2 needs a token to start from",
-        lambda config: config.is_encoder_decoder and config.decoder_start_token_id is None,
-    ),
+    STARTS_TRANSLATIONS,
 )
 
 
@@ -108,9 +101,7 @@ class CTranslate2Exporter(Exporter):
     info = ENGINES["ctranslate2"]
     engine_class = CTranslate2Engine
     rules = RULES
-    quantizations = (
-        "float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "float16", "bfloat16",
-    )  # fmt: skip
+    quantizations = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "float16", "bfloat16")
 
     def write(self, job: ExportJob) -> None:
         (ctranslate2,) = self.info.writer.load()
@@ -164,26 +155,23 @@ def build_spec(
 ) -> Any:
     """Return the filled spec of a whole model, with its vocabularies."""
     config, builder = model.config, SpecBuilder(specs, model.config)
-    if MODEL_KINDS[config.model_type] == "encoder_decoder":
-        stacks = (
-            builder.encoder(model.model.encoder),
-            builder.decoder(model.model.decoder, model.lm_head, *logits_transform(config)),
-        )
-        spec = specs.TransformerSpec(*stacks)
+    kind = MODEL_KINDS[config.model_type]
+    if kind == "encoder_decoder":
+        decoder = builder.decoder(model.model.decoder, model.lm_head, *logits_transform(config))
+        spec = specs.TransformerSpec(builder.encoder(model.model.encoder), decoder)
         spec.register_source_vocabulary(vocabulary(tokenizer, config.vocab_size))
         target = vocabulary(target_tokenizer, config.target_vocab_size)
         spec.register_target_vocabulary(target)
         spec.config.decoder_start_token = target[start_token(config, model.generation_config)]
     else:
         target = vocabulary(tokenizer, config.vocab_size)
-        if MODEL_KINDS[config.model_type] == "encoder":
+        if kind == "encoder":
             spec = specs.TransformerEncoderModelSpec(builder.encoder(model.model))
         elif type(model) in CLASSIFIERS:
             spec = specs.TransformerDecoderModelSpec(builder.decoder(model.model, identity(config.hidden_size)))
         else:
-            spec = specs.TransformerDecoderModelSpec(
-                builder.decoder(model.model, model.lm_head, *logits_transform(config))
-            )
+            decoder = builder.decoder(model.model, model.lm_head, *logits_transform(config))
+            spec = specs.TransformerDecoderModelSpec(decoder)
         spec.register_vocabulary(target)
     name_special_tokens(spec.config, config, target, target_tokenizer)
     return spec

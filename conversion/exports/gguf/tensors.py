@@ -101,8 +101,7 @@ def fields_of(config: Any, architecture: str) -> Fields:
 
 def tensors_of(model: Any, architecture: str) -> Tensors:
     """Return a model's weights under GGUF's names."""
-    builder = LlamaTensors(model) if architecture == "llama" else Gpt2Tensors(model)
-    return builder.build()
+    return (LlamaTensors if architecture == "llama" else Gpt2Tensors)(model).build()
 
 
 class DecoderTensors:
@@ -183,7 +182,6 @@ class LlamaTensors(DecoderTensors):
             self.linear(f"{name}_{part}", getattr(module, f"{part}_proj"))
 
     def rotation(self) -> Any:
-        """Return the module that makes the angles."""
         (rotation,) = self.model.model.embeddings.positions.rotary_emb.values()
         return rotation
 

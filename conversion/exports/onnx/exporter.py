@@ -18,6 +18,7 @@ from ..exporter import (
     GENERATORS,
     IMAGE_CLASSIFIERS,
     SOFTMAX_ONLY,
+    STARTS_TRANSLATIONS,
     Exporter,
     ExportJob,
     Rule,
@@ -40,11 +41,7 @@ RULES = (
         f"tracing a graph takes {SHORTEST}",
         lambda config: config.max_position_embeddings < SHORTEST and not isinstance(config, VanillaImageEncoderConfig),
     ),
-    Rule(
-        "decoder_start_token_id",
-        "a translation needs a token to start from",
-        lambda config: config.is_encoder_decoder and config.decoder_start_token_id is None,
-    ),
+    STARTS_TRANSLATIONS,
 )
 OF_CLASSIFYING_DECODERS = Rule(
     "pad_token_id", "a classifying decoder finds the ends of texts by it", lambda config: config.pad_token_id is None
