@@ -71,7 +71,6 @@ def chunked_cross_entropy(
 
 
 def chunk_size(vocabulary: int, device: str) -> int:
-    """Return the number of positions in a chunk."""
     return max(POSITIONS, LOGITS.get(device, 2**26) // vocabulary)
 
 

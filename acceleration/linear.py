@@ -118,7 +118,6 @@ def backward_flops(x: Any, grad_output: Any, weight: Any, needed: Any, **_: Any)
 
 # ------------------------------------------------------------------------------------------------ which one is faster
 def onednn_is_faster() -> bool:
-    """Tell whether oneDNN is faster on this machine."""
     return bool(torch.backends.mkldnn.is_available()) and is_faster("oneDNN", SWITCH, speed)
 
 

@@ -98,7 +98,6 @@ def torch_attention(ours: str, native: str) -> Table:
 
 
 def torch_norms(*sublayers: str) -> Table:
-    """Return the numbered norms of a layer."""
     return {
         f"layers.{{layer}}.{name}_residual.norm": f"layers.{{layer}}.norm{number}"
         for number, name in enumerate(sublayers, 1)

@@ -167,7 +167,6 @@ class TextStream:
         return replace(self.source, rows=concatenate_datasets(parts), stats={})
 
     def keys(self, rows: Dataset) -> np.ndarray:
-        """Return the keys by which rows are compared."""
         return text_keys(rows, COLUMNS[self.task][0], exact=not TASKS[self.task].whole_texts)
 
     def table(self, chunk: list[tuple[int, dict[str, Any]]]) -> SplitRows:

@@ -73,7 +73,6 @@ class Task:
 
     @property
     def reads_images(self) -> bool:
-        """Whether its inputs are images."""
         return "image" in self.columns
 
 

@@ -27,7 +27,6 @@ POSITION_TABLES = {
 
 
 def both_sides(positions: Table) -> tuple[Part, Part]:
-    """Return the two stacks, with a table of positions."""
     return (
         Part(ENCODER | positions, "encoder.", "encoder.", "encoder_layers"),
         Part(DECODER | positions, "decoder.", "decoder."),

@@ -19,12 +19,10 @@ ENDS: Table = {
 
 
 def attention(ours: str, native: str) -> Table:
-    """Return the projections of an attention layer."""
     return {f"layers.{{layer}}.{ours}.{name}_proj": f"block.{{layer}}.layer.{native}.{name}" for name in "qkvo"}
 
 
 def norms(*sublayers: str) -> Table:
-    """Return the norms of a block's sublayers."""
     return {
         f"layers.{{layer}}.{name}_residual.norm": f"block.{{layer}}.layer.{number}.layer_norm"
         for number, name in enumerate(sublayers)
@@ -99,7 +97,6 @@ FIELDS: tuple[Field, ...] = (
 
 
 def heads(native: str) -> dict[str, Head]:
-    """Return the heads of the models whose classes are called `native`."""
     language_model = Head(f"{native}ForConditionalGeneration", {"lm_head": "lm_head"})
     return {"base": Head(f"{native}Model"), "lm": language_model}
 

@@ -131,7 +131,6 @@ def next_logits(model: Any, prompt: list[int], generated: list[int]) -> torch.Te
 
 
 def score(model: Any, prompt: list[int], generated: list[int]) -> list[float]:
-    """Return the log-probabilities of the tokens `generated`."""
     logits = next_logits(model, prompt, generated).float().log_softmax(-1)
     return [logits[position, token].item() for position, token in enumerate(generated)]
 

@@ -125,12 +125,10 @@ class Engine:
         raise ValueError(f"{self.architecture} reads no images")
 
     def end_tokens(self) -> list[int]:
-        """Return the tokens that end a text."""
         end = self.generation_config.eos_token_id
         return token_ids(self.config.eos_token_id if end is None else end)
 
     def start_token(self) -> Any:
-        """Return the token that a translation starts from."""
         return start_token(self.config, self.generation_config)
 
     def check_length(self, length: int) -> None:
@@ -287,12 +285,10 @@ def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def model_class_of(record: dict[str, Any]) -> Any:
-    """Return the class of the model that was exported."""
     return getattr(modeling, record["architecture"])
 
 
 def config_of(record: dict[str, Any]) -> Any:
-    """Return the config of the model that was exported."""
     return model_class_of(record).config_class.from_dict(record["config"])
 
 

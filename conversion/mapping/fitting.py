@@ -102,7 +102,6 @@ def adjustments_towards(config: BlockConfig, differences: Differences, head: str
 
 
 def with_fields(config: BlockConfig, **fields: Any) -> BlockConfig:
-    """Return a copy of a config with other values."""
     changed = copy.deepcopy(config)
     for name, value in fields.items():
         setattr(changed, name, value)
@@ -115,7 +114,6 @@ def changed_fields(config: BlockConfig, fitted: BlockConfig) -> list[str]:
 
 
 def fit_cost(config: BlockConfig, fitted: BlockConfig) -> int:
-    """Return the cost of a fit (see `Fit`)."""
     changed = changed_fields(config, fitted)
     return max((cost for cost, names in enumerate(ADJUSTABLE, 1) if {*names} & {*changed}), default=0)
 

@@ -214,7 +214,6 @@ def model_links(
 def part_links(
     architecture: Architecture, part: Part, head: str, layers: int, config: BlockConfig | None = None
 ) -> list[Link]:
-    """Return the links of a part with a number of layers."""
     our_prefix, prefix = ("", "") if head == "base" else ("model.", architecture.prefix)
     return expand_table(part.table, layers, our_prefix + part.ours, prefix + part.native, config)
 

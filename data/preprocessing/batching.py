@@ -42,11 +42,9 @@ class RandomEpochs(Sampler[int]):
         self.count, self.seed, self.epoch = count, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order that the next iteration follows."""
         self.epoch = epoch
 
     def order(self, generator: torch.Generator) -> torch.Tensor:
-        """Draw the order of one epoch."""
         return torch.randperm(self.count, generator=generator)
 
     def __len__(self) -> int:
@@ -57,7 +55,6 @@ class RandomEpochs(Sampler[int]):
         return (row for part in order.split(1_000) for row in part.tolist())
 
     def generator(self) -> torch.Generator:
-        """Return the epoch's source of random numbers."""
         return torch.Generator().manual_seed(epoch_seed(self.seed, self.epoch))
 
 
@@ -142,7 +139,6 @@ class TokenBatches(Sampler[list[int]]):
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the batches that the next iteration gives."""
         self.epochs.set_epoch(epoch)
 
     def __len__(self) -> int:
@@ -240,7 +236,6 @@ class EpochCollator:
 
     @property
     def epoch(self) -> int:
-        """The epoch that batches are drawn for."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:

@@ -321,7 +321,6 @@ def sentinels(length: int, *noises: tuple[float, float]) -> list[str]:
 
 
 def packed_texts(row: dict[str, Any]) -> Iterator[list[int]]:
-    """Yield the texts of a packed row."""
     starts = np.flatnonzero(np.array(row["position_ids"]) == 0).tolist()
     for first, last in zip(starts, chain(islice(starts, 1, None), [None])):
         yield row["input_ids"][first:last]

@@ -223,7 +223,6 @@ def language_model_rows(
 def language_model_collator(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, block_size: int, training_args: Any
 ) -> Any:
-    """Return the collator of such rows."""
     if training_args.objective in DENOISING:
         return DENOISING[training_args.objective](model, tokenizer, training_args, block_size)
     if training_args.objective == "causal":
