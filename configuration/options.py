@@ -110,65 +110,43 @@ ImagePosition = Literal[
 ]  # fmt: skip
 POSITION_CHOICES: dict[str, PositionChoice] = {
     "sinusoidal": PositionChoice(
-        "sines and cosines, added",
-        papers=("vaswani2017attention",),
-        fields=("sinusoidal_layout", "position_offset"),
-        sizes=("max_position_embeddings",),
-        has_table=True,
+        "sines and cosines, added", papers=("vaswani2017attention",),
+        fields=("sinusoidal_layout", "position_offset"), sizes=("max_position_embeddings",), has_table=True,
     ),
     "learned": PositionChoice(
-        "a learned vector per position, added",
-        papers=("gehring2017convolutional",),
-        seen_in="BERT, GPT-2",
-        fields=("position_offset",),
-        sizes=("max_position_embeddings",),
-        has_table=True,
+        "a learned vector per position, added", papers=("gehring2017convolutional",), seen_in="BERT, GPT-2",
+        fields=("position_offset",), sizes=("max_position_embeddings",), has_table=True,
     ),
     "rotary": PositionChoice(
-        "rotary: queries and keys are rotated",
-        papers=("su2021roformer",),
-        seen_in="Llama",
-        fields=("rope_parameters", "rope_interleaved", "rotary_layers"),
-        sizes=("max_position_embeddings",),
+        "rotary: queries and keys are rotated", papers=("su2021roformer",), seen_in="Llama",
+        fields=("rope_parameters", "rope_interleaved", "rotary_layers"), sizes=("max_position_embeddings",),
     ),
     "alibi": PositionChoice(
-        "ALiBi: scores fall with the distance",
-        papers=("press2022train",),
-        seen_in="BLOOM",
-        is_biased=True,
+        "ALiBi: scores fall with the distance", papers=("press2022train",), seen_in="BLOOM", is_biased=True,
         has_stages=False,
     ),
     "relative": PositionChoice(
-        "T5's relative bias on the scores",
-        papers=("raffel2020exploring",),
-        seen_in="T5",
+        "T5's relative bias on the scores", papers=("raffel2020exploring",), seen_in="T5",
         fields=("relative_attention_per_layer",),
-        sizes=("relative_attention_num_buckets", "relative_attention_max_distance"),
-        is_biased=True,
+        sizes=("relative_attention_num_buckets", "relative_attention_max_distance"), is_biased=True,
         has_stages=False,
     ),
     "none": PositionChoice("none"),
     "sinusoidal_2d": PositionChoice(
-        "sines and cosines of row and column, added", papers=("he2022masked",), seen_in="MAE"
+        "sines and cosines of row and column, added", papers=("he2022masked",), seen_in="MAE",
     ),
     "rotary_2d": PositionChoice(
-        "rotary by row and column (images)", papers=("heo2024rotary",), fields=("rope_2d_theta",)
+        "rotary by row and column (images)", papers=("heo2024rotary",), fields=("rope_2d_theta",),
     ),
     "window_relative": PositionChoice(
-        "a bias per distance in rows and columns inside of a window (images)",
-        papers=("liu2021swin",),
-        seen_in="Swin",
-        is_biased=True,
+        "a bias per distance in rows and columns inside of a window (images)", papers=("liu2021swin",),
+        seen_in="Swin", is_biased=True,
     ),
     "grid_relative": PositionChoice(
-        "a bias per distance in rows and columns (images)",
-        papers=("bao2022beit",),
-        seen_in="BEiT",
-        fields=("relative_attention_per_layer",),
-        is_biased=True,
-        has_stages=False,
+        "a bias per distance in rows and columns (images)", papers=("bao2022beit",), seen_in="BEiT",
+        fields=("relative_attention_per_layer",), is_biased=True, has_stages=False,
     ),
-}
+}  # fmt: skip
 
 SEQUENCE_POSITION_CHOICES = {name: POSITION_CHOICES[name] for name in get_args(PositionEmbedding)}
 

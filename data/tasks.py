@@ -81,87 +81,61 @@ def seqeval_tag(tag: str) -> str:
     return IOBES.get(tag[:2], tag[:2]) + tag[2:]
 
 
+GENERATE = """inputs = tokenizer([{example!r}], return_tensors="pt")
+print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=32), skip_special_tokens=True))"""
 # Tasks whose models differ in their outputs
 classifying = partial(
     Task,
-    program="train-classifier",
-    auto_class=transformers.AutoModelForSequenceClassification,
-    architectures=("ForSequenceClassification",),
-    model_kinds=("encoder", "decoder"),
-    preset="bert-tiny",
-    length_option="max_length",
-    pipeline_tag="text-classification",
-)
+    program="train-classifier", auto_class=transformers.AutoModelForSequenceClassification,
+    architectures=("ForSequenceClassification",), model_kinds=("encoder", "decoder"), preset="bert-tiny",
+    length_option="max_length", pipeline_tag="text-classification",
+)  # fmt: skip
+language_model = partial(
+    Task, program="train-language-model", columns=("text",), length_option="block_size"
+)  # fmt: skip
 filling_in = partial(
-    Task,
-    program="train-language-model",
-    model_kinds=("encoder",),
-    preset="bert-tiny",
-    columns=("text",),
-    length_option="block_size",
-    pipeline_tag="fill-mask",
-)
+    language_model,
+    model_kinds=("encoder",), preset="bert-tiny", pipeline_tag="fill-mask",
+    example=f"A sentence with a {MASK} word.",
+    embedded_example=f"import {MASK}",
+)  # fmt: skip
 denoising = partial(
-    Task,
-    program="train-language-model",
-    auto_class=transformers.AutoModelForSeq2SeqLM,
-    architectures=(),
-    model_kinds=("encoder_decoder",),
-    preset="transformer-tiny",
-    generates=True,
-    predicts=("tokens",),
-    columns=("text",),
-    length_option="block_size",
-    pipeline_tag="text2text-generation",
+    language_model,
+    auto_class=transformers.AutoModelForSeq2SeqLM, architectures=(), model_kinds=("encoder_decoder",),
+    preset="transformer-tiny", generates=True, predicts=("tokens",), pipeline_tag="text2text-generation",
     limits="As it is, it restores texts and does no other task: it is there to be fine-tuned "
     "(`train-translation --model_name_or_path`).",
-    use="""inputs = tokenizer([{example!r}], return_tensors="pt")
-print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=32), skip_special_tokens=True))""",
-)
+    use=GENERATE,
+)  # fmt: skip
 reading_images = partial(
     Task,
-    program="train-image-classifier",
-    model_kinds=("image_encoder",),
+    program="train-image-classifier", model_kinds=("image_encoder",),
     example="image.png",
     pipe="pipe({example!r})",
-)
+)  # fmt: skip
 
 TASKS: dict[TaskName, Task] = {
     "translation": Task(
-        program="train-translation",
-        auto_class=transformers.AutoModelForSeq2SeqLM,
-        architectures=("ForConditionalGeneration", "MTModel"),
-        model_kinds=("encoder_decoder",),
-        preset="transformer-tiny",
-        generates=True,
-        predicts=("texts",),
-        columns=("source", "target"),
-        length_option="max_target_length",
-        pipeline_tag="translation",
+        program="train-translation", auto_class=transformers.AutoModelForSeq2SeqLM,
+        architectures=("ForConditionalGeneration", "MTModel"), model_kinds=("encoder_decoder",),
+        preset="transformer-tiny", generates=True, predicts=("texts",), columns=("source", "target"),
+        length_option="max_target_length", pipeline_tag="translation",
         does="translates a text",
         limits="It can leave out, repeat or make up words and numbers: have translations that matter checked.",
         example="A sentence to translate.",
         use="""inputs = tokenizer([{example!r}], return_tensors="pt")
 print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True))""",
     ),
-    "causal": Task(
-        program="train-language-model",
-        auto_class=transformers.AutoModelForCausalLM,
-        architectures=("ForCausalLM", "LMHeadModel"),
-        model_kinds=("decoder",),
-        preset="gpt-tiny",
-        generates=True,
-        predicts=("tokens", "next_tokens"),
-        columns=("text",),
-        length_option="block_size",
+    "causal": language_model(
+        auto_class=transformers.AutoModelForCausalLM, architectures=("ForCausalLM", "LMHeadModel"),
+        model_kinds=("decoder",), preset="gpt-tiny", generates=True, predicts=("tokens", "next_tokens"),
         pipeline_tag="text-generation",
         does="continues a text of the kind that it was trained on",
         limits="It has been trained to continue text, not to follow instructions or to tell the truth, and can repeat "
         "training text word for word.",
         example="Once upon a time",
         embedded_example="def ",
-        use="""inputs = tokenizer([{example!r}], return_tensors="pt")
-print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=32), skip_special_tokens=True))""",
+        use=GENERATE,
         pipe="pipe({example!r}, max_new_tokens=32)",
     ),
     "masked": filling_in(
@@ -170,8 +144,6 @@ print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=32), skip_s
         predicts=("tokens",),
         does="fills in the hidden tokens of a text; to be fine-tuned, a classifier can start from its weights",
         limits="As it is, it fills in hidden tokens and nothing more.",
-        example=f"A sentence with a {MASK} word.",
-        embedded_example=f"import {MASK}",
         use="""text = {example!r}
 inputs = tokenizer(text.replace("[MASK]", tokenizer.mask_token), return_tensors="pt")
 logits = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id]
@@ -179,14 +151,10 @@ print(tokenizer.batch_decode(logits.topk(5).indices.T))""",
         pipe="pipe({example!r}.replace('[MASK]', pipe.tokenizer.mask_token))",
     ),
     "mlm+nsp": filling_in(
-        auto_class=transformers.AutoModelForPreTraining,
-        architectures=(),
-        predicts=("tokens", "sentence_pairs"),
+        auto_class=transformers.AutoModelForPreTraining, architectures=(), predicts=("tokens", "sentence_pairs"),
         does="fills in the hidden tokens of a text and predicts whether one segment follows another; to be "
         "fine-tuned, a classifier can start from its weights",
         limits="As it is, it fills in hidden tokens and judges pairs of segments, and nothing more.",
-        example=f"A sentence with a {MASK} word.",
-        embedded_example=f"import {MASK}",
         use="""text, second = {example!r}, "the next sentence"
 inputs = tokenizer(text.replace("[MASK]", tokenizer.mask_token), second, return_tensors="pt")
 outputs = model(**inputs)
@@ -218,8 +186,7 @@ print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1
         embedded_example="[S2S]def <extra_id_0>",
     ),
     "classification": classifying(
-        predicts=("classes",),
-        columns=("text", "label"),
+        predicts=("classes",), columns=("text", "label"),
         does="predicts which of {count} classes a text belongs to ({names})",
         limits="It always answers with one of its classes, even for a text that belongs to none of them.",
         example="A text to classify.",
@@ -228,8 +195,7 @@ print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
         pipe="pipe({example!r})",
     ),
     "multi_label_classification": classifying(
-        predicts=("labels",),
-        columns=("text", "labels"),
+        predicts=("labels",), columns=("text", "labels"),
         does="predicts which of {count} labels a text has ({names}), any number of them",
         limits="It knows no other labels, and decides about each by itself.",
         example="A text to label.",
@@ -239,8 +205,7 @@ print([model.config.id2label[number] for number in chosen])""",
         pipe="pipe({example!r}, top_k=None)",
     ),
     "regression": classifying(
-        predicts=("values",),
-        columns=("text", "score"),
+        predicts=("values",), columns=("text", "score"),
         does="estimates a number for a text",
         limits="Its estimates lie about where the numbers of the training data do, whatever the text.",
         example="A text to score.",
@@ -249,15 +214,9 @@ print(model(**inputs).logits.item())""",
         pipe="pipe({example!r}, function_to_apply='none')",
     ),
     "token_classification": Task(
-        program="train-token-classifier",
-        auto_class=transformers.AutoModelForTokenClassification,
-        architectures=("ForTokenClassification",),
-        model_kinds=("encoder",),
-        preset="bert-tiny",
-        predicts=("tags",),
-        columns=("tokens", "tags"),
-        length_option="max_length",
-        pipeline_tag="token-classification",
+        program="train-token-classifier", auto_class=transformers.AutoModelForTokenClassification,
+        architectures=("ForTokenClassification",), model_kinds=("encoder",), preset="bert-tiny", predicts=("tags",),
+        columns=("tokens", "tags"), length_option="max_length", pipeline_tag="token-classification",
         does="finds which words of a text are of one of {count} kinds ({names})",
         limits="It was trained on words separated by spaces, and finds no other kinds than these.",
         example="A text with names in it .",
@@ -267,12 +226,8 @@ print(list(zip(tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]), tags)))"
         pipe="pipe({example!r}, aggregation_strategy='first')",
     ),
     "image_classification": reading_images(
-        auto_class=transformers.AutoModelForImageClassification,
-        architectures=("ForImageClassification",),
-        preset="vitc-mini",
-        predicts=("classes",),
-        columns=("image", "label"),
-        input_option="image",
+        auto_class=transformers.AutoModelForImageClassification, architectures=("ForImageClassification",),
+        preset="vitc-mini", predicts=("classes",), columns=("image", "label"), input_option="image",
         pipeline_tag="image-classification",
         does="predicts which of {count} classes an image belongs to ({names})",
         limits="It always answers with one of its classes, even for an image that belongs to none of them.",
@@ -280,12 +235,8 @@ print(list(zip(tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]), tags)))"
 print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
     ),
     "masked_image": reading_images(
-        auto_class=transformers.AutoModelForMaskedImageModeling,
-        architectures=("ForMaskedImageModeling",),
-        preset="vit-mini",
-        predicts=("pixels",),
-        columns=("image",),
-        input_option="",
+        auto_class=transformers.AutoModelForMaskedImageModeling, architectures=("ForMaskedImageModeling",),
+        preset="vit-mini", predicts=("pixels",), columns=("image",), input_option="",
         pipeline_tag="image-feature-extraction",
         does="fills in the hidden patches of an image; to be fine-tuned, a classifier of images can start from its "
         "weights",
@@ -294,4 +245,4 @@ print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
 hidden = torch.rand(1, model.config.num_patches) < 0.6
 print(model(**inputs, bool_masked_pos=hidden).reconstruction.shape)""",
     ),
-}
+}  # fmt: skip

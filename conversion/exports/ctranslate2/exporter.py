@@ -46,37 +46,20 @@ KNOWN = {
 RULES = (
     *(only(option, values, "CTranslate2 has") for option, values in KNOWN.items()),
     SOFTMAX_ONLY,
-    Rule(
-        "block_layout",
-        "CTranslate2 has parallel sublayers only in decoders without an encoder",
-        lambda config: config.block_layout != "sequential" and not is_decoder(config),
-    ),
-    Rule(
-        "block_layout",
-        "CTranslate2 has parallel sublayers only with norm_placement='pre'",
-        lambda config: config.block_layout != "sequential" and config.norm_placement == "sandwich",
-    ),
+    Rule("block_layout", "CTranslate2 has parallel sublayers only in decoders without an encoder",
+         lambda c: c.block_layout != "sequential" and not is_decoder(c)),
+    Rule("block_layout", "CTranslate2 has parallel sublayers only with norm_placement='pre'",
+         lambda c: c.block_layout != "sequential" and c.norm_placement == "sandwich"),
     Rule("layer_scale_init_value", "CTranslate2 has no factors on the sublayers' outputs"),
     Rule("skip_first_norm", "CTranslate2 has a norm in every sublayer"),
     Rule("norm_bias", "CTranslate2 has no bias in an RMSNorm", lambda c: c.norm == "rms_norm" and c.norm_bias),
-    Rule(
-        "position_embedding_type",
-        "CTranslate2 has ALiBi only in decoders without an encoder",
-        lambda config: config.position_embedding_type == "alibi" and not is_decoder(config),
-    ),
-    Rule(
-        "qk_norm",
-        "CTranslate2 has one norm for each 'head', and only in self-attention",
-        lambda config: config.qk_norm not in (("none",) if config.is_encoder_decoder else ("none", "head")),
-    ),
+    Rule("position_embedding_type", "CTranslate2 has ALiBi only in decoders without an encoder",
+         lambda c: c.position_embedding_type == "alibi" and not is_decoder(c)),
+    Rule("qk_norm", "CTranslate2 has one norm for each 'head', and only in self-attention",
+         lambda c: c.qk_norm not in (("none",) if c.is_encoder_decoder else ("none", "head"))),
     Rule("attn_logit_softcapping", "CTranslate2 has no bound of attention scores"),
-    Rule(
-        "sliding_window",
-        "in CTranslate2 every token sees all others, or all before it",
-        lambda config: any(
-            "sliding_attention" in layer_types(side) for side in (config, getattr(config, "encoder_side", config))
-        ),
-    ),
+    Rule("sliding_window", "in CTranslate2 every token sees all others, or all before it",
+         lambda c: any("sliding_attention" in layer_types(side) for side in (c, getattr(c, "encoder_side", c)))),
     Rule("rope_parameters", "scalings in CTranslate2 do not depend on the input's length", scales_by_length),
     Rule(
         "rope_parameters",
@@ -88,7 +71,7 @@ RULES = (
     ),
     Rule("max_ngram", "CTranslate2 has embeddings of single tokens", lambda config: config.max_ngram > 1),
     STARTS_TRANSLATIONS,
-)
+)  # fmt: skip
 
 
 class CTranslate2Exporter(Exporter):

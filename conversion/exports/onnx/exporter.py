@@ -36,13 +36,10 @@ SHORTEST = 8  # position table that leaves room for the tokens of a trace
 RULES = (
     SOFTMAX_ONLY,
     Rule("rope_parameters", "the scaling of positions in a graph does not depend on the length", scales_by_length),
-    Rule(
-        "max_position_embeddings",
-        f"tracing a graph takes {SHORTEST}",
-        lambda config: config.max_position_embeddings < SHORTEST and not isinstance(config, VanillaImageEncoderConfig),
-    ),
+    Rule("max_position_embeddings", f"tracing a graph takes {SHORTEST}",
+         lambda c: c.max_position_embeddings < SHORTEST and not isinstance(c, VanillaImageEncoderConfig)),
     STARTS_TRANSLATIONS,
-)
+)  # fmt: skip
 OF_CLASSIFYING_DECODERS = Rule(
     "pad_token_id", "a classifying decoder finds the ends of texts by it", lambda config: config.pad_token_id is None
 )
