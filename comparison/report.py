@@ -97,15 +97,12 @@ def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
     for title, sign in (("Better", 1), ("Worse", -1)):
         names = [name for name, test in tests.items() if test.found and sign * direction * test.difference > 0]
         found.append(f"{title} than {plan.baseline}: {', '.join(names) or 'none'}.")
-    rest = [name for name, test in tests.items() if not test.found]
-    if rest:
+    if rest := [name for name, test in tests.items() if not test.found]:
         found.append(f"No detectable difference from {plan.baseline}: {', '.join(rest)}.")
     if tests:
         if together := [test.resolution for test in tests.values() if not test.alone]:
-            least = max(together)
-            found.append(
-                f"With these runs, differences below {least:.2g} cannot be detected (Dunnett and Welch, 95 %)."
-            )
+            least = f"{max(together):.2g}"
+            found.append(f"With these runs, differences below {least} cannot be detected (Dunnett and Welch, 95 %).")
         if alone := [name for name, test in tests.items() if test.alone]:
             found.append(
                 f"Spread wider than the others, and tested with their own variance (Welch): {', '.join(alone)}."
@@ -115,10 +112,9 @@ def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
             total = len(variant.lost) + len(variant.runs)
             why = "; ".join(f"seed {seed} {lost.state}: {lost.message}" for seed, lost in variant.lost.items())
             found.append(f"{name}: {len(variant.lost)} of {total} runs are lost, and in no mean ({why}).")
-    untested = [name for name in comparison.variants if name not in tests and name != plan.baseline]
-    if untested:
+    if rest := [name for name in comparison.variants if name not in tests and name != plan.baseline]:
         found.append(
-            f"Not tested, for want of two runs that count on both sides, or of any spread: {', '.join(untested)}."
+            f"Not tested, for want of two runs that count on both sides, or of any spread: {', '.join(rest)}."
         )
     if len(plan.seeds) < 5:
         found.append(f"{len(plan.seeds)} seeds show large differences only; a claim deserves 5.")

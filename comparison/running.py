@@ -95,9 +95,8 @@ class Runner:
         outcomes: dict[str, Outcome] = {}
         for job in jobs:  # those that would end in the same way again
             noted = self._read("outcomes", job)
-            if noted.get("state") == "diverged" or (
-                noted.get("state", "failed") != "failed" and _record(job).get("finished")
-            ):
+            state = noted.get("state", "failed")
+            if state == "diverged" or (state != "failed" and _record(job).get("finished")):
                 outcomes[job.name] = Outcome(**noted)
         left = [job for job in jobs if job.name not in outcomes]
         start = time.monotonic()
@@ -217,9 +216,8 @@ class Runner:
     def _note_start(self, job: Job, settings: Path, pid: int) -> None:
         """Note which process works in a folder, and of which version."""
         created = psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 0.0
-        self._write(
-            "started", job, {"pid": pid, "created": created, "settings": str(settings), "version": __version__}
-        )
+        note = {"pid": pid, "created": created, "settings": str(settings), "version": __version__}
+        self._write("started", job, note)
 
 
 def _record(job: Job) -> dict[str, Any]:

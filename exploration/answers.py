@@ -64,9 +64,7 @@ class TextModel:
         self.classifies = self.function is tasks.classify and problem not in tasks.UNREJECTED
         self.mask = str(self.loaded.tokenizer.mask_token) if self.function is tasks.fill_masks else ""
         self.decoding = getattr(self.model.config, "decoding", AUTOREGRESSIVE)
-        self.options = [
-            name for name, option in OPTIONS.items() if self.generates and self.decoding in option.decodings
-        ]
+        self.options = [name for name, field in OPTIONS.items() if self.generates and self.decoding in field.decodings]
 
     def answer(self, text: str | None, options: Mapping[str, Any]) -> Any:
         """Return the output for a text, of a classifier the probability of each class."""

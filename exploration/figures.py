@@ -51,6 +51,7 @@ class Figure:
     function: Callable[[Example], list[Drawing]]  # draws it; raises `NotApplicable`
 
 
+Drawn = list[tuple[Figure, list[Drawing]]]
 FIGURES: tuple[Figure, ...] = (
     Figure(
         "lens",
@@ -149,9 +150,7 @@ def chosen(names: Sequence[str] | None) -> list[Figure]:
     return [table[name] for name in names or table]
 
 
-def draw_all(
-    example: Example, names: Sequence[str] | None = None
-) -> tuple[list[tuple[Figure, list[Drawing]]], dict[str, str]]:
+def draw_all(example: Example, names: Sequence[str] | None = None) -> tuple[Drawn, dict[str, str]]:
     """Return the figures with their drawings, and the names of those that do not apply with the reasons.
 
     A figure that was asked for by name and does not apply is a ValueError.
@@ -167,13 +166,7 @@ def draw_all(
     return drawn, missing
 
 
-def write_page(
-    example: Example,
-    drawn: Sequence[tuple[Figure, Sequence[Drawing]]],
-    missing: dict[str, str],
-    folder: Path,
-    name: str,
-) -> Path:
+def write_page(example: Example, drawn: Drawn, missing: dict[str, str], folder: Path, name: str) -> Path:
     """Write what `draw_all` returned as index.html, and every picture as PNG with its numbers as CSV; return the page.
 
     The name is the folder or Hub id of the model.

@@ -69,9 +69,7 @@ def loss_by_position(model: Any, batches: Sequence[Batch]) -> tuple[np.ndarray, 
     for batch in batches:
         logits = logits_of(model(**batch))
         targets = model.targets(batch["labels"])  # (B, T)
-        losses = nn.functional.cross_entropy(
-            logits.double().transpose(1, 2), targets, reduction="none", ignore_index=IGNORE_INDEX
-        )
+        losses = nn.functional.cross_entropy(logits.double().mT, targets, reduction="none", ignore_index=IGNORE_INDEX)
         for found, values in ((total, losses), (count, targets != IGNORE_INDEX)):
             sums = values.sum(dim=0).cpu().numpy()
             found[shift : len(sums)] += sums[: len(sums) - shift]
@@ -254,13 +252,11 @@ def ablations(example: Example) -> list[Drawing]:
     return drawings
 
 
-def ablation_drawing(
-    name: str, caption: str, values: np.ndarray, kind: str, columns: list[str], title: str
-) -> Drawing:
+def ablation_drawing(name: str, caption: str, values: np.ndarray, kind: str, parts: list[str], title: str) -> Drawing:
     """Draw the change of the loss without each part."""
     rows, unit = [f"{kind}.{layer}" for layer in range(len(values))], "change of the loss"
     largest = np.nanmax(np.abs(values))
     digits = ".1f" if largest >= 10 else ".2f" if largest >= 0.1 else ".3f"
-    figure = heat_map(values, rows, columns, title, what=unit, signed=True, axes=("", ""), style=digits)
-    table = [(f"{rows[row]}.{columns[column]}", value) for (row, column), value in np.ndenumerate(values)]
+    figure = heat_map(values, rows, parts, title, what=unit, signed=True, axes=("", ""), style=digits)
+    table = [(f"{rows[row]}.{parts[column]}", value) for (row, column), value in np.ndenumerate(values)]
     return Drawing(name, caption, figure, ("part", unit), table)

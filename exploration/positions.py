@@ -46,9 +46,8 @@ def position_similarity(model: Any) -> torch.Tensor:
     nothing = torch.zeros(1, config.num_positions, config.hidden_size, device=model.device, dtype=model.dtype)
     vectors = embeddings.add_positions(nothing, config.grid)[0, config.num_placed_tokens :]  # (N, D)
     if not vectors.any():
-        raise NotApplicable(
-            f"position_embedding_type={config.position_embedding_type!r}: the model adds no position vectors"
-        )
+        scheme = config.position_embedding_type
+        raise NotApplicable(f"position_embedding_type={scheme!r}: the model adds no position vectors")
     return cosines(vectors).unflatten(1, config.grid).unflatten(0, config.grid)
 
 
@@ -129,9 +128,7 @@ def drawings_of(model: Any, stack: Stack, name: str) -> list[Drawing]:
     scheme = stack.embeddings.positions
     is_image = model.main_input_name == "pixel_values"
     if isinstance(scheme, RotaryPositions):
-        return [
-            rotary_drawing(stack, name, layer_type, values) for layer_type, values in rotary_cosines(stack).items()
-        ]
+        return [rotary_drawing(stack, name, kind, values) for kind, values in rotary_cosines(stack).items()]
     if isinstance(scheme, GridRotaryPositions):
         return [grid_drawing(grid_rotary_similarity(model), "Mean cosine of the rotation between two patches")]
     if POSITION_CHOICES[model.config.position_embedding_type].is_biased:

@@ -118,9 +118,7 @@ def record(model: Any, inputs: dict[str, Any]) -> Recording:
         for name, stack in sides.items():
             hooks.enter_context(listening(stack, name, found))
         if isinstance(pointer := getattr(model, "pointer", None), PointerGenerator):
-            hook = pointer.register_forward_hook(
-                lambda module, args, out: found.attentions.update(copy=(out[1].unsqueeze(1),))
-            )
+            hook = pointer.register_forward_hook(lambda _, args, out: found.attentions.update(copy=(out[1][:, None],)))
             hooks.enter_context(hooked(hook))
         options = {} if sides else {"output_attentions": True}  # of a recurrent model, which hooks do not know
         outputs = model(**inputs, **options)

@@ -88,9 +88,7 @@ def held_out_rows(
     rows = cap(rows.remove_columns([name for name in RAW_TEXTS if name in rows.column_names]), count, seed=0)
     order = evaluation_order(rows).tolist()
     with collate.evaluation() if isinstance(collate, EpochCollator) else nullcontext():
-        batches = [
-            collate([rows[row] for row in order[start : start + BATCH]]) for start in range(0, len(order), BATCH)
-        ]
+        batches = [collate([rows[row] for row in order[at : at + BATCH]]) for at in range(0, len(order), BATCH)]
     return [{name: tensor.to(model.device) for name, tensor in batch.items()} for batch in batches]
 
 

@@ -108,9 +108,8 @@ def stream(example: Example) -> list[Drawing]:
         ends: dict[str, Any] = {"largest": np.max, "mean": np.mean, "smallest": np.min}
         lines = {end: np.array([function(values) for values in layers]) for end, function in ends.items()}
         caption = f"{title}: {lines['mean'][0]:.3g} before the first layer, {lines['mean'][-1]:.3g} after the last"
-        picture = curves(
-            lines, range(len(layers)), title, axes=("norm of a token's vector", "layers passed"), log=True
-        )
+        axes = "norm of a token's vector", "layers passed"
+        picture = curves(lines, range(len(layers)), title, axes=axes, log=True)
         tokens = dict(enumerate(example.tokens.get(name, [])))  # merged patches are numbers
         rows = [
             (layer, tokens.get(position, position + 1), value)

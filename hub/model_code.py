@@ -96,9 +96,7 @@ class ModelCode:
             cls = getattr(import_module(found.module), name, None) if isinstance(found, Definition) else None
             if isinstance(cls, type) and issubclass(cls, nn.Module) and cls not in self.present:
                 self.absent.add(name)
-        self.reads[definition] = {
-            name: found for name, found in pairs if found != definition and name not in self.absent
-        }
+        self.reads[definition] = {name: one for name, one in pairs if one != definition and name not in self.absent}
         for name, one in self.reads[definition].items():
             if self.names.setdefault(name, one) != one:
                 raise ValueError(f"two definitions that a saved model needs have the name {name}")
@@ -107,9 +105,7 @@ class ModelCode:
 
     def imports(self, definitions: Iterable[Definition]) -> dict[str, Import]:
         """Return what definitions read of other libraries, by the names that they have for it."""
-        return {
-            name: found for one in definitions for name, found in self.reads[one].items() if isinstance(found, tuple)
-        }
+        return {name: read for one in definitions for name, read in self.reads[one].items() if isinstance(read, tuple)}
 
     def cut(self, definition: Definition) -> str:
         """Return the text of a definition without what the model does not need."""
@@ -254,9 +250,8 @@ def fixed_fields(config: VanillaConfig) -> dict[str, Any]:
 
     Not among them are those that a program sets later, and those that are derived.
     """
-    names = {field.name for field in dataclasses.fields(config)} - {
-        field.name for field in dataclasses.fields(PreTrainedConfig)
-    }
+    inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    names = {field.name for field in dataclasses.fields(config)} - inherited
     values = {name: getattr(config, name) for name in sorted(names - config.derived_fields.keys() - OPTIONS.keys())}
     return {name: value for name, value in values.items() if not value and not re.search(CHANGING, name)}
 

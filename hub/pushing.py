@@ -87,10 +87,8 @@ def code_files(folder: Path) -> list[Path]:
 
 def left_out(folder: Path, files: dict[str, Path]) -> list[str]:
     """Return the other files of a folder, and its folders with a slash."""
-    tops = {name.split("/")[0] for name in files}
-    return sorted(
-        f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir() if path.name not in tops
-    )
+    top = {name.split("/")[0] for name in files}
+    return sorted(f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir() if path.name not in top)
 
 
 def check_name(repo: str) -> None:

@@ -89,12 +89,8 @@ def files_of(config: VanillaConfig, classes: dict[str, type]) -> tuple[dict[str,
     groups: dict[str, list[Definition]] = {kind: [] for kind in names}
     for one in code.texts:
         groups["configuration" if ".configuration." in one.module else "modeling"].append(one)
-    shared = {
-        name
-        for one in groups["modeling"]
-        for name, found in code.reads[one].items()
-        if found in groups["configuration"]
-    }
+    read = {name: found for one in groups["modeling"] for name, found in code.reads[one].items()}
+    shared = [name for name, found in read.items() if found in groups["configuration"]]
     link = import_line(f".{names['configuration']}", shared) + "\n\n\n"
     if code.absent:
         lines = textwrap.wrap(" ".join(sorted(code.absent)), LONGEST_LINE - 40, break_long_words=False)
@@ -134,9 +130,7 @@ def known_commit() -> str | None:
 def written_imports(imports: dict[str, Import]) -> str:
     """Return the statements that import names of other libraries, those of the standard library first."""
     blocks: dict[bool, list[str]] = {True: [], False: []}
-    for module, has_names in sorted(
-        {(module, name is not None) for module, name in imports.values()}, key=lambda one: one[::-1]
-    ):
+    for has_names, module in sorted({(name is not None, module) for module, name in imports.values()}):
         names = [
             name if local == name else f"{name} as {local}"
             for local, (origin, name) in imports.items()

@@ -38,10 +38,8 @@ class Text2TextGenerationPipeline(Pipeline):
         longest = getattr(model.config, "max_position_embeddings", None) or NEW_TOKENS
         self._default_generation_config = GenerationConfig(max_new_tokens=min(NEW_TOKENS, max(1, longest - 1)))
         if target_tokenizer is None and TARGET_SUBFOLDER in tokenizer.init_kwargs:  # of two vocabularies
-            commit = getattr(model.config, "_commit_hash", None)
-            target_tokenizer = AutoTokenizer.from_pretrained(
-                tokenizer.name_or_path, subfolder=TARGET_SUBFOLDER, revision=commit
-            )
+            place = {"subfolder": TARGET_SUBFOLDER, "revision": getattr(model.config, "_commit_hash", None)}
+            target_tokenizer = AutoTokenizer.from_pretrained(tokenizer.name_or_path, **place)
         self.target_tokenizer = target_tokenizer or tokenizer
         super().__init__(model=model, tokenizer=tokenizer, **kwargs)
         of_task = (getattr(model.config, "task_specific_params", None) or {}).get(self.task, {})  # T5's

@@ -9,12 +9,10 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanillaformer.configuration.options import DECODING_CHOICES
-from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER, load_pair
+from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER, Pair, load_pair
 
 from .checks import few
 from .errors import file_errors
-
-Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 OFFSET_POSITIONS = (
     "camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm",

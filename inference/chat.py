@@ -84,12 +84,15 @@ class Chat:
 
     def prompt(self) -> list[int]:
         """Return `<s> turn [SEP] ... turn [SEP]`: the latest turns that fit, of a single one that does not its end."""
-        start, turns = self._start(), self._turns()
-        room = None if self.limit is None else self.limit - len(start)
-        kept = _latest(turns, room)
-        if room is not None and len(kept) > room:
-            kept = kept[-room:]
-        return [*start, *kept]
+        start, (*earlier, kept) = self._start(), self._turns()
+        if self.limit is None:
+            return [*start, *itertools.chain(*earlier), *kept]
+        room = self.limit - len(start)
+        for turn in reversed(earlier):
+            if len(kept) + len(turn) > room:
+                break
+            kept = [*turn, *kept]
+        return [*start, *kept[-room:]]
 
     def backward_losses(self, replies: Sequence[Sequence[int]]) -> list[float]:
         """Return -log p(history | reply) of the backward model, for which the latest turn comes first."""
@@ -117,16 +120,6 @@ class Chat:
         seen = self.history if self.max_history is None else self.history[-self.max_history :]
         encoded = self.text_tokenizer(seen, add_special_tokens=False)["input_ids"]
         return [[*(token for token in ids if token != self.separator), self.separator] for ids in encoded]
-
-
-def _latest(turns: list[list[int]], room: int | None) -> list[int]:
-    """Return the last turns that fit, one at least."""
-    kept = list(turns[-1])
-    for turn in reversed(turns[:-1]):
-        if room is not None and len(kept) + len(turn) > room:
-            break
-        kept = [*turn, *kept]
-    return kept
 
 
 def open_chat(generate_args: GenerateArguments) -> Chat:

@@ -6,7 +6,7 @@ That is the engine that gives the same output as torch, exported to once for eac
 import copy
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from vanillaformer.hub.file_names import CONFIG, GENERATION
 from vanillaformer.tokenization.passages import PAIR
 
 from .arguments import GenerateArguments
-from .tasks import AUTO, LoadedModel, load, run
+from .tasks import AUTO, Function, LoadedModel, load, run
 from .text_files import hint, output_stream, read_texts
 from .whole_files import generate_file
 
@@ -40,7 +40,7 @@ def call_options(generate_args: GenerateArguments) -> dict[str, Any]:
 def generate_texts(generate_args: GenerateArguments) -> None:
     r"""Write the result for each text, several texts one line each (a line break within one as `\n`)."""
 
-    def open_model(texts: list[str]) -> tuple[LoadedModel, Callable[..., list[str]], dict[str, Any]]:
+    def open_model(texts: list[str]) -> tuple[LoadedModel, Function, dict[str, Any]]:
         loaded, function, _ = load(generate_args)
         options = call_options(generate_args)
         if generate_args.engine == AUTO:
@@ -63,9 +63,7 @@ def generate_texts(generate_args: GenerateArguments) -> None:
             print(result if len(texts) == 1 else result.replace("\n", "\\n"), file=stream, flush=True)
 
 
-def fastest(
-    loaded: LoadedModel, function: Callable[..., list[str]], texts: Sequence[str], **options: Any
-) -> LoadedModel:
+def fastest(loaded: LoadedModel, function: Function, texts: Sequence[str], **options: Any) -> LoadedModel:
     """Return a model on the engine, or as it is with the reason on the standard error stream.
 
     The first of the texts are worked on by the function with its options on both.

@@ -45,8 +45,9 @@ class HeldOutRows:
             self.loaded, self.function, _ = load(GenerateArguments(source, revision=revision))
         except ValueError as error:
             raise ValueError(f"--validation_file {files[0]}: {error}") from error
+        architecture = self.loaded.architecture
         if self.function not in SCORERS or getattr(self.loaded.model.config, "problem_type", None) in UNREJECTED:
-            raise ValueError(f"--validation_file {files[0]}: {self.loaded.architecture} has no scores to compare")
+            raise ValueError(f"--validation_file {files[0]}: {architecture} has no scores to compare")
         if max_rows is not None and max_rows < 1:
             raise ValueError(f"--max_validation_samples {max_rows}: it must be at least 1")
         task, self.scores = SCORERS[self.function]
@@ -57,9 +58,7 @@ class HeldOutRows:
         allowed = {field.name for field in dataclasses.fields(arguments)}
         if unknown := sorted(data.keys() - allowed):
             named = unknown[0].replace("train", "validation")
-            raise ValueError(
-                f"--{named} {data[unknown[0]]}: {self.loaded.architecture} reads {', '.join(COLUMNS[task])}"
-            )
+            raise ValueError(f"--{named} {data[unknown[0]]}: {architecture} reads {', '.join(COLUMNS[task])}")
         names = list(self.loaded.model.config.id2label.values()) if task == "classification" else []
         rows = load_held_out(arguments(**data), task, names)
         rows = rows.select(range(min(max_rows or len(rows), len(rows))))

@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 
-from vanillaformer.console.program import hide_progress_bars
 from vanillaformer.data.images import ENDINGS, image_files, pillow, read_image
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.hub.file_names import IMAGE_PROCESSOR
-from vanillaformer.hub.loading import open_config, open_image_processor, saved_folder
+from vanillaformer.hub.loading import open_image_processor
 
 from .arguments import GenerateArguments
-from .tasks import UNCERTAIN, model_on_device, open_engine
+from .tasks import UNCERTAIN, model_on_device, open_folder
 from .text_files import hint, output_stream, progress
 
 TASK = TASKS["image_classification"]
@@ -37,10 +36,7 @@ def find_images(names: list[str]) -> list[Path]:
 def load_classifier(arguments: GenerateArguments) -> tuple[Any, Any]:
     """Return a classifier of images and its image processor; ValueError if the model does not classify images."""
     path = arguments.model_name_or_path
-    hide_progress_bars()
-    folder = saved_folder(path, arguments.revision, exported=True)
-    engine = open_engine(arguments, folder)
-    architecture = engine.architecture if engine else next(iter(open_config(folder).architectures or []), "none")
+    folder, engine, _, architecture = open_folder(arguments)
     if not architecture.endswith(TASK.architectures):
         raise ValueError(f"--image: --model {path} does not classify images, its architecture is {architecture}")
     if not (folder / IMAGE_PROCESSOR).is_file():

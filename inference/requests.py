@@ -35,12 +35,9 @@ class Setting(NamedTuple):
     allowed: str
 
 
-def integer(smallest: int, largest: int) -> Setting:
+def integer(low: int, high: int) -> Setting:
     """Return the setting that is a whole number within bounds, and no Boolean."""
-    return Setting(
-        lambda value: type(value) is int and smallest <= value <= largest,
-        f"an integer from {smallest:,} to {largest:,}",
-    )
+    return Setting(lambda value: type(value) is int and low <= value <= high, f"an integer from {low:,} to {high:,}")
 
 
 def is_number(value: Any) -> bool:
@@ -58,11 +55,9 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def number(smallest: float, largest: float) -> Setting:
+def number(low: float, high: float) -> Setting:
     """Return the setting that is a number within bounds."""
-    return Setting(
-        lambda value: is_number(value) and smallest <= value <= largest, f"a number from {smallest:g} to {largest:g}"
-    )
+    return Setting(lambda value: is_number(value) and low <= value <= high, f"a number from {low:g} to {high:g}")
 
 
 def only(value: Any) -> Setting:

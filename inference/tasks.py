@@ -33,6 +33,10 @@ UNREJECTED = ("regression", "multi_label_classification")  # problems without a 
 UNCERTAIN = "(uncertain)"  # in place of the label of a text that is rejected
 
 
+Function = Callable[..., list[str]]
+"""What a task does with a `LoadedModel` and texts."""
+
+
 @dataclass
 class LoadedModel:
     """A model with its tokenizers, ready to use."""
@@ -160,7 +164,7 @@ def find_entities(loaded: LoadedModel, texts: list[str]) -> list[str]:
     return results
 
 
-FUNCTIONS: dict[TaskName, Callable[..., list[str]]] = {
+FUNCTIONS: dict[TaskName, Function] = {
     "translation": translate,
     "causal": continue_prompts,
     "masked": fill_masks,
@@ -169,15 +173,11 @@ FUNCTIONS: dict[TaskName, Callable[..., list[str]]] = {
 }
 
 
-def load(arguments: GenerateArguments) -> tuple[LoadedModel, Callable[..., list[str]], bool]:
+def load(arguments: GenerateArguments) -> tuple[LoadedModel, Function, bool]:
     """Return the model with its tokenizers, the function that uses it, and whether that takes generation options."""
-    path, source_name = arguments.model_name_or_path, f"--model {arguments.model_name_or_path}"
-    hide_progress_bars()
-    folder = saved_folder(path, arguments.revision, exported=True)
-    engine = open_engine(arguments, folder)
-    config = engine.config if engine else open_config(folder)
-    architecture = engine.architecture if engine else next(iter(config.architectures or []), "none")
-    auto_class, function, generates = task_of(architecture, path)
+    source_name = f"--model {arguments.model_name_or_path}"
+    folder, engine, config, architecture = open_folder(arguments)
+    auto_class, function, generates = task_of(architecture, arguments.model_name_or_path)
     if engine and not (folder / "tokenizer_config.json").is_file():
         raise ValueError(f"{source_name} was exported without a tokenizer")
     check_options(arguments, config, architecture, function, generates)
@@ -195,13 +195,16 @@ def load(arguments: GenerateArguments) -> tuple[LoadedModel, Callable[..., list[
     return LoadedModel(model, *tokenizers, architecture), function, generates
 
 
-def open_engine(arguments: GenerateArguments, folder: Path) -> Any:
-    """Return the engine of an exported model; `None` for a model that torch runs."""
+def open_folder(arguments: GenerateArguments) -> tuple[Path, Any, Any, str]:
+    """Return the folder of `--model`, the engine of an exported model or `None`, the config and the architecture."""
+    hide_progress_bars()
+    folder = saved_folder(arguments.model_name_or_path, arguments.revision, exported=True)
     asked = f"--engine {arguments.engine}: --model {arguments.model_name_or_path}"
     if not (folder / EXPORT).is_file():
         if arguments.engine not in (None, TORCH, AUTO):
             raise ValueError(f"{asked} is not a folder made by vanillaformer export")
-        return None
+        config = open_config(folder)
+        return folder, None, config, next(iter(config.architectures or []), "none")
     from vanillaformer.conversion.exports import exporter_of, load_engine, read_record  # no part of torch
 
     runtime = exporter_of(read_record(folder)["engine"]).info.runtime
@@ -209,7 +212,8 @@ def open_engine(arguments: GenerateArguments, folder: Path) -> Any:
         raise ValueError(f"{asked} was exported for {runtime}")
     if arguments.bf16:
         raise ValueError("--bf16: an exported model has the precision that it was exported with")
-    return load_engine(folder, arguments.device or "cpu")
+    engine = load_engine(folder, arguments.device or "cpu")
+    return folder, engine, engine.config, engine.architecture
 
 
 def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments) -> Any:
@@ -235,7 +239,7 @@ def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments
     return model.to(device).eval()
 
 
-def task_of(architecture: str, path: str) -> tuple[Any, Callable[..., list[str]], bool]:
+def task_of(architecture: str, path: str) -> tuple[Any, Function, bool]:
     """Return an architecture's Auto class, the function that uses its models, and whether they generate."""
     for name, function in FUNCTIONS.items():
         task = TASKS[name]
@@ -270,9 +274,7 @@ def check_options(
         raise ValueError(f"--max_new_tokens {new}: the model handles no more than {limit} tokens")
 
 
-def run(
-    loaded: LoadedModel, function: Callable[..., list[str]], texts: list[str], batch_size: int, **options: Any
-) -> Iterator[str]:
+def run(loaded: LoadedModel, function: Function, texts: list[str], batch_size: int, **options: Any) -> Iterator[str]:
     """Yield the result for each text, an empty one for an empty text.
 
     Texts of similar length make a batch, among as many as `SORTED` batches hold. More than one batch shows progress
@@ -287,7 +289,7 @@ def run(
 
 def results_of_part(
     loaded: LoadedModel,
-    function: Callable[..., list[str]],
+    function: Function,
     texts: list[str],
     batch_size: int,
     advance: Callable[[int], object] = int,

@@ -4,7 +4,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -122,11 +122,6 @@ def check_output(path: str | None, source: str | None = None) -> None:
         raise ValueError(f"--output_file {path} is the --input_file")
 
 
-@contextmanager
-def output_stream(path: str | None) -> Iterator[TextIO]:
+def output_stream(path: str | None) -> AbstractContextManager[TextIO]:
     """Open the file to write to, or give standard output."""
-    if path is None:
-        yield sys.stdout
-        return
-    with open(path, "w", encoding="utf-8", newline="\n") as stream:
-        yield stream
+    return nullcontext(sys.stdout) if path is None else open(path, "w", encoding="utf-8", newline="\n")

@@ -18,7 +18,7 @@ from vanillaformer.hub.engines import EXPORTED_FILES
 from vanillaformer.hub.file_names import EXPORT, NEEDED
 
 from .arguments import GenerateArguments
-from .tasks import SORTED, LoadedModel, results_of_part
+from .tasks import SORTED, Function, LoadedModel, results_of_part
 from .text_files import hint, progress, read_line
 
 NO_INFLUENCE = {"output_file", "device"}
@@ -51,8 +51,7 @@ def summary(path: str) -> tuple[int, int, str]:
 
 
 def generate_file(
-    arguments: GenerateArguments,
-    open_model: Callable[[list[str]], tuple[LoadedModel, Callable[..., list[str]], dict[str, Any]]],
+    arguments: GenerateArguments, open_model: Callable[[list[str]], tuple[LoadedModel, Function, dict[str, Any]]]
 ) -> None:
     """Write a line of output for each line of `--input_file`, in the same order, to `--output_file`.
 

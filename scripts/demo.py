@@ -41,9 +41,8 @@ def show(run: Run) -> None:
     model = AutoModelForSeq2SeqLM.from_pretrained(run.folder)
     tokenizer = AutoTokenizer.from_pretrained(run.folder)
     data = run.settings["data"]
-    corpus = cldr_translation(
-        data["source_locale"], data["target_locale"], size=data["embedded_size"], seed=data["split_seed"]
-    )
+    locales = data["source_locale"], data["target_locale"]
+    corpus = cldr_translation(*locales, size=data["embedded_size"], seed=data["split_seed"])
     rows = corpus["test"].to_list()[:EXAMPLES]
     report(f"\nLoaded again with AutoModelForSeq2SeqLM.from_pretrained; {len(rows)} sources not in the training data:")
     inputs: Any = tokenizer([row["source"] for row in rows], return_tensors="pt", padding=True)

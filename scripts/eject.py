@@ -26,9 +26,8 @@ from vanillaformer.training.arguments import ModelArguments
 def parser() -> CommandParser:
     made = CommandParser(__doc__, "MODEL FOLDER [--option value ...]")
     model = made.add_argument_group("Model")
-    model.add_argument(
-        "model", metavar="MODEL", help=f"Folder or Hub id of a saved model, or a preset: {', '.join(PRESETS)}"
-    )
+    sources = f"Folder or Hub id of a saved model, or a preset: {', '.join(PRESETS)}"
+    model.add_argument("model", metavar="MODEL", help=sources)
     model.add_argument("--revision", help="Branch, tag or commit of MODEL on the Hub")
     fields = made.add_argument_group("Configuration")
     fields.add_argument(

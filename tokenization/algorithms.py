@@ -243,16 +243,15 @@ def space_keeping(model: models.Model, options: TrainingOptions) -> Tokenizer:
     """
     tokenizer = Tokenizer(model)
     lowercase = [normalizers.Lowercase()] if options.lowercase else []
-    tokenizer.normalizer = normalizers.Sequence(
-        [*lowercase, normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
-    )
+    spaces = [normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
+    tokenizer.normalizer = normalizers.Sequence([*lowercase, *spaces])
     words = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
     lines = pre_tokenizers.Split(OTHER_WHITESPACE, "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*control_tokens(options), words, lines, *digits(options)])
     tokenizer.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
     if options.declared_tokens:  # the text after each of them begins with `▁` too
-        spaces = "|".join(rf"(?<={re.escape(token)}) " for token in options.declared_tokens)
-        removal = decoders.Replace(Regex(spaces), "")
+        after = "|".join(rf"(?<={re.escape(token)}) " for token in options.declared_tokens)
+        removal = decoders.Replace(Regex(after), "")
         tokenizer.decoder = decoders.Sequence([tokenizer.decoder, decoders.Fuse(), removal])
     return tokenizer
 

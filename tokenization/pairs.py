@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]  # of source and target
 TARGET_SUBFOLDER = "target_tokenizer"
 # Stored in the source's tokenizer_config.json, so that loading never takes a missing target for a joint vocabulary.
 MARKER = "target_tokenizer"
@@ -36,9 +37,7 @@ def save_pair(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, 
     target.save_pretrained(folder / TARGET_SUBFOLDER)
 
 
-def load_pair(
-    path_or_hub_id: str | PathLike[str], **kwargs: Any
-) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+def load_pair(path_or_hub_id: str | PathLike[str], **kwargs: Any) -> Pair:
     """Load what `save_pair` saved, from a folder or the Hub; for a joint vocabulary the same tokenizer twice.
 
     A tokenizer without a pad token pads with the token that ends a text, as is usual for GPT-2's. Keywords are passed
