@@ -62,31 +62,42 @@ def violations(rules: Iterable[Rule], config: Any) -> list[str]:
     return reasons
 
 
+def all_layer_types(config: Any) -> set[str]:
+    """Return the types of the layers of both sides."""
+    return {*layer_types(config), *layer_types(getattr(config, "encoder_side", config))}
+
+
+def ropes_of(config: Any) -> list[dict[str, Any]]:
+    """Return the rotary parameters of each type of layer that has any."""
+    return [rope for layer_type in all_layer_types(config) if (rope := config.rope_of(layer_type))]
+
+
 WRITES_STEP_BY_STEP = Rule(
     "decoding", "engines write one token after the other", lambda c: c.decoding != "autoregressive"
+)
+SCALES_ONCE = Rule(
+    "rope_parameters",
+    "the scaling of positions in an export does not depend on the input's length",
+    lambda c: any(rope.get("rope_type") in ("dynamic", "longrope") for rope in ropes_of(c)),
+)
+# Of the engines that compute blocks by code of their own
+PLAIN_BLOCKS = (
+    Rule("layer_scale_init_value", "the engine has no factors on the sublayers' outputs"),
+    Rule("skip_first_norm", "the engine has a norm in every sublayer"),
+    Rule("attn_logit_softcapping", "the engine has no bound of attention scores"),
+    Rule("sliding_window", "the engine has full attention", lambda c: "sliding_attention" in all_layer_types(c)),
+)
+# Of the exports that translate
+SOFTMAX_ONLY = Rule(
+    "output_distribution",
+    "the decoder of an export does not read the source's tokens",
+    lambda c: getattr(c, "output_distribution", "softmax") != "softmax",
 )
 STARTS_TRANSLATIONS = Rule(
     "decoder_start_token_id",
     "a translation needs a token to start from",
     lambda c: c.is_encoder_decoder and c.decoder_start_token_id is None,
 )
-# Of the exports that translate
-SOFTMAX_ONLY = Rule(
-    "output_distribution",
-    "the decoder of an export does not read the source's tokens",
-    lambda config: getattr(config, "output_distribution", "softmax") != "softmax",
-)
-
-
-def rope_entries(config: Any) -> list[dict[str, Any]]:
-    """Return the rotary parameters of each type of layer that has any."""
-    types = {*layer_types(config), *layer_types(getattr(config, "encoder_side", config))}
-    return [entry for layer_type in types if (entry := config.rope_of(layer_type))]
-
-
-def scales_by_length(config: Any) -> bool:
-    """Return whether the angles of rotary positions depend on the length of the input."""
-    return any(entry.get("rope_type") in ("dynamic", "longrope") for entry in rope_entries(config))
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
-from vanillaformer.configuration import layer_types
 from vanillaformer.hub.engines import ENGINES
 from vanillaformer.tokenization.options import MODEL_KINDS
 
 from ...tokens import start_token
 from ..exporter import (
     CLASSIFIERS,
+    PLAIN_BLOCKS,
+    SCALES_ONCE,
     SOFTMAX_ONLY,
     STARTS_TRANSLATIONS,
     Exporter,
@@ -21,8 +22,7 @@ from ..exporter import (
     Rule,
     array,
     only,
-    rope_entries,
-    scales_by_length,
+    ropes_of,
 )
 from .engine import HEAD, CTranslate2Engine
 from .specs import ACTIVATIONS, SpecBuilder, logits_transform
@@ -45,32 +45,22 @@ KNOWN = {
 }
 RULES = (
     *(only(option, values, "CTranslate2 has") for option, values in KNOWN.items()),
+    *PLAIN_BLOCKS,
     SOFTMAX_ONLY,
+    STARTS_TRANSLATIONS,
+    SCALES_ONCE,
     Rule("block_layout", "CTranslate2 has parallel sublayers only in decoders without an encoder",
          lambda c: c.block_layout != "sequential" and not is_decoder(c)),
     Rule("block_layout", "CTranslate2 has parallel sublayers only with norm_placement='pre'",
          lambda c: c.block_layout != "sequential" and c.norm_placement == "sandwich"),
-    Rule("layer_scale_init_value", "CTranslate2 has no factors on the sublayers' outputs"),
-    Rule("skip_first_norm", "CTranslate2 has a norm in every sublayer"),
     Rule("norm_bias", "CTranslate2 has no bias in an RMSNorm", lambda c: c.norm == "rms_norm" and c.norm_bias),
     Rule("position_embedding_type", "CTranslate2 has ALiBi only in decoders without an encoder",
          lambda c: c.position_embedding_type == "alibi" and not is_decoder(c)),
     Rule("qk_norm", "CTranslate2 has one norm for each 'head', and only in self-attention",
          lambda c: c.qk_norm not in (("none",) if c.is_encoder_decoder else ("none", "head"))),
-    Rule("attn_logit_softcapping", "CTranslate2 has no bound of attention scores"),
-    Rule("sliding_window", "in CTranslate2 every token sees all others, or all before it",
-         lambda c: any("sliding_attention" in layer_types(side) for side in (c, getattr(c, "encoder_side", c)))),
-    Rule("rope_parameters", "scalings in CTranslate2 do not depend on the input's length", scales_by_length),
-    Rule(
-        "rope_parameters",
-        "CTranslate2 has YaRN's factor only on whole heads",
-        lambda config: any(
-            entry.get("rope_type") == "yarn" and entry.get("partial_rotary_factor", 1.0) != 1.0
-            for entry in rope_entries(config)
-        ),
-    ),
-    Rule("max_ngram", "CTranslate2 has embeddings of single tokens", lambda config: config.max_ngram > 1),
-    STARTS_TRANSLATIONS,
+    Rule("rope_parameters", "CTranslate2 has YaRN's factor only on whole heads",
+         lambda c: any(r.get("rope_type") == "yarn" and r.get("partial_rotary_factor", 1) != 1 for r in ropes_of(c))),
+    Rule("max_ngram", "CTranslate2 has embeddings of single tokens", lambda c: c.max_ngram > 1),
 )  # fmt: skip
 
 

@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from vanillaformer.configuration import layer_types
-
 from ...mapping.fields import first_rope
-from ..exporter import Rule, array, only, scales_by_length, violations, wavelength_factors
+from ..exporter import PLAIN_BLOCKS, SCALES_ONCE, Rule, array, only, violations, wavelength_factors
 
 Tensors = dict[str, np.ndarray]
 Fields = dict[str, Any]
@@ -23,16 +21,13 @@ TABLES = ("learned", "sinusoidal", "none")  # positions that a table can hold
 
 
 COMMON_RULES = (
+    *PLAIN_BLOCKS,
     only("norm_placement", ("pre",), "llama and gpt2 have"),
     Rule("final_norm", "llama and gpt2 have a norm at the end", lambda c: c.final_norm is False),
     Rule("embedding_norm", "llama and gpt2 have no norm of the embeddings"),
-    Rule("layer_scale_init_value", "llama and gpt2 have no factors on the sublayers' outputs"),
-    Rule("skip_first_norm", "llama and gpt2 have a norm before every sublayer"),
     only("block_layout", ("sequential",), "llama and gpt2 have"),
     Rule("qk_norm", "llama and gpt2 have no norm of queries and keys", lambda c: c.qk_norm != "none"),
-    Rule("attn_logit_softcapping", "llama and gpt2 have no bound of attention scores"),
     Rule("final_logit_softcapping", "llama and gpt2 have no bound of logits"),
-    Rule("sliding_window", "llama and gpt2 have full attention", lambda c: "sliding_attention" in layer_types(c)),
     Rule("lm_head_bias", "llama and gpt2 have no bias of the logits"),
     Rule("type_vocab_size", "llama and gpt2 have no token types", lambda c: c.type_vocab_size > 0),
 )
@@ -44,12 +39,8 @@ RULES = {
         Rule("hidden_act", "llama has 'silu'", lambda c: c.hidden_act not in ("silu", "swish")),
         only("position_embedding_type", ("rotary",), "llama has"),
         Rule("rotary_layers", "llama has rotation in every layer"),
-        Rule(
-            "rope_parameters",
-            "llama rotates whole heads",
-            lambda c: rope_of(c).get("partial_rotary_factor", 1.0) != 1.0,
-        ),
-        Rule("rope_parameters", "scalings in llama do not depend on the input's length", scales_by_length),
+        Rule("rope_parameters", "llama turns whole heads", lambda c: rope_of(c).get("partial_rotary_factor", 1) != 1),
+        SCALES_ONCE,
     ),
     "gpt2": (
         only("norm", ("layer_norm",), "gpt2 has"),

@@ -17,12 +17,12 @@ from ..exporter import (
     CLASSIFIERS,
     GENERATORS,
     IMAGE_CLASSIFIERS,
+    SCALES_ONCE,
     SOFTMAX_ONLY,
     STARTS_TRANSLATIONS,
     Exporter,
     ExportJob,
     Rule,
-    scales_by_length,
     violations,
 )
 from .engine import FOLDER, SUFFIXES, OnnxEngine
@@ -35,13 +35,13 @@ SHORTEST = 8  # position table that leaves room for the tokens of a trace
 
 RULES = (
     SOFTMAX_ONLY,
-    Rule("rope_parameters", "the scaling of positions in a graph does not depend on the length", scales_by_length),
+    STARTS_TRANSLATIONS,
+    SCALES_ONCE,
     Rule("max_position_embeddings", f"tracing a graph takes {SHORTEST}",
          lambda c: c.max_position_embeddings < SHORTEST and not isinstance(c, VanillaImageEncoderConfig)),
-    STARTS_TRANSLATIONS,
 )  # fmt: skip
 OF_CLASSIFYING_DECODERS = Rule(
-    "pad_token_id", "a classifying decoder finds the ends of texts by it", lambda config: config.pad_token_id is None
+    "pad_token_id", "a classifying decoder finds the ends of texts by it", lambda c: c.pad_token_id is None
 )
 
 
