@@ -35,19 +35,11 @@ LLAMA_BLOCK = {
 }  # fmt: skip
 # Raffel et al. 2020, sections 2.1 and 3.1: the baseline of the size of BERT-base
 T5_BASE = {
-    **TWELVE_LAYERS,
-    "vocab_size": 32128,
-    "norm": "rms_norm",
-    "norm_eps": 1e-6,
-    "norm_placement": "pre",
-    "position_embedding_type": "relative",
-    "max_position_embeddings": 512,
-    "mlp_bias": False,
+    **TWELVE_LAYERS, "vocab_size": 32128, "norm": "rms_norm", "norm_eps": 1e-6, "norm_placement": "pre",
+    "position_embedding_type": "relative", "max_position_embeddings": 512, "mlp_bias": False,
     "attention_scale": 1.0,  # the initialization of the queries includes it
-    "scale_embedding": False,
-    "initialization": "t5",
-    "dropout": 0.1,
-}
+    "scale_embedding": False, "initialization": "t5", "dropout": 0.1,
+}  # fmt: skip
 
 PRESETS: dict[str, Preset] = {
     # Vaswani et al. 2017, table 3: base and big (English-German).

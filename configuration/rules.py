@@ -14,26 +14,15 @@ from .readers import FIELD_READERS
 
 # Numbers in the parameters of scaled rotary positions
 ROPE_NUMBERS = (
-    "rope_theta",
-    "factor",
-    "original_max_position_embeddings",
-    "attention_factor",
-    "beta_fast",
-    "beta_slow",
-    "low_freq_factor",
-    "high_freq_factor",
+    *("rope_theta", "factor", "original_max_position_embeddings", "attention_factor"),
+    *("beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"),
 )
-
 # Those that transformers computes where they are `None`, by type
 ROPE_COMPUTED = {"yarn": ("attention_factor", "beta_fast", "beta_slow"), "longrope": ("attention_factor", "factor")}
-
 ROPE_REQUIRED = {
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "yarn": ("factor",),
+    **dict.fromkeys(("linear", "dynamic", "yarn"), ("factor",)),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
 }
-
 
 # Names of sizes here and in other architectures
 LAYER_COUNTS = (

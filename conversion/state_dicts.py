@@ -117,14 +117,9 @@ TORCH_DECODER = (
     | torch_norms("self_attn", "cross_attn", "mlp")
 )
 TORCH_ASSUMED = NO_TOKENS | {
-    "position_embedding_type": "none",
-    "norm_placement": "post",
-    "norm_eps": 1e-5,
-    "hidden_act": "relu",
-    "scale_embedding": False,
-    "embedding_norm": False,
-    "type_vocab_size": 0,
-}
+    "position_embedding_type": "none", "norm_placement": "post", "norm_eps": 1e-5, "hidden_act": "relu",
+    "scale_embedding": False, "embedding_norm": False, "type_vocab_size": 0,
+}  # fmt: skip
 EMBEDDINGS = r"(encoder\.|decoder\.)?(embed_tokens|embeddings)\."
 
 
@@ -143,9 +138,8 @@ def read_torch(state: Tensors, causal: bool) -> Reading:
     inferred |= dict.fromkeys(BIASED, f"{first}layers.0.linear1.bias" in state)
     if not both:
         model_class = modeling.VanillaDecoderModel if causal else modeling.VanillaEncoderModel
-        return Reading(
-            model_class, expand_table(TORCH_ENCODER, depth), inferred, TORCH_ASSUMED, initialized=EMBEDDINGS
-        )
+        links = expand_table(TORCH_ENCODER, depth)
+        return Reading(model_class, links, inferred, TORCH_ASSUMED, initialized=EMBEDDINGS)
     inferred |= {
         "encoder_layers": depth,
         "encoder_intermediate_size": inner,

@@ -19,7 +19,7 @@ from .decoding import DECODINGS, DecoderInputs
 from .generation import VanillaGenerationMixin
 from .heads import LMHeadMixin, build_logits_transform
 from .parts.pointers import POINTERS
-from .seq2seq import VanillaSeq2SeqLM, VanillaSeq2SeqModel, as_base_model_output
+from .seq2seq import VanillaSeq2SeqLM, VanillaSeq2SeqModel, as_base_model_output, lm_output
 from .stack import EncoderStack, replace_windowed_cross_cache
 
 
@@ -219,6 +219,4 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
         loss, logits = self.decoding.loss_and_logits(
             self, hidden_states, labels, decoder_inputs, source, *pointers, **kwargs
         )
-        others = dict(outputs.items())
-        del others["last_hidden_state"]
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **others)
+        return lm_output(outputs, loss, logits)

@@ -27,6 +27,7 @@ from .seq2seq import (
     VanillaSeq2SeqModel,
     VanillaSeq2SeqPreTrainedModel,
     as_base_model_output,
+    lm_output,
     shift_right,
 )
 
@@ -300,12 +301,4 @@ class VanillaRecurrentEncoderDecoderForConditionalGeneration(
         )
         hidden_states = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
         loss, logits = self.loss_and_logits(hidden_states, labels, **kwargs)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            **{CACHE_NAME: getattr(outputs, CACHE_NAME)},
-        )
+        return lm_output(outputs, loss, logits)

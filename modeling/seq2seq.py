@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
@@ -27,6 +27,12 @@ def as_base_model_output(outputs: dict[str, Any] | tuple[Any, ...]) -> BaseModel
     if isinstance(outputs, dict):
         outputs = tuple(map(outputs.get, ("last_hidden_state", "hidden_states", "attentions")))
     return BaseModelOutput(*outputs)
+
+
+def lm_output(outputs: Any, loss: torch.Tensor | None, logits: torch.Tensor | None) -> Seq2SeqLMOutput:
+    """Return the output of a model with a head, given that of the model without one."""
+    others = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+    return Seq2SeqLMOutput(loss=loss, logits=logits, **others)
 
 
 class VanillaSeq2SeqPreTrainedModel(VanillaPreTrainedModel):

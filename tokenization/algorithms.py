@@ -187,28 +187,23 @@ def limited_symbols(
 
     The symbols are the characters, most frequent first, each followed by its `##` form if it can stand inside a word.
     """
+
+    def words(text: str) -> list[str]:
+        return [w for w, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))]
+
     options.require_room(2, f"one character with its '{CONTINUATION}' form")
     normalized, counts = normalize(texts, tokenizer.normalizer)
     symbols: list[str] = []
     dropped: list[str] = []
     for character in by_frequency(counts, min_frequency=min_frequency):
-        forms = _forms(character, tokenizer)
+        forms = [character] if words(character) == [character] else []  # none of white space
+        if forms and words("a" + character) == ["a" + character]:  # of a letter; the pre-tokenizer sets others apart
+            forms.append(CONTINUATION + character)
         if not dropped and len(symbols) + len(forms) <= options.room:
             symbols.extend(forms)
         elif forms:
             dropped.append(character)
     return without(dropped, normalized), symbols
-
-
-def _forms(character: str, tokenizer: Tokenizer) -> list[str]:
-    """`["x", "##x"]` for a letter, `["。"]` for what the pre-tokenizer sets apart, `[]` for white space."""
-
-    def words(text: str) -> list[str]:
-        return [w for w, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))]
-
-    if words(character) != [character]:
-        return []
-    return [character, CONTINUATION + character] if words("a" + character) == ["a" + character] else [character]
 
 
 def normalize(texts: Iterable[str], normalizer: Normalizer) -> tuple[Iterable[str], Counter[str]]:

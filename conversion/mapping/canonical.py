@@ -36,29 +36,16 @@ NATIVE_NEUTRAL_FIELDS = {
 }  # fmt: skip
 
 LM_HEADS = ("lm", "pretraining")
-CLASSIFIERS = ("sequence", "pretraining")
-WITH_POOLER = ("base", "image")
 SAME_PATCHES = {"linear": "convolution"}
 
 # Fields that only some heads read
-OF_HEADS = {
-    "tie_word_embeddings": LM_HEADS,
-    "lm_head_bias": LM_HEADS,
-    "logit_scale": LM_HEADS,
-    "final_logit_softcapping": LM_HEADS,
-    "scale_decoder_outputs": LM_HEADS,
-    "output_distribution": LM_HEADS,
-    "head_act": LM_HEADS,
+OF_HEADS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("tie_word_embeddings", "lm_head_bias", "logit_scale", "final_logit_softcapping"), LM_HEADS),
+    **dict.fromkeys(("scale_decoder_outputs", "output_distribution", "head_act"), LM_HEADS),
     "head_bias": ("lm", "sequence", "pretraining"),
-    "classifier_pooling": CLASSIFIERS,
-    "classifier_act": CLASSIFIERS,
-    "classifier_norm": CLASSIFIERS,
-    "wide_max_ngram": ("sequence",),
-    "wide_buckets": ("sequence",),
-    "image_pooling": WITH_POOLER,
-    "pooler_norm": WITH_POOLER,
-    "pooler_act": WITH_POOLER,
-    "use_mask_token": WITH_POOLER,
+    **dict.fromkeys(("classifier_pooling", "classifier_act", "classifier_norm"), ("sequence", "pretraining")),
+    **dict.fromkeys(("wide_max_ngram", "wide_buckets"), ("sequence",)),
+    **dict.fromkeys(("image_pooling", "pooler_norm", "pooler_act", "use_mask_token"), ("base", "image")),
 }
 
 

@@ -30,9 +30,7 @@ Change = Callable[[torch.Tensor, BlockConfig], torch.Tensor]
 
 def single(to_ours: Change, to_native: Change) -> Kind:
     """Return the kind of one of our tensors for a native one."""
-    return Kind(
-        lambda tensor, config: (to_ours(tensor, config),), lambda tensors, config: to_native(tensors[0], config)
-    )
+    return Kind(lambda native, config: (to_ours(native, config),), lambda ours, config: to_native(ours[0], config))
 
 
 def transposed(tensor: torch.Tensor, config: BlockConfig | None = None) -> torch.Tensor:
@@ -47,9 +45,7 @@ def rows(parts: int) -> Kind:
 
 def transposed_rows(parts: int) -> Kind:
     """The same with a transposed weight (GPT-2's `c_attn`)."""
-    return Kind(
-        lambda tensor, config: transposed(tensor).chunk(parts), lambda tensors, config: transposed(torch.cat(tensors))
-    )
+    return Kind(lambda native, _: transposed(native).chunk(parts), lambda ours, _: transposed(torch.cat(ours)))
 
 
 def query_key_value_rows(tensor: torch.Tensor, config: BlockConfig) -> Several:
@@ -67,14 +63,6 @@ def fused_heads(tensors: Several, config: BlockConfig) -> torch.Tensor:
     return torch.stack(heads, dim=1).flatten(0, 2)
 
 
-def flat_patch(tensor: torch.Tensor, config: BlockConfig) -> torch.Tensor:
-    return tensor.flatten(1) if config.patch_embedding == "linear" and tensor.ndim == 4 else tensor
-
-
-def square_patch(tensor: torch.Tensor, config: BlockConfig) -> torch.Tensor:
-    return tensor.unflatten(1, (-1, config.patch_size, config.patch_size)) if tensor.ndim == 2 else tensor
-
-
 SAME = single(lambda tensor, config: tensor, lambda tensor, config: tensor)
 # A linear layer with a transposed weight (GPT-2's `Conv1D`)
 TRANSPOSED = single(transposed, transposed)
@@ -87,7 +75,10 @@ BATCHED = single(lambda tensor, config: tensor[0], lambda tensor, config: tensor
 # A bias (V) that is a buffer (1, V) of the native model and not trained: zeros where ours has none
 BUFFER_ROW = Kind(BATCHED.to_ours, BATCHED.to_native)
 # A convolution whose kernel is a patch, weight (D, C, P, P): ours may be linear on flattened patches
-PATCH_CONVOLUTION = single(flat_patch, square_patch)
+PATCH_CONVOLUTION = single(
+    lambda tensor, config: tensor.flatten(1) if config.patch_embedding == "linear" and tensor.ndim == 4 else tensor,
+    lambda tensor, config: tensor.unflatten(1, (-1, *[config.patch_size] * 2)) if tensor.ndim == 2 else tensor,
+)
 # A linear layer that is a convolution with a kernel of one point, weight (D, D, 1, 1), in the native model
 POINT_CONVOLUTION = single(
     lambda tensor, config: tensor.flatten(1) if tensor.ndim == 4 else tensor,

@@ -21,17 +21,10 @@ from ..exporter import array, wavelength_factors
 # Our names of activations, and CTranslate2's
 ACTIVATIONS = {
     "relu": "RELU",
-    "gelu": "GELU",
-    "gelu_python": "GELU",
-    "gelu_new": "GELUTanh",
-    "gelu_fast": "GELUTanh",
-    "gelu_accurate": "GELUTanh",
-    "gelu_pytorch_tanh": "GELUTanh",
-    "silu": "SWISH",
-    "swish": "SWISH",
-    "quick_gelu": "GELUSigmoid",
-    "tanh": "Tanh",
-    "sigmoid": "Sigmoid",
+    **dict.fromkeys(("gelu", "gelu_python"), "GELU"),
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh"), "GELUTanh"),
+    **dict.fromkeys(("silu", "swish"), "SWISH"),
+    **{"quick_gelu": "GELUSigmoid", "tanh": "Tanh", "sigmoid": "Sigmoid"},
 }
 
 
