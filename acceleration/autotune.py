@@ -6,10 +6,13 @@ With `VANILLAFORMER_AUTOTUNE=save` what was measured is kept in a file for the n
 import json
 import os
 import platform
+import statistics
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub.constants import HF_HOME
@@ -61,6 +64,17 @@ def speed_of(name: str, speed: Callable[[], float]) -> float:
                 new.write_text(json.dumps(speeds, indent=1), "utf-8")
                 new.replace(SAVED)
     return speeds[key]
+
+
+def speedup(usual: Callable[[], Any], other: Callable[[], Any], rounds: int) -> float:
+    """Return how many times as fast as the usual way another one is: the median of all rounds but the first."""
+
+    def seconds(compute: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        compute()
+        return time.perf_counter() - start
+
+    return statistics.median([seconds(usual) / seconds(other) for _ in range(rounds)][1:])
 
 
 def saved() -> dict[str, float]:

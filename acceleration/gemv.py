@@ -7,10 +7,8 @@ the memory. torch's embedding bag, which sums rows of a table, reads two to thre
 Shape letters: D inputs, E outputs, M rows, P blocks of the inputs.
 """
 
-import statistics
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
@@ -19,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from .autotune import is_faster
+from .autotune import is_faster, speedup
 from .plain import is_plain
 
 SWITCH = "VANILLAFORMER_FEW_ROWS"
@@ -121,14 +119,6 @@ def speed() -> float:
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu")
     x, *weights = (draw(rows, 768) for rows in (1, *[768] * 16))
     tables = [weight.t().contiguous() for weight in weights]
-
-    def seconds(multiply: Callable[[torch.Tensor], torch.Tensor], weights: list[torch.Tensor]) -> float:
-        start = time.perf_counter()
-        for weight in weights:
-            multiply(weight)
-        return time.perf_counter() - start
-
     with torch.inference_mode():
         usual, ours = partial(linear, x), partial(sum_of_rows, x, bias=None)
-        ratios = [seconds(usual, weights) / seconds(ours, tables) for _ in range(11)]
-    return statistics.median(ratios[1:])
+        return speedup(lambda: [*map(usual, weights)], lambda: [*map(ours, tables)], 11)

@@ -7,8 +7,6 @@ Shape letters: D inputs, E outputs.
 """
 
 import math
-import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,14 +17,13 @@ from torch._C._functorch import is_legacy_batchedtensor
 from torch.nn.functional import linear
 from torch.utils.flop_counter import register_flop_formula
 
-from .autotune import is_faster
+from .autotune import is_faster, speedup
 from .gemv import TRANSPOSED, few_rows_forward
 from .plain import MARK, is_computed_now, is_plain
 
 SWITCH = "VANILLAFORMER_ONEDNN"
 """Environment variable: 0 for never, 1 for always; otherwise oneDNN is used where it was measured to be faster."""
 WORK = 2**22  # multiplications for each thread from which oneDNN pays: it takes 30 µs more to begin
-
 
 PLAIN_FORWARD = nn.Linear.forward
 
@@ -126,10 +123,7 @@ def speed() -> float:
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu")
     x, weight, grad_output = draw(512, 768, requires_grad=True), draw(768, 768, requires_grad=True), draw(512, 768)
 
-    def seconds(multiply: Callable[..., torch.Tensor]) -> float:
-        start = time.perf_counter()
-        torch.autograd.grad(multiply(x, weight, None), (x, weight), grad_output)
-        return time.perf_counter() - start
+    def gradients(multiply: Callable[..., torch.Tensor]) -> Any:
+        return torch.autograd.grad(multiply(x, weight, None), (x, weight), grad_output)
 
-    ratios = [seconds(linear) / seconds(OneDNNLinear.apply) for _ in range(6)]
-    return statistics.median(ratios[1:])
+    return speedup(lambda: gradients(linear), lambda: gradients(OneDNNLinear.apply), 6)

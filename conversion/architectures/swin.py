@@ -8,23 +8,12 @@ from vanillaformer.configuration.image_encoder import image_sides
 from ..mapping.architecture import Head, Part
 from ..mapping.fields import Field, Values, constant, renamed, same
 from ..mapping.tensors import BATCHED, Table
-from .vit import (
-    CLASSIFIER,
-    IMAGES,
-    PATCHES,
-    QUERY_KEY_VALUE_BIAS,
-    RECONSTRUCTION,
-    SQUARE,
-    image_encoder,
-    mask_argument,
-    read_mask_token,
-    vit_block,
-)
+from . import vit
 
 LAYER = "encoder.layers.{stage}.blocks.{block}."
 STACK: Table = (
-    PATCHES
-    | vit_block(LAYER)
+    vit.PATCHES
+    | vit.vit_block(LAYER)
     | {
         "embeddings.mask_token.weight": ("embeddings.mask_token", BATCHED),
         "embeddings.patch_norm": "embeddings.norm",
@@ -80,21 +69,21 @@ def stages_to_native(config: BlockConfig) -> Values:
 IGNORED = ("_out_features", "_out_indices")
 STRIDE = ("encoder_stride",)  # which only reconstruction reads
 
-SWIN = image_encoder(
+SWIN = vit.image_encoder(
     "swin", (Part(STACK),),
     {
         "base": Head(
-            "SwinModel", ignored=IGNORED + STRIDE, unconstrained=("use_mask_token",), arguments=mask_argument
+            "SwinModel", ignored=IGNORED + STRIDE, unconstrained=("use_mask_token",), arguments=vit.mask_argument
         ),
-        "image": Head("SwinForImageClassification", CLASSIFIER, ignored=IGNORED + STRIDE),
-        "masked_image": Head("SwinForMaskedImageModeling", RECONSTRUCTION, ignored=IGNORED),
+        "image": Head("SwinForImageClassification", vit.CLASSIFIER, ignored=IGNORED + STRIDE),
+        "masked_image": Head("SwinForMaskedImageModeling", vit.RECONSTRUCTION, ignored=IGNORED),
     },
-    *IMAGES, SQUARE, QUERY_KEY_VALUE_BIAS, renamed(hidden_size="embed_dim"),
+    *vit.IMAGES, vit.SQUARE, vit.QUERY_KEY_VALUE_BIAS, renamed(hidden_size="embed_dim"),
     same("hidden_act", "initializer_range", "drop_path_rate"), Field(stages_to_ours, stages_to_native),
     # the native norms of patches have the usual number whatever the config says
     Field(lambda config: {"norm_eps": 1e-5}, lambda config: {"layer_norm_eps": 1e-5}),
     Field(to_native=lambda config: {"encoder_stride": config.output_stride}),
     constant(position_embedding_type="window_relative", patch_norm=True, use_cls_token=False),
     constant(image_pooling="mean", pooler_act=None),
-    read=read_mask_token,
+    read=vit.read_mask_token,
 )  # fmt: skip
