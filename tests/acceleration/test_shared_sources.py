@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from modeling.test_generation import Recorded
 from modeling.toys import PAD, assert_close, attending, few_choices, over, shared_toy, tokens
 from torch.nn.modules.module import register_module_forward_hook
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from vanillaformer.acceleration import shared_sources
 from vanillaformer.acceleration.shared_sources import source_buckets
@@ -20,6 +19,17 @@ LENGTHS = [3, 20, 4, 5, 3, 6, 4, 5, 19, 3, 4, 6, 5, 3, 4, 5]
 def sources() -> dict[str, torch.Tensor]:
     mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
     return {"input_ids": tokens(*mask.shape).masked_fill(~mask, PAD), "attention_mask": mask.long()}
+
+
+class Recorded(LogitsProcessor):
+    """Keeps the scores of each step."""
+
+    def __init__(self) -> None:
+        self.steps: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.steps.append(scores.clone())
+        return scores
 
 
 def generate(model, **inputs) -> tuple[torch.Tensor, list[torch.Tensor]]:
