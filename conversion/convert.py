@@ -198,7 +198,7 @@ def load_native(name: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
     """Return the transformers model saved in a folder or on the Hub, with the head it was saved with."""
     config = AutoConfig.from_pretrained(name, **{key: kwargs[key] for key in HUB_ARGUMENTS & set(kwargs)})
     architecture = architecture_of(config)
-    usual = architecture.heads[main_head(architecture.config_class)].native_class
+    usual = architecture.native_class(main_head(architecture.config_class))
     class_name = (config.architectures or [usual])[0]
     architecture.head_of(class_name)
     kwargs = {"use_safetensors": True, **kwargs}

@@ -66,16 +66,19 @@ SEQ2SEQ: tuple[Field, ...] = (
 SHARED = {"model.shared.weight": "model.encoder.embed_tokens.weight"}
 
 
-def with_logits_bias(name: str, native: str, language_model: str, positions: Table, *fields: Field) -> Architecture:
-    """Return an architecture with a bias of the logits that is not trained, whose classes are called `native`."""
+def with_logits_bias(
+    name: str, classes: str, positions: Table, *fields: Field, language_model: str = ""
+) -> Architecture:
+    """Return an architecture with a bias of the logits that is not trained."""
     head: Table = {"lm_head.weight": "lm_head.weight", "lm_head.bias": ("final_logits_bias", BUFFER_ROW)}
     no_forced_end = Field(to_native=lambda config: {"forced_eos_token_id": None})  # the generation config has it
     return Architecture(
         name,
+        classes,
         VanillaEncoderDecoderConfig,
         fields=(*SEQ2SEQ, *fields, no_forced_end),
         parts=both_sides(positions),
-        heads={"base": Head(f"{native}Model"), "lm": Head(language_model, head)},
+        heads={"base": Head(), "lm": Head(head, native_class=language_model)},
         unconstrained=("lm_head_bias",),
         unused=SHARED,
         fixed_tables={} if positions else POSITION_TABLES,
@@ -88,10 +91,10 @@ def with_logits_bias(name: str, native: str, language_model: str, positions: Tab
     )
 
 
-def bart_kin(name: str, native: str, **constants: object) -> Architecture:
+def bart_kin(name: str, classes: str, **constants: object) -> Architecture:
     """Return an architecture with BART's stacks and learned positions, and values of some fields."""
     fields = constant(position_embedding_type="learned", **constants)
-    return with_logits_bias(name, native, f"{native}ForConditionalGeneration", LEARNED, ONE_TIE, fields)
+    return with_logits_bias(name, classes, LEARNED, ONE_TIE, fields)
 
 
 BART = bart_kin("bart", "Bart", norm_placement="post", embedding_norm=True, position_offset=2)
@@ -101,7 +104,7 @@ MBART = bart_kin("mbart", "MBart", norm_placement="pre", embedding_norm=True, po
 
 # Pegasus (Zhang et al. 2020): pre-LN and sinusoidal positions
 PEGASUS = with_logits_bias(
-    "pegasus", "Pegasus", "PegasusForConditionalGeneration", {}, ONE_TIE,
+    "pegasus", "Pegasus", {}, ONE_TIE,
     constant(norm_placement="pre", position_embedding_type="sinusoidal", sinusoidal_layout="halves"),
 )  # fmt: skip
 
@@ -123,13 +126,15 @@ VOCABULARIES = Field(
     },
 )
 MARIAN = with_logits_bias(
-    "marian", "Marian", "MarianMTModel", {}, same("tie_word_embeddings"), VOCABULARIES,
+    "marian", "Marian", {}, same("tie_word_embeddings"), VOCABULARIES,
     constant(norm_placement="post", position_embedding_type="sinusoidal", sinusoidal_layout="halves"),
+    language_model="MarianMTModel",
 )  # fmt: skip
 
 # M2M-100 (Fan et al. 2021): fairseq's pre-LN Transformer, whose positions are numbered after the padding's
 M2M_100 = Architecture(
     name="m2m_100",
+    classes="M2M100",
     config_class=VanillaEncoderDecoderConfig,
     fields=(
         *SEQ2SEQ,
@@ -138,7 +143,7 @@ M2M_100 = Architecture(
         constant(norm_placement="pre", position_embedding_type="sinusoidal", sinusoidal_layout="tensor2tensor"),
     ),
     parts=both_sides({}),
-    heads={"base": Head("M2M100Model"), "lm": Head("M2M100ForConditionalGeneration", {"lm_head": "lm_head"})},
+    heads={"base": Head(), "lm": Head({"lm_head": "lm_head"})},
     unused=SHARED,
     distinct_tokens=(("decoder_start_token_id", "pad_token_id"),),  # padding has no position, wherever it stands
 )

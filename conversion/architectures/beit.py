@@ -44,16 +44,13 @@ SEGMENTATION_FIELDS = (
 IGNORED = (*BACKBONE_FIELDS, *SEGMENTATION_FIELDS)
 
 BEIT = image_encoder(
-    "beit",
+    "beit", "Beit",
     (
         Part(STACK),
         Part(BY_LAYER, when=lambda config: config.relative_attention_per_layer),
         Part(SHARED, when=lambda config: not config.relative_attention_per_layer),
     ),
-    {
-        "base": Head("BeitModel", ignored=IGNORED),
-        "image": Head("BeitForImageClassification", CLASSIFIER, ignored=IGNORED),
-    },
+    {"base": Head(ignored=IGNORED), "image": Head(CLASSIFIER, ignored=IGNORED)},
     *IMAGES, SQUARE, ALL_KEY_VALUE_HEADS, HEAD_DIM, LAYER_SCALE, Field(positions_to_ours, positions_to_native),
     same("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
     same("initializer_range", "drop_path_rate", "use_mask_token"),

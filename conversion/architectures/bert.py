@@ -1,6 +1,7 @@
 """BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019) and encoders near them."""
 
 from dataclasses import replace
+from typing import Any
 
 from vanillaformer.configuration import VanillaEncoderConfig
 
@@ -62,29 +63,27 @@ TANH_OF_FIRST = activation_of_first("tanh")
 
 
 def encoder(
-    name: str, prefix: str, stack: Table, heads: dict[str, Head], *fields: Field, unused: dict[str, str] | None = None
+    name: str, classes: str, stack: Table, heads: dict[str, Head], *fields: Field, prefix: str = "", **options: Any
 ) -> Architecture:
-    """Return an encoder of one stack; `unused` are native tensors that nothing reads when they are not tied."""
-    parts = (Part(stack),)
-    return Architecture(name, VanillaEncoderConfig, fields, parts, heads, prefix=prefix, unused=unused or {})
+    """Return an encoder of one stack, whose name is the prefix of its tensors by default."""
+    prefix = prefix or f"{name}."
+    return Architecture(name, classes, VanillaEncoderConfig, fields, (Part(stack),), heads, prefix=prefix, **options)
 
 
-def bert_heads(native: str) -> dict[str, Head]:
-    """Return the heads of the encoders whose classes are called `native`."""
-    return {
-        "base": Head(f"{native}Model", arguments=lambda config: {"add_pooling_layer": False}),
-        "lm": Head(f"{native}ForMaskedLM", PREDICTIONS),
-        "sequence": Head(f"{native}ForSequenceClassification", POOLER | CLASSIFIER, (TANH_OF_FIRST,)),
-        "token": Head(f"{native}ForTokenClassification", CLASSIFIER),
-        "question": Head(f"{native}ForQuestionAnswering", {"qa_outputs": "qa_outputs"}),
-        "choice": Head(f"{native}ForMultipleChoice", POOLER | CLASSIFIER, (TANH_OF_FIRST,)),
-    }
-
-
+BARE = Head(arguments=lambda config: {"add_pooling_layer": False})
+BERT_HEADS = {
+    "base": BARE,
+    "lm": Head(PREDICTIONS),
+    "sequence": Head(POOLER | CLASSIFIER, (TANH_OF_FIRST,)),
+    "token": Head(CLASSIFIER),
+    "question": Head({"qa_outputs": "qa_outputs"}),
+    "choice": Head(POOLER | CLASSIFIER, (TANH_OF_FIRST,)),
+}
+UNUSED_BIAS = {"cls.predictions.bias": "lm_head.bias"}
 PAIRS: Table = PREDICTIONS | POOLER | {"seq_relationship": "cls.seq_relationship"}
 BERT = encoder(
-    "bert", "bert.", STACK, bert_heads("Bert") | {"pretraining": Head("BertForPreTraining", PAIRS, (TANH_OF_FIRST,))},
-    *FIELDS, same("max_position_embeddings"), unused={"cls.predictions.bias": "lm_head.bias"},
+    "bert", "Bert", STACK, BERT_HEADS | {"pretraining": Head(PAIRS, (TANH_OF_FIRST,))},
+    *FIELDS, same("max_position_embeddings"), unused=UNUSED_BIAS,
 )  # fmt: skip
 
 # RoBERTa numbers positions after the padding's: the table has rows up to that, too
@@ -102,19 +101,24 @@ ROBERTA_PREDICTIONS: Table = {
 }
 
 
-def roberta_kin(name: str, native: str, prefix: str, stack: Table = STACK, *fields: Field) -> Architecture:
-    """Return an encoder with RoBERTa's positions and heads, whose classes are called `native`."""
-    heads = {
-        "base": Head(f"{native}Model", arguments=lambda config: {"add_pooling_layer": False}),
-        "lm": Head(f"{native}ForMaskedLM", ROBERTA_PREDICTIONS, (constant(head_act="gelu"),)),
-        "sequence": Head(f"{native}ForSequenceClassification", DENSE_CLASSIFIER, (TANH_OF_FIRST,)),
-        "token": Head(f"{native}ForTokenClassification", CLASSIFIER),
-    }
+ROBERTA_HEADS = {
+    "base": BARE,
+    "lm": Head(ROBERTA_PREDICTIONS, (constant(head_act="gelu"),)),
+    "sequence": Head(DENSE_CLASSIFIER, (TANH_OF_FIRST,)),
+    "token": Head(CLASSIFIER),
+}
+
+
+def roberta_kin(
+    name: str, classes: str, *fields: Field, prefix: str = "roberta.", stack: Table = STACK
+) -> Architecture:
+    """Return an encoder with RoBERTa's positions and heads."""
+    fields = (*FIELDS, ROBERTA_POSITIONS, *fields)
     bias = {"lm_head.bias": "lm_head.bias"}
-    return encoder(name, prefix, stack, heads, *FIELDS, ROBERTA_POSITIONS, *fields, unused=bias)
+    return encoder(name, classes, stack, ROBERTA_HEADS, *fields, prefix=prefix, unused=bias)
 
 
-ROBERTA = roberta_kin("roberta", "Roberta", "roberta.")
+ROBERTA = roberta_kin("roberta", "Roberta")
 
 # DistilBERT has neither token types nor a pooler
 DISTILBERT_STACK: Table = EMBEDDINGS | block(
@@ -124,14 +128,13 @@ DISTILBERT_STACK: Table = EMBEDDINGS | block(
 DISTILBERT_PREDICTIONS: Table = {
     "transform.dense": "vocab_transform", "transform.norm": "vocab_layer_norm", "lm_head": "vocab_projector"
 }  # fmt: skip
-DISTILBERT_CLASSIFIER = CLASSIFIER | {"pooler.dense": "pre_classifier"}
 DISTILBERT = encoder(
-    "distilbert", "distilbert.", DISTILBERT_STACK,
+    "distilbert", "DistilBert", DISTILBERT_STACK,
     {
-        "base": Head("DistilBertModel"),
-        "lm": Head("DistilBertForMaskedLM", DISTILBERT_PREDICTIONS),
-        "sequence": Head("DistilBertForSequenceClassification", DISTILBERT_CLASSIFIER, (activation_of_first("relu"),)),
-        "token": Head("DistilBertForTokenClassification", CLASSIFIER),
+        "base": Head(),
+        "lm": Head(DISTILBERT_PREDICTIONS),
+        "sequence": Head(CLASSIFIER | {"pooler.dense": "pre_classifier"}, (activation_of_first("relu"),)),
+        "token": Head(CLASSIFIER),
     },
     TEXT, ALL_KEY_VALUE_HEADS, Field(lambda config: {"head_dim": config.dim // config.n_heads}),
     same("vocab_size", "max_position_embeddings", "initializer_range", "tie_word_embeddings"),
@@ -152,30 +155,30 @@ ELECTRA_PREDICTIONS: Table = {
     "lm_head": "generator_lm_head",
 }
 ELECTRA_HEADS = {
-    "base": Head("ElectraModel"),
-    "lm": Head("ElectraForMaskedLM", ELECTRA_PREDICTIONS, (constant(head_act="gelu"),)),
-    "sequence": Head("ElectraForSequenceClassification", DENSE_CLASSIFIER, (activation_of_first("gelu"),)),
-    "token": Head("ElectraForTokenClassification", CLASSIFIER),
+    "base": Head(),
+    "lm": Head(ELECTRA_PREDICTIONS, (constant(head_act="gelu"),)),
+    "sequence": Head(DENSE_CLASSIFIER, (activation_of_first("gelu"),)),
+    "token": Head(CLASSIFIER),
 }
 
 VARIANTS = (
-    roberta_kin("xlm-roberta", "XLMRoberta", "roberta."),  # Conneau et al. 2020
-    roberta_kin("camembert", "Camembert", "roberta."),  # Martin et al. 2020
-    roberta_kin("data2vec-text", "Data2VecText", "data2vec_text."),  # Baevski et al. 2022
+    roberta_kin("xlm-roberta", "XLMRoberta"),  # Conneau et al. 2020
+    roberta_kin("camembert", "Camembert"),  # Martin et al. 2020
+    roberta_kin("data2vec-text", "Data2VecText", prefix="data2vec_text."),  # Baevski et al. 2022
     # fairseq's pre-LN RoBERTa (Ott et al. 2019)
     roberta_kin(
-        "roberta-prelayernorm", "RobertaPreLayerNorm", "roberta_prelayernorm.", ROBERTA_PRE_NORM,
-        constant(norm_placement="pre"),
+        "roberta-prelayernorm", "RobertaPreLayerNorm", constant(norm_placement="pre"), prefix="roberta_prelayernorm.",
+        stack=ROBERTA_PRE_NORM,
     ),
     # Megatron-BERT (Shoeybi et al. 2019): pre-LN BERT without a norm of the embeddings
     encoder(
-        "megatron-bert", "bert.", MEGATRON, bert_heads("MegatronBert"), *SIZES, same("max_position_embeddings"),
+        "megatron-bert", "MegatronBert", MEGATRON, BERT_HEADS, *SIZES, same("max_position_embeddings"),
         constant(position_embedding_type="learned", norm_placement="pre", embedding_norm=False),
-        unused={"cls.predictions.bias": "lm_head.bias"},
+        prefix="bert.", unused=UNUSED_BIAS,
     ),
     # ELECTRA (Clark et al. 2020) as a generator or classifier, where its embeddings are as wide as the model
     encoder(
-        "electra", "electra.", STACK,
+        "electra", "Electra", STACK,
         {name: replace(head, ignored=("summary_last_dropout",)) for name, head in ELECTRA_HEADS.items()},
         *FIELDS, same("max_position_embeddings"),
         Field(to_native=lambda config: {"embedding_size": config.hidden_size}),

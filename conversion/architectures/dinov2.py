@@ -71,17 +71,13 @@ FIELDS: tuple[Field, ...] = (
 BACKBONE_FIELDS = ("_out_features", "_out_indices", "apply_layernorm", "reshape_hidden_states")
 
 
-def classifying_heads(name: str) -> dict[str, Head]:
-    """Return the heads of the encoders whose classes are called `name`."""
-    pooled = constant(image_pooling="first_and_mean")
-    return {
-        "base": Head(f"{name}Model", fields=(constant(image_pooling="first"),), ignored=BACKBONE_FIELDS),
-        "image": Head(f"{name}ForImageClassification", CLASSIFIER, (pooled,), BACKBONE_FIELDS),
-    }
+HEADS = {
+    "base": Head(fields=(constant(image_pooling="first"),), ignored=BACKBONE_FIELDS),
+    "image": Head(CLASSIFIER, (constant(image_pooling="first_and_mean"),), BACKBONE_FIELDS),
+}
 
-
-DINOV2 = image_encoder("dinov2", PARTS, classifying_heads("Dinov2"), *FIELDS, same("use_mask_token"))
+DINOV2 = image_encoder("dinov2", "Dinov2", PARTS, HEADS, *FIELDS, same("use_mask_token"))
 DINOV2_WITH_REGISTERS = image_encoder(
-    "dinov2_with_registers", PARTS, classifying_heads("Dinov2WithRegisters"), *FIELDS,
+    "dinov2_with_registers", "Dinov2WithRegisters", PARTS, HEADS, *FIELDS,
     at_least_one("num_register_tokens"), constant(use_mask_token=True),
 )  # fmt: skip

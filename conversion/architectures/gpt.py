@@ -204,8 +204,8 @@ VARIANTS = (
             renamed(initializer_range="init_std", layer_drop="layerdrop"),
             constant(position_embedding_type="sinusoidal", sinusoidal_layout="tensor2tensor", position_offset=2),
         ),
-        heads={"base": Head("XGLMModel", ignored=("decoder_start_token_id",)),
-               "lm": Head("XGLMForCausalLM", {"lm_head": "lm_head"}, ignored=("decoder_start_token_id",))},
+        heads={"base": Head(ignored=("decoder_start_token_id",)),
+               "lm": Head({"lm_head": "lm_head"}, ignored=("decoder_start_token_id",))},
     ),
     # BioGPT (Luo et al. 2022): GPT-2's block with scaled embeddings and positions from row 2
     decoder(

@@ -67,10 +67,7 @@ ATTENTION_BIAS = attention_biases("attention_bias", "q_proj", "k_proj", "v_proj"
 INPUT_BIASES = attention_biases("attention_bias", "q_proj", "k_proj", "v_proj")
 LAYERS: tuple[Field, ...] = (*RMS_NORM, *GATED_FEED_FORWARD, GROUPED)
 KIN: tuple[Field, ...] = (*LAYERS, rotary())
-WINDOW = (
-    window_by_layer(),
-    Field(to_native=lambda config: {"use_sliding_window": config.sliding_window is not None}),
-)
+WINDOW = (window_by_layer(), Field(to_native=lambda config: {"use_sliding_window": config.sliding_window is not None}))
 # The output projection is square: the heads have to be as wide as the model
 SQUARE_HEAD_DIM = Field(
     to_ours=lambda config: {"head_dim": config.hidden_size // config.num_attention_heads},
@@ -79,24 +76,17 @@ SQUARE_HEAD_DIM = Field(
 INTERLEAVED = constant(rope_interleaved=True)
 
 
-def decoder_heads(
-    name: str, language_model: str = "", output: str = "lm_head", lm: tuple[Field, ...] = (),
-    ignored: tuple[str, ...] = (),
-) -> dict[str, Head]:  # fmt: skip
-    """Return the heads of the decoders whose classes are called `name`; `lm` are the language model's fields."""
-    return {
-        "base": Head(f"{name}Model", ignored=ignored),
-        "lm": Head(language_model or f"{name}ForCausalLM", {"lm_head": output}, lm, ignored),
-        "sequence": Head(f"{name}ForSequenceClassification", {"score": "score"}, ignored=ignored),
-    }
-
-
 def decoder(
-    name: str, classes: str, table: Table, *fields: Field, prefix: str = "model.", **options: Any
-) -> Architecture:
-    """Return a decoder of one stack; its classes and `options` are arguments of `decoder_heads`."""
-    heads = decoder_heads(classes, **options)
-    return Architecture(name, VanillaDecoderConfig, fields, (Part(table),), heads, prefix=prefix)
+    name: str, classes: str, table: Table, *fields: Field, prefix: str = "model.", language_model: str = "",
+    output: str = "lm_head", lm: tuple[Field, ...] = (), ignored: tuple[str, ...] = (),
+) -> Architecture:  # fmt: skip
+    """Return a decoder of one stack; `lm` are the fields of its language model, a class called `language_model`."""
+    heads = {
+        "base": Head(ignored=ignored),
+        "lm": Head({"lm_head": output}, lm, ignored, native_class=language_model),
+        "sequence": Head({"score": "score"}, ignored=ignored),
+    }
+    return Architecture(name, classes, VanillaDecoderConfig, fields, (Part(table),), heads, prefix=prefix)
 
 
 def llama_kin(name: str, classes: str, table: Table, *fields: Field, **options: Any) -> Architecture:
@@ -204,10 +194,7 @@ COHERE = replace(
         GROUPED, HEAD_DIM, ATTENTION_BIAS, rotary(), switch("use_qk_norm", "qk_norm", on="each_head", off="none"),
         constant(block_layout="parallel_shared_norm", norm_bias=False, mlp_bias=False, rope_interleaved=True),
     ),
-    heads={
-        "base": Head("CohereModel", ignored=("logit_scale",)),
-        "lm": Head("CohereForCausalLM", {"lm_head": "lm_head"}, (LOGIT_SCALE,)),
-    },
+    heads={"base": Head(ignored=("logit_scale",)), "lm": Head({"lm_head": "lm_head"}, (LOGIT_SCALE,))},
 )  # fmt: skip
 
 

@@ -10,11 +10,7 @@ from ..mapping.tensors import Table, block, rows
 from .bert import CLASSIFIER, encoder
 from .llama import ATTENTION_BIAS
 
-ENDS: Table = {
-    "embed_tokens": "embeddings.tok_embeddings",
-    "embeddings.norm": "embeddings.norm",
-    "norm": "final_norm",
-}
+ENDS: Table = {"embed_tokens": "embeddings.tok_embeddings", "embeddings.norm": "embeddings.norm", "norm": "final_norm"}
 STACK: Table = ENDS | block(
     "layers.{layer}.", qkv=("attn.Wqkv", rows(3)), o="attn.Wo", attention_norm="attn_norm",
     gate_up=("mlp.Wi", rows(2)), down="mlp.Wo", mlp_norm="mlp_norm",
@@ -54,13 +50,11 @@ CLASSIFIER_FIELDS = (
 CLASSIFIER_ONLY = ("classifier_activation", "classifier_bias", "classifier_pooling")
 
 MODERNBERT = encoder(
-    "modernbert", "model.", STACK,
+    "modernbert", "ModernBert", STACK,
     {
-        "base": Head("ModernBertModel", ignored=(*CLASSIFIER_ONLY, "decoder_bias")),
-        "lm": Head("ModernBertForMaskedLM", HEAD | {"lm_head": "decoder"}, LM_FIELDS, ("classifier_pooling",)),
-        "sequence": Head(
-            "ModernBertForSequenceClassification", POOLER | CLASSIFIER, CLASSIFIER_FIELDS, ("decoder_bias",)
-        ),
+        "base": Head(ignored=(*CLASSIFIER_ONLY, "decoder_bias")),
+        "lm": Head(HEAD | {"lm_head": "decoder"}, LM_FIELDS, ("classifier_pooling",)),
+        "sequence": Head(POOLER | CLASSIFIER, CLASSIFIER_FIELDS, ("decoder_bias",)),
     },
     TEXT, optional("cls_token_id", "sep_token_id"), *PLAIN_HEADS, ATTENTION_BIAS,
     same("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
@@ -77,4 +71,5 @@ MODERNBERT = encoder(
         },
         to_native=layers_to_native,
     ),
+    prefix="model.",
 )  # fmt: skip

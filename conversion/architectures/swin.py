@@ -70,13 +70,11 @@ IGNORED = ("_out_features", "_out_indices")
 STRIDE = ("encoder_stride",)  # which only reconstruction reads
 
 SWIN = vit.image_encoder(
-    "swin", (Part(STACK),),
+    "swin", "Swin", (Part(STACK),),
     {
-        "base": Head(
-            "SwinModel", ignored=IGNORED + STRIDE, unconstrained=("use_mask_token",), arguments=vit.mask_argument
-        ),
-        "image": Head("SwinForImageClassification", vit.CLASSIFIER, ignored=IGNORED + STRIDE),
-        "masked_image": Head("SwinForMaskedImageModeling", vit.RECONSTRUCTION, ignored=IGNORED),
+        "base": Head(ignored=IGNORED + STRIDE, unconstrained=("use_mask_token",), arguments=vit.mask_argument),
+        "image": Head(vit.CLASSIFIER, ignored=IGNORED + STRIDE),
+        "masked_image": Head(vit.RECONSTRUCTION, ignored=IGNORED),
     },
     *vit.IMAGES, vit.SQUARE, vit.QUERY_KEY_VALUE_BIAS, renamed(hidden_size="embed_dim"),
     same("hidden_act", "initializer_range", "drop_path_rate"), Field(stages_to_ours, stages_to_native),

@@ -96,27 +96,23 @@ FIELDS: tuple[Field, ...] = (
 )
 
 
-def heads(native: str) -> dict[str, Head]:
-    language_model = Head(f"{native}ForConditionalGeneration", {"lm_head": "lm_head"})
-    return {"base": Head(f"{native}Model"), "lm": language_model}
-
-
 T5 = Architecture(
     name="t5",
+    classes="T5",
     config_class=VanillaEncoderDecoderConfig,
     prefix="",
     fields=(*FIELDS, same("scale_decoder_outputs")),
     parts=stacks(ENDS),
-    heads=heads("T5"),
+    heads={"base": Head(), "lm": Head({"lm_head": "lm_head"})},
     unconstrained=("tie_word_embeddings",),
     unused={"shared.weight": "model.encoder.embed_tokens.weight"},
     finish=separate_head,
 )
 
 
-def t5_variant(name: str, native: str, ends: Table, **constants: object) -> Architecture:
+def t5_variant(name: str, classes: str, ends: Table, **constants: object) -> Architecture:
     """Return an architecture with T5's stacks and other values of some fields."""
-    return replace(T5, name=name, fields=(*FIELDS, constant(**constants)), parts=stacks(ends), heads=heads(native))
+    return replace(T5, name=name, classes=classes, fields=(*FIELDS, constant(**constants)), parts=stacks(ends))
 
 
 BIASES = "embeddings.positions.relative_attention_bias"

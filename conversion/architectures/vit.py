@@ -88,38 +88,31 @@ def read_bare_options(model: Any) -> Values:
 SQUARE = Field(to_native=lambda config: {"image_size": image_sides(config.image_size)[0]})
 
 
-def image_heads(name: str) -> dict[str, Head]:
-    """Return the heads of the encoders whose classes are called `name`."""
-    return {
-        "base": Head(
-            f"{name}Model",
-            {"pooler.dense": "pooler.dense"},
-            (POOLER,),
-            ignored=("pooler_act", "encoder_stride"),
-            unconstrained=("pooler_act", "use_mask_token"),
-            arguments=lambda config: mask_argument(config) | {"add_pooling_layer": config.pooler_act is not None},
-        ),
-        "image": Head(
-            f"{name}ForImageClassification",
-            CLASSIFIER,
-            (constant(pooler_act=None),),
-            (*POOLER_FIELDS, "encoder_stride"),
-        ),
-        "masked_image": Head(f"{name}ForMaskedImageModeling", RECONSTRUCTION, (SQUARE,), POOLER_FIELDS),
-    }
+VIT_HEADS = {
+    "base": Head(
+        {"pooler.dense": "pooler.dense"},
+        (POOLER,),
+        ignored=("pooler_act", "encoder_stride"),
+        unconstrained=("pooler_act", "use_mask_token"),
+        arguments=lambda config: mask_argument(config) | {"add_pooling_layer": config.pooler_act is not None},
+    ),
+    "image": Head(CLASSIFIER, (constant(pooler_act=None),), (*POOLER_FIELDS, "encoder_stride")),
+    "masked_image": Head(RECONSTRUCTION, (SQUARE,), POOLER_FIELDS),
+}
 
 
 def image_encoder(
-    name: str, parts: tuple[Part, ...], heads: dict[str, Head], *fields: Field, **options: Any
+    name: str, classes: str, parts: tuple[Part, ...], heads: dict[str, Head], *fields: Field, **options: Any
 ) -> Architecture:
     """Return an encoder of images, whose name is also the prefix of its tensors unless `options` has another."""
-    return Architecture(name, VanillaImageEncoderConfig, fields, parts, heads, **{"prefix": f"{name}."} | options)
+    options = {"prefix": f"{name}."} | options
+    return Architecture(name, classes, VanillaImageEncoderConfig, fields, parts, heads, **options)
 
 
-def vit_kin(name: str, native: str, *fields: Field) -> Architecture:
-    """Return an encoder with a class token and ViT's heads, whose classes are called `native`."""
-    heads, fields = image_heads(native), (*ENCODER, CLASS_TOKEN, STRIDE, *fields)
-    return image_encoder(name, (Part(STACK),), heads, *fields, read=read_bare_options)
+def vit_kin(name: str, classes: str, *fields: Field) -> Architecture:
+    """Return an encoder with a class token and ViT's heads."""
+    fields = (*ENCODER, CLASS_TOKEN, STRIDE, *fields)
+    return image_encoder(name, classes, (Part(STACK),), VIT_HEADS, *fields, read=read_bare_options)
 
 
 VIT = vit_kin("vit", "ViT")
@@ -129,21 +122,18 @@ DEIT = vit_kin("deit", "DeiT", constant(use_distillation_token=True))
 
 # ViT-MSN (Assran et al. 2022) was trained without labels on masked views
 VIT_MSN = image_encoder(
-    "vit_msn", (Part(STACK),),
-    {
-        "base": Head("ViTMSNModel", unconstrained=("use_mask_token",), arguments=mask_argument),
-        "image": Head("ViTMSNForImageClassification", CLASSIFIER),
-    },
+    "vit_msn", "ViTMSN", (Part(STACK),),
+    {"base": Head(unconstrained=("use_mask_token",), arguments=mask_argument), "image": Head(CLASSIFIER)},
     *ENCODER, CLASS_TOKEN, constant(pooler_act=None), prefix="vit.", read=read_mask_token,
 )  # fmt: skip
 
 # I-JEPA (Assran et al. 2023) has no class token: patches are averaged
 IJEPA = image_encoder(
-    "ijepa", (Part(STACK),),
+    "ijepa", "IJepa", (Part(STACK),),
     {
         # its optional pooling layer reads the first patch
-        "base": Head("IJepaModel", ignored=POOLER_FIELDS, unconstrained=("use_mask_token",), arguments=mask_argument),
-        "image": Head("IJepaForImageClassification", CLASSIFIER, ignored=POOLER_FIELDS),
+        "base": Head(ignored=POOLER_FIELDS, unconstrained=("use_mask_token",), arguments=mask_argument),
+        "image": Head(CLASSIFIER, ignored=POOLER_FIELDS),
     },
     *ENCODER, constant(use_cls_token=False, image_pooling="mean", pooler_act=None), read=read_mask_token,
 )  # fmt: skip

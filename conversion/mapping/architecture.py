@@ -59,12 +59,12 @@ def main_head(config_class: type[VanillaConfig]) -> str:
 class Head:
     """A head on a stack."""
 
-    native_class: str  # name of the transformers class
     tensors: Table = field(default_factory=dict)
     fields: tuple[Field, ...] = ()  # the fields that it adds
     ignored: tuple[str, ...] = ()  # native fields that it does not read
     unconstrained: tuple[str, ...] = ()  # our fields that can have any value with this head, since the weights decide
     arguments: Callable[[BlockConfig], Values] = lambda config: {}  # returns further arguments of the native class
+    native_class: str = ""  # name of the transformers class, if it is not that of the architecture and ours
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ class Architecture:
     """One architecture of transformers and how it corresponds to ours."""
 
     name: str  # its `model_type`
+    classes: str  # what the names of its classes begin with
     config_class: type[BlockConfig]  # our config class
     fields: tuple[Field, ...]
     parts: tuple[Part, ...]  # the tables of the stack's tensors
@@ -104,13 +105,18 @@ class Architecture:
     # Changes a new native model in ways that its config cannot express
     finish: Callable[[PreTrainedModel, BlockConfig], None] = lambda model, config: None
 
+    def native_class(self, head: str) -> str:
+        """Return the name of the native class with a head, which ends as that of ours, such as `ForMaskedLM`."""
+        ours = {name: model_class.__name__ for name, model_class in OUR_CLASSES[self.config_class].items()}
+        ending = ours[head].removeprefix(ours["base"].removesuffix("Model"))
+        return self.heads[head].native_class or f"{self.classes}{ending}"
+
     def head_of(self, model_class_name: str) -> str:
         """Return the head of a native class; raise ValueError if it has no counterpart among ours."""
-        for head, entry in self.heads.items():
-            if entry.native_class == model_class_name:
-                return head
-        allowed = ", ".join(entry.native_class for entry in self.heads.values())
-        raise ValueError(f"{model_class_name} has no counterpart here: of {self.name} only {allowed} have one")
+        heads = {self.native_class(head): head for head in self.heads}
+        if model_class_name not in heads:
+            raise ValueError(f"{model_class_name} has no counterpart: of {self.name} only {', '.join(heads)} have one")
+        return heads[model_class_name]
 
     def all_fields(self, head: str) -> tuple[Field, ...]:
         """Return the field table of the stack with a head."""
@@ -131,10 +137,9 @@ class Architecture:
         self, config: BlockConfig, head: str, dtype: torch.dtype, native_config: PreTrainedConfig | None = None
     ) -> PreTrainedModel:
         """Return a new native model for our config, with a native config that is known already if there is one."""
-        entry = self.heads[head]
-        native_class = getattr(transformers, entry.native_class)
+        native_class = getattr(transformers, self.native_class(head))
         native_config = native_config or self.to_native_config(config, head)
-        native = native_class._from_config(native_config, dtype=dtype, **entry.arguments(config))
+        native = native_class._from_config(native_config, dtype=dtype, **self.heads[head].arguments(config))
         self.finish(native, config)
         return native
 

@@ -258,9 +258,8 @@ def poison(model: nn.Module, seed: int = 5) -> None:
 def native_model(case: Case) -> PreTrainedModel:
     """A poisoned native model in eval mode; its dead tables, if it has any, are copies of the living."""
     architecture = ARCHITECTURES[case.architecture]
-    head = architecture.heads[case.head]
     config = transformers.CONFIG_MAPPING[case.architecture](**case.config)
-    model = transformers_class(head.native_class)(config, **arguments(case))
+    model = transformers_class(architecture.native_class(case.head))(config, **arguments(case))
     if case.architecture == "t5" and case.config.get("tie_word_embeddings") is False and case.head == "lm":
         model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     poison(model)
@@ -272,8 +271,8 @@ def native_model(case: Case) -> PreTrainedModel:
 
 def arguments(case: Case) -> dict[str, Any]:
     """Arguments of a bare model: without its optional parts, or with all of them."""
-    head = ARCHITECTURES[case.architecture].heads[case.head]
-    given = inspect.signature(transformers_class(head.native_class)).parameters
+    native_class = transformers_class(ARCHITECTURES[case.architecture].native_class(case.head))
+    given = inspect.signature(native_class).parameters
     options = ("add_pooling_layer", "use_mask_token")
     if case.head != "base" or case.architecture == "beit":  # BEiT pools without a choice
         return {}

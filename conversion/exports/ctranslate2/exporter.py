@@ -121,10 +121,7 @@ def quantize(model_spec: Any, spec: Any, quantization: str) -> None:
 
 
 def build_spec(
-    specs: Any,
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase | None,
-    target_tokenizer: PreTrainedTokenizerBase | None,
+    specs: Any, model: Any, tokenizer: PreTrainedTokenizerBase | None, target_tokenizer: PreTrainedTokenizerBase | None
 ) -> Any:
     """Return the filled spec of a whole model, with its vocabularies."""
     config, builder = model.config, SpecBuilder(specs, model.config)

@@ -75,11 +75,11 @@ def config_fields(model: Any) -> dict[str, Any]:
     """Return the `config.json` for other tools: that of the native model, or ours where none computes the same."""
     config, name = model.config, type(model).__name__
     if form := getattr(model, "native_form", None):  # it was native
-        config, name = form.config, ARCHITECTURES[form.architecture].heads[form.head].native_class
+        config, name = form.config, ARCHITECTURES[form.architecture].native_class(form.head)
     elif found := native_architectures(config, head := head_of_ours(model)):
         architecture = ARCHITECTURES[found[0]]
         config = architecture.to_native_config(fit(architecture, config, head).config, head)
-        name = architecture.heads[head].native_class
+        name = architecture.native_class(head)
     fields = config.to_dict() | {"architectures": [name]}
     fields.pop("auto_map", None)  # code that is not in the folder
     return fields
