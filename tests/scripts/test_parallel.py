@@ -30,7 +30,8 @@ CASES = [
     ("translation", "fsdp=2", f"--joint_vocabulary False {SCORED_BY_LOSS}"),
     ("translation", "tp=2", ""),
     ("causal", "fsdp=2", "--optim muon"),
-    ("causal", "fsdp=2", "--packing"),
+    ("causal", "fsdp=2", "--packing --set vocab_size=303"),  # parts of two sizes of a tied weight
+    ("causal", "fsdp=2,tp=2", "--set vocab_size=303"),
     ("causal", "replicate=2,fsdp=2", "--gradient_checkpointing"),
     ("causal", "tp=2", "--gradient_accumulation_steps 2"),
     ("causal", "tp=2", "--set position_embedding_type=alibi qk_norm=full"),
@@ -83,7 +84,8 @@ CHANGES = [
     ("causal", None, "fsdp=2", "--optim muon"),
     ("translation", "fsdp=2", "tp=2", SCORED_BY_LOSS),
     ("classification", "replicate=2,fsdp=2", "fsdp=2,tp=2", ""),
-    ("causal", "tp=2", "fsdp=2", "STREAM"),
+    ("causal", None, "fsdp=2,tp=2", "--optim adamw_torch"),
+    ("causal", "tp=2", "fsdp=2,tp=2", "STREAM"),
 ]
 
 

@@ -9,7 +9,6 @@ import math
 import os
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,12 @@ from accelerate import DistributedType
 from accelerate.utils import recursively_apply
 from safetensors.torch import load_file
 from torch.distributed.checkpoint import CheckpointException
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedConfig, PreTrainedModel, Trainer
 from transformers.distributed import DistributedConfig
 from transformers.distributed.checkpoint import load_optimizer_distributed, save_optimizer_distributed
+from transformers.distributed.sharding_utils import DtensorShardOperation
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from vanillaformer.console.limits import option
@@ -124,9 +121,26 @@ def divided(model: PreTrainedModel, layout: str) -> PreTrainedModel:
     )
     for name, parameter in model.named_parameters():
         new.get_parameter(name).requires_grad_(parameter.requires_grad)
+    _share_padding(new)
     if model.can_generate():
         new.generation_config = model.generation_config
     return new
+
+
+def _share_padding(model: torch.nn.Module) -> None:
+    """Let the names of a tied weight have one padded part of it.
+
+    torch pads each name's part by itself where a process has fewer rows than others, and all but the last that it has
+    padded stay as they are while the weight is trained (torch 2.13, transformers 5.23).
+    """
+    parts: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        group = module._get_fsdp_state()._fsdp_param_group if isinstance(module, FSDPModule) else None
+        for entry in group.fsdp_params if group is not None else ():
+            parameter = getattr(entry._module_info.module, entry._module_info.param_name)
+            entry._sharded_param_data = parts.get(id(parameter), entry._sharded_param_data)
+            entry.reset_sharded_param()
+            parts[id(parameter)] = entry._sharded_param_data
 
 
 class ParallelTrainer(Trainer):
@@ -166,9 +180,7 @@ class ParallelTrainer(Trainer):
         if checkpoint is None or (whole and not self.is_distributed_loading_by_transformers):
             return super()._load_optimizer_and_scheduler(checkpoint)
         if whole:
-            found = torch.load(Path(checkpoint, WHOLE), map_location="cpu", weights_only=True)
-            state, options = by_name(found, self.model, self.optimizer), StateDictOptions(full_state_dict=True)
-            set_optimizer_state_dict(self.model, self.optimizer, state, options=options)
+            take_over_state(self.optimizer, torch.load(Path(checkpoint, WHOLE), map_location="cpu"), self.model)
         else:
             try:
                 load_optimizer_distributed(self.model, self.optimizer, str(Path(checkpoint, PARTS)))
@@ -195,15 +207,34 @@ class ParallelTrainer(Trainer):
         self._load_whole(self.state.best_model_checkpoint)
 
     def _load_whole(self, folder: Any) -> None:
-        weights: Any = load_file(Path(folder, SAFE_WEIGHTS_NAME))
-        set_model_state_dict(self.model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+        with torch.no_grad():
+            for name, value in load_file(Path(folder, SAFE_WEIGHTS_NAME)).items():
+                own = self.model.get_parameter_or_buffer(name)
+                own.copy_(part_of(value, own))
 
 
-def by_name(state: dict[str, Any], model: Any, optimizer: Any) -> dict[str, Any]:
-    """Return a state of an optimizer, which has numbers of parameters, with their names in a model."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
-    numbers = chain.from_iterable(group["params"] for group in state["param_groups"])
-    name_of = dict(zip(numbers, order, strict=True))
-    groups = [{**group, "params": [name_of[each] for each in group["params"]]} for group in state["param_groups"]]
-    return {"state": {name_of[number]: found for number, found in state["state"].items()}, "param_groups": groups}
+def part_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a tensor divided as another one of its shape is."""
+    if not isinstance(like, DTensor):
+        return whole.to(like.device)
+    local: Any = DtensorShardOperation(like).shard_tensor(whole, device=like.device)
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def take_over_state(optimizer: Any, state: dict[str, Any], model: torch.nn.Module) -> None:
+    """Give an optimizer the state that one of the whole model had; its groups may be parts of that one's."""
+    order = {parameter: number for number, parameter in enumerate(model.parameters())}
+    groups = iter(optimizer.param_groups)
+    for saved in state["param_groups"]:
+        parameters: list[torch.nn.Parameter] = []
+        while len(parameters) < len(saved["params"]):
+            group = next(groups)
+            parameters += group["params"]
+            group |= {name: value for name, value in saved.items() if name != "params"}
+        for number, parameter in zip(saved["params"], sorted(parameters, key=order.__getitem__), strict=True):
+            optimizer.state[parameter] = {
+                name: part_of(value, parameter) if getattr(value, "shape", None) == parameter.shape else value
+                for name, value in state["state"].get(number, {}).items()
+            }
