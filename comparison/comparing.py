@@ -41,11 +41,9 @@ class Comparison:
 def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False) -> Comparison:
     """Run what a plan asks for, or what is left of it.
 
-    With `overwrite` runs in the folder that the plan does not ask for any more make room for others.
-
-    Raises:
-        ValueError: A variant's options cannot be, its first steps could not be trained, the budget or the score does
-            not suit it, or the folder is another process's or holds other runs.
+    With `overwrite` runs in the folder that the plan does not ask for any more make room for others. Raises ValueError
+    if a variant's options cannot be, its first steps could not be trained, the budget or the score does not suit it,
+    or the folder is another process's or holds other runs.
     """
     check_variants(plan)
     report(

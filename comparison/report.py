@@ -11,11 +11,10 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from vanillaformer import __version__
-from vanillaformer.console.drawing import embedded, save, style
+from vanillaformer.console.drawing import embedded, save, style, templates
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.metrics.scores import Score
 
@@ -24,13 +23,6 @@ from .results import Result, VariantResult
 from .statistics import Test, against_baseline, interval
 
 NOTHING = "-"
-ENGINE = Environment(
-    loader=PackageLoader("vanillaformer.comparison", "."),
-    undefined=StrictUndefined,
-    autoescape=lambda name: str(name).endswith(".html.jinja"),
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
 
 AXES: dict[str, tuple[str, Callable[[Result], float]]] = {
     "tokens": ("training tokens", lambda run: run.consumed["tokens"]),
@@ -48,11 +40,11 @@ def write_report(comparison: Comparison, folder: Path) -> str:
     if comparison.tuning:
         drawn.append(("Tuning", tuning_figure(comparison, figures)))
     pictures = [{"title": title, "name": names[1], "data": embedded(figures / names[0])} for title, names in drawn]
-    content = facts(comparison)
+    content, pages = facts(comparison), templates("vanillaformer.comparison")
     for name in ("report.html", "report.md"):
-        text = ENGINE.get_template(f"{name}.jinja").render(pictures=pictures, **content)
+        text = pages.get_template(f"{name}.jinja").render(pictures=pictures, **content)
         write_text(folder / name, text.rstrip() + "\n")
-    return ENGINE.get_template("table.md.jinja").render(**content)
+    return pages.get_template("table.md.jinja").render(**content)
 
 
 def facts(comparison: Comparison) -> dict[str, Any]:
@@ -194,9 +186,8 @@ def curve_figure(comparison: Comparison, folder: Path, axis: str) -> list[str]:
         axes.yaxis.set_minor_formatter("{x:.3g}")
         axes.grid(alpha=0.3, which="both")
     if figure.axes[0].lines:
-        figure.legend(
-            *figure.axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8
-        )
+        lines_and_labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(*lines_and_labels, loc="outside right upper", frameon=False, fontsize=8)
     return save(figure, folder / f"curves_{axis}", ("variant", "seed", "score", title, "validation"), rows)
 
 

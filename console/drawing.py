@@ -1,4 +1,4 @@
-"""How all pictures look and are written: colors, labels, files."""
+"""How all pictures and pages look and are written: colors, labels, files, templates."""
 
 import base64
 import csv
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from matplotlib.figure import Figure
 
 # Okabe and Ito's colors, which nobody confuses, then the same with other lines
@@ -44,6 +45,17 @@ def save(
     with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([header, *rows])
     return pictures
+
+
+def templates(package: str) -> Environment:
+    """Return the templates of pages in a package: HTML is escaped, and a value that is missing is an error."""
+    return Environment(
+        loader=PackageLoader(package, "."),
+        undefined=StrictUndefined,
+        autoescape=select_autoescape(["html.jinja"]),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def embedded(picture: Path) -> str:

@@ -14,19 +14,15 @@ EVERY = 10.0  # seconds between two lines on a stage
 Advance = Callable[[int], None]
 
 
-def report(message: str) -> None:
-    """Print a line, in the first of the processes of a distributed run only."""
-    _print(message, sys.stdout)
+def report(message: str, stream: TextIO | None = None) -> None:
+    """Print a line, by default to standard output, in the first of the processes of a distributed run only."""
+    if os.environ.get("RANK", "0") == "0":
+        print(message, file=stream, flush=True)
 
 
 def warn(message: str) -> None:
-    """Print a line to the standard error stream, in the first of the processes of a distributed run only."""
-    _print(message, sys.stderr)
-
-
-def _print(message: str, stream: TextIO) -> None:
-    if os.environ.get("RANK", "0") == "0":
-        print(message, file=stream, flush=True)
+    """Print a line to the standard error stream, as `report` does."""
+    report(message, sys.stderr)
 
 
 @contextmanager

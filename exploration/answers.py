@@ -90,7 +90,6 @@ class TextModel:
         return {"side": "left", "room": room} if self.function is tasks.continue_prompts else {}
 
     def sample(self) -> Example:
-        """Return an example of any text."""
         return text_example(self.loaded, self.task.example.replace(MASK, self.mask))
 
     def suggestions(self) -> list[str]:
@@ -125,7 +124,6 @@ class ImageModel:
             return by_class(self.model, image_probabilities(self.model, self.processor, [image])[0])
 
     def example(self, file: Any, answer: Any, options: Mapping[str, Any]) -> Example:
-        """Return the picture."""
         return image_example(self.model, self.processor, self.path_of(file))
 
     def sample(self) -> Example:

@@ -41,7 +41,6 @@ class Example:
 
     @property
     def model(self) -> Any:
-        """The model."""
         return self.recording.model
 
     @property
@@ -88,12 +87,10 @@ def encoded(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, option: s
 
 
 def token_names(tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor) -> list[str]:
-    """Return the text of each token (T)."""
     return [name_of(tokenizer, token) for token in ids.tolist()]
 
 
 def name_of(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """Return the text of a token."""
     return str(tokenizer.decode([token]))
 
 

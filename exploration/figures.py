@@ -17,10 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from vanillaformer import __version__
-from vanillaformer.console.drawing import embedded, save
+from vanillaformer.console.drawing import embedded, save, templates
 from vanillaformer.hub.atomic_files import write_text
 
 from .attention import attention_maps, distances, entropies, rollout
@@ -32,14 +30,6 @@ from .pictures import Drawing, NotApplicable
 from .positions import positions
 from .stream import factors, stream, sublayers
 
-ENGINE = Environment(
-    loader=PackageLoader("vanillaformer.exploration", "."),
-    undefined=StrictUndefined,
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -47,98 +37,74 @@ class Figure:
 
     name: str  # for `--figures`
     title: str  # its heading
-    explanation: str  # two sentences on what it shows, with the paper
     function: Callable[[Example], list[Drawing]]  # draws it; raises `NotApplicable`
+    explanation: str  # two sentences on what it shows, with the paper
 
 
 Drawn = list[tuple[Figure, list[Drawing]]]
 FIGURES: tuple[Figure, ...] = (
     Figure(
-        "lens",
-        "Logit lens",
+        "lens", "Logit lens", lens,
         "Each layer's state goes through the final norm and the head, as if the layers after it did nothing "
         "(nostalgebraist 2020). It shows in which layer an answer comes up; the last layer's is the model's own.",
-        lens,
     ),
     Figure(
-        "attention",
-        "Attention",
+        "attention", "Attention", attention_maps,
         "Each row is a token that reads, each column one that is read, and every row sums to 1 (Vaswani et al. 2017). "
         "All maps have one scale of color; what is attended to need not be what matters (Jain and Wallace 2019).",
-        attention_maps,
     ),
     Figure(
-        "rollout",
-        "Attention over the picture",
+        "rollout", "Attention over the picture", rollout,
         "Roll-out multiplies the attention of all layers, half of each for the residual connection (Abnar and Zuidema "
         "2020). It shows from which patches the vector that is classified is made.",
-        rollout,
     ),
     Figure(
-        "attribution",
-        "Attribution",
+        "attribution", "Attribution", token_attributions,
         "What each token contributes to the logit of an answer, by integrated gradients (Sundararajan et al. 2017): "
         "the sum of a row is the difference to a text of padding.",
-        token_attributions,
     ),
     Figure(
-        "entropy",
-        "Entropy of attention",
+        "entropy", "Entropy of attention", entropies,
         "The entropy of a head's attention, mean over the tokens that read: 0 for a head that looks at one token "
         "(Clark et al. 2019). Heads near uniform attention average over the text.",
-        entropies,
     ),
     Figure(
-        "distance",
-        "Distance of attention",
+        "distance", "Distance of attention", distances,
         "How far a head looks on average, in tokens or patches (Dosovitskiy et al. 2021, figure 7). Small numbers are "
         "local heads, as convolutions are.",
-        distances,
     ),
     Figure(
-        "stream",
-        "Residual stream",
+        "stream", "Residual stream", stream,
         "The norm of the vectors that the layers read and add to: largest, mean and smallest over the tokens. It "
         "grows with depth where norms stand before the sublayers (Xiong et al. 2020).",
-        stream,
     ),
     Figure(
-        "sublayers",
-        "What each sublayer adds",
+        "sublayers", "What each sublayer adds", sublayers,
         "The share of a sublayer's output in the sum with the stream, and its direction: a cosine below 0 erases what "
         "is there. A share near 0 is a sublayer that hardly matters (Veit et al. 2016).",
-        sublayers,
     ),
     Figure(
-        "factors",
-        "Factors of the residual connections",
+        "factors", "Factors of the residual connections", factors,
         "What training made of ReZero's α (Bachlechner et al. 2020), Admin's ω (Liu et al. 2020) and layer scale's λ "
         "(Touvron et al. 2021): bars are means over the dimensions, lines go from the smallest to the largest.",
-        factors,
     ),
     Figure(
-        "positions",
-        "Positions",
+        "positions", "Positions", positions,
         "How the model tells positions apart: similarity of position vectors (Vaswani et al. 2017; Dosovitskiy et al. "
         "2021, figure 7), rotation (Su et al. 2021) or bias of the scores over distance (Press et al. 2022; Raffel et "
         "al. 2020). It depends on the model only, not on the input.",
-        positions,
     ),
     Figure(
-        "ablation",
-        "Ablation",
+        "ablation", "Ablation", ablations,
         "By how much the mean loss of a token, row or image grows on held-out rows when a head, a sublayer or a layer "
         "is left out (Michel et al. 2019). Below 0 the model is better without it.",
-        ablations,
     ),
     Figure(
-        "loss",
-        "Loss by position",
+        "loss", "Loss by position", position_losses,
         "The mean loss of a token over its position in held-out rows. It falls as far as the model uses what came "
         "before, and rises where it has seen few training texts.",
-        position_losses,
     ),
-)
+)  # fmt: skip
 
 
 def chosen(names: Sequence[str] | None) -> list[Figure]:
@@ -175,8 +141,10 @@ def write_page(example: Example, drawn: Drawn, missing: dict[str, str], folder: 
         {"figure": figure, "pictures": [written(drawing, folder / "figures") for drawing in drawings]}
         for figure, drawings in drawn
     ]
-    text = ENGINE.get_template("page.html.jinja").render(
-        example=example, name=model_name(name), sections=sections, missing=missing, version=__version__
+    text = (
+        templates("vanillaformer.exploration")
+        .get_template("page.html.jinja")
+        .render(example=example, name=model_name(name), sections=sections, missing=missing, version=__version__)
     )
     write_text(folder / "index.html", text)
     return folder / "index.html"

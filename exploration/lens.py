@@ -45,8 +45,7 @@ def lens_logits(recording: Recording) -> Iterator[torch.Tensor]:
     with eager(recording.model):
         for state in states:
             if state.shape == states[-1].shape:
-                hook = stack.norm.register_forward_pre_hook(lambda module, args, state=state: (state,))
-                with hooked(hook):
+                with hooked(stack.norm.register_forward_pre_hook(lambda module, args, state=state: (state,))):
                     yield logits_of(recording.model(**recording.inputs))
 
 

@@ -57,12 +57,13 @@ def loss_by_position(model: Any, batches: Sequence[Batch]) -> tuple[np.ndarray, 
     """Return the mean loss at each position and the number of targets there, both (T) with T the longest row.
 
     A position is that of the token that is predicted: of a causal language model, position 0 has no target. The means
-    weighted by the numbers are the model's loss; where the number is 0, the mean is nan. A model that does not predict
-    tokens one by one is a ValueError.
+    weighted by the numbers are the model's loss; where the number is 0, the mean is nan. `NotApplicable` if the model
+    does not predict tokens one by one.
     """
     decoding = getattr(model.config, "decoding", "autoregressive")
     if not hasattr(model, "lm_head") or DECODING_CHOICES[decoding].is_parallel:
-        raise ValueError(f"{type(model).__name__} (decoding={decoding!r}) has no loss of each token by its position")
+        name = type(model).__name__
+        raise NotApplicable(f"{name} (decoding={decoding!r}) has no loss of each token by its position")
     shift = int(model.predicts_next_token)
     longest = max(batch["labels"].shape[1] for batch in batches)
     total, count = np.zeros(longest), np.zeros(longest, dtype=int)
@@ -81,10 +82,7 @@ def position_losses(example: Example) -> list[Drawing]:
     """Draw the loss over the positions."""
     if not example.rows:
         raise NotApplicable("it needs held-out rows (--rows)")
-    try:
-        means, counts = loss_by_position(example.model, example.rows)
-    except ValueError as error:
-        raise NotApplicable(str(error)) from error
+    means, counts = loss_by_position(example.model, example.rows)
     found = np.flatnonzero(counts)
     total = np.nansum(means * counts) / counts.sum()
     caption = f"Mean over all {counts.sum():,} tokens: {total:.4f}, a perplexity of {np.exp(total):.1f}."
@@ -116,15 +114,11 @@ def count_passes(model: Any) -> int:
 def head_ablation(
     model: Any, batches: Sequence[Batch], replacement: Replacement = "zero", advance: Advance = lambda: None
 ) -> dict[str, np.ndarray]:
-    """Return by how much the loss grows without each head (Michel et al. 2019, arXiv 1905.10650).
+    """Return by how much the loss grows without each head, by kind of attention (L, H), nan where a layer lacks one.
 
     The head's output is replaced before the output projection, whose bias belongs to no head and stays: without all
-    heads of a layer (by zeros), attention gives that bias.
-
-    `batches` are held-out rows, and `advance` is called after each pass over them.
-
-    Returns:
-        By kind of attention the difference to the loss of the whole model, (L, H), nan where a layer has no such head.
+    heads of a layer (by zeros), attention gives that bias (Michel et al. 2019, arXiv 1905.10650). `advance` is called
+    after each pass over the held-out rows.
     """
     if replacement not in get_args(Replacement):
         raise ValueError(f"replacement must be one of {', '.join(get_args(Replacement))}, got {replacement!r}")
@@ -145,14 +139,10 @@ def head_ablation(
 
 
 def sublayer_ablation(model: Any, batches: Sequence[Batch], advance: Advance = lambda: None) -> dict[str, np.ndarray]:
-    """Return by how much the loss grows without each sublayer, and without each whole layer.
+    """Return by how much the loss grows without each of `PARTS`, by stack (L, 4), nan where a layer lacks a sublayer.
 
     Without a sublayer its residual connection adds 0, or without a residual connection is 0: nothing of it remains,
     neither biases nor what a norm inside the connection makes of 0. Without a layer its input is its output.
-
-    Returns:
-        By stack the difference to the loss of the whole model, (L, 4), the columns being `PARTS`; nan where a layer
-        has no such sublayer.
     """
     attention_layers(model)
     loss = held_out_loss(model, batches)

@@ -105,32 +105,27 @@ def recorded_settings(folder: Path) -> tuple[Settings, Settings]:
 
 
 def pairs(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_args: Any, training: Settings) -> Rows:
-    """Return the rows of a translator."""
     lengths = {name: getattr(data_args, name) for name in ("max_source_length", "max_target_length")}
     rows = translation_rows(texts, *tokenizers, **lengths, long_texts=data_args.long_texts)
     return rows[SPLIT], DataCollatorForSeq2Seq(tokenizers[0], model=model)
 
 
 def blocks(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_args: Any, training: Settings) -> Rows:
-    """Return the rows of a language model."""
     objective = "causal" if model.predicts_next_token else "masked"
-    known = {"mlm_probability": 0.15, "seed": 42} | training | {"objective": objective}
-    arguments = SimpleNamespace(**known)
+    arguments = SimpleNamespace(**({"mlm_probability": 0.15, "seed": 42} | training | {"objective": objective}))
     rows = language_model_rows(texts, tokenizers[0], data_args, arguments)
     return rows[SPLIT], language_model_collator(model, tokenizers[0], data_args.block_size, arguments)
 
 
 def labeled(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_args: Any, training: Settings) -> Rows:
-    """Return the rows of a classifier of texts."""
     set_truncation_side(tokenizers[0], data_args.truncation_side)
     rows = classification_rows(texts, tokenizers[0], max_length=data_args.max_length, long_texts=data_args.long_texts)
     return rows[SPLIT], DataCollatorWithPadding(tokenizers[0])
 
 
 def images(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_args: Any, training: Settings) -> Rows:
-    """Return the rows of a classifier of images."""
-    renamed = {"image": "pixel_values", "label": "labels"}
-    return texts[SPLIT].rename_columns(renamed), ImageCollator(tokenizers[0])
+    rows = texts[SPLIT].rename_columns({"image": "pixel_values", "label": "labels"})
+    return rows, ImageCollator(tokenizers[0])
 
 
 ROWS: dict[TaskName, Callable[[DatasetDict, Any, tuple[Any, ...], Any, Settings], Rows]] = {

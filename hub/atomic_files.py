@@ -42,10 +42,8 @@ def write_text(path: Path, text: str) -> None:
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Give a folder to write into, which becomes `path` when all has gone well and is gone when something has not.
 
-    What a killed process has left of it is deleted by the next one that writes to `path`.
-
-    Raises:
-        ValueError: `path` is a file or a folder with something in it, cannot be made, or is being written.
+    What a killed process has left of it is deleted by the next one that writes to `path`. Raises ValueError if `path`
+    is a file or a folder with something in it, cannot be made, or is being written.
     """
     path = Path(path)
     check_free(path)

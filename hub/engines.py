@@ -22,9 +22,8 @@ class Extra:
         try:
             return [importlib.import_module(module) for module in self.modules]
         except ImportError as error:
-            raise ImportError(
-                f"{self.name} needs {', '.join(self.modules)}: pip install 'vanillaformer[{self.name}]'{self.note}"
-            ) from error
+            command = f"pip install 'vanillaformer[{self.name}]'{self.note}"
+            raise ImportError(f"{self.name} needs {', '.join(self.modules)}: {command}") from error
 
 
 @dataclass(frozen=True)
@@ -45,40 +44,29 @@ ENGINES = {
     engine.name: engine
     for engine in (
         EngineInfo(
-            name="ctranslate2",
-            runtime="ctranslate2",
+            "ctranslate2", "ctranslate2", writer=CTRANSLATE2, runner=CTRANSLATE2,
             models="all three model types of texts with a head",
             files=(
                 *("model.bin", "head.safetensors", "vocabulary.json"),
                 *("shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"),
             ),
-            writer=CTRANSLATE2,
-            runner=CTRANSLATE2,
         ),
         EngineInfo(
-            name="onnx",
-            runtime="onnxruntime",
+            "onnx", "onnxruntime", writer=ONNX, runner=ONNX_RUNTIME,
             models="all three model types of texts with a head, and image classifiers",
             files=("onnx/*.onnx", "onnx/*.onnx_data"),
-            writer=ONNX,
-            runner=ONNX_RUNTIME,
         ),
         EngineInfo(
-            name="web",
-            runtime="onnxruntime",
+            "web", "onnxruntime", writer=ONNX, runner=ONNX_RUNTIME,
             models="translators, language models, and classifiers of texts and images: a page for a browser",
             files=("index.html", "transformers.js/*"),
-            writer=ONNX,
-            runner=ONNX_RUNTIME,
         ),
         EngineInfo(
-            name="gguf",
-            runtime="llama.cpp",
+            "gguf", "llama.cpp", writer=Extra("gguf", ("gguf",)),
+            runner=Extra("llama-cpp", ("llama_cpp",), ", which compiles it: minutes, and a C++ compiler"),
             models="language models shaped like Llama or GPT-2",
             files=("model.gguf",),
-            writer=Extra("gguf", ("gguf",)),
-            runner=Extra("llama-cpp", ("llama_cpp",), ", which compiles it: minutes, and a C++ compiler"),
         ),
     )
-}
+}  # fmt: skip
 EXPORTED_FILES = tuple(file for engine in ENGINES.values() for file in engine.files)

@@ -60,11 +60,7 @@ def folded(source: Source, scope: dict[str, Any]) -> Source:
 
 
 def value_of(node: ast.AST, scope: dict[str, Any]) -> Any:
-    """Return the value of an expression, of `and` and `or` whether they are true.
-
-    Raises:
-        Undecided: It has none before the code runs.
-    """
+    """Return the value of an expression, of `and` and `or` whether they are true; `Undecided` if it has none yet."""
     if isinstance(node, ast.BoolOp):
         return truth(node, scope)
     if any(isinstance(part, ast.Call) for part in ast.walk(node)):

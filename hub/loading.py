@@ -39,9 +39,8 @@ def saved_folder(source: str, revision: str | None = None, option: str = "--mode
     try:
         check_folder(folder)
     except ValueError as error:
-        raise ValueError(
-            f"{option} {source}{f' at {revision}' if revision else ''} {error}{damage(folder)}"
-        ) from error
+        where = f"{option} {source}{f' at {revision}' if revision else ''}"
+        raise ValueError(f"{where} {error}{damage(folder)}") from error
     return folder
 
 

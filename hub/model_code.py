@@ -48,8 +48,6 @@ REGULARIZERS = (Dropout,)  # whose rate may be given when a model is loaded
 IMPLEMENTATIONS = ("eager", "sdpa", "flash_attention_2", "flex_attention", "paged|eager", "paged|sdpa")
 CHANGING = "dropout|token_id|use_cache|^tie_|^(decoder_)?vocab_size"  # fields that a program may set later
 ROW = re.compile(rb" +\| (\w+) +\|")
-
-
 FOLDED: dict[tuple[Definition, str], Source] = {}
 """Definitions without what their facts of a config rule out: the next config has most of these facts, too."""
 

@@ -27,8 +27,6 @@ STALE_WITH_TOKENIZER = (
     *("target_tokenizer/*", "chat_template.*", "additional_chat_templates/*"),
     *("special_tokens_map.json", "added_tokens.json"),
 )
-
-
 # The pipelines of encoder-decoders, for those who have transformers alone
 PIPELINES = Path(pipelines_file).name
 
@@ -43,10 +41,8 @@ class Pushed(NamedTuple):
 def files_to_push(folder: Path) -> dict[str, Path]:
     """Return the files of a saved model that belong on the Hub, by the path that they have there.
 
-    All other files are left out: optimizers, checkpoints, records that hold paths of this machine, pickles.
-
-    Raises:
-        ValueError: The folder holds no model, a pickle in place of safetensors, damaged files or links out of it.
+    All other files are left out: optimizers, checkpoints, records that hold paths of this machine, pickles. Raises
+    ValueError if the folder holds no model, a pickle in place of safetensors, damaged files or links out of it.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a directory")
@@ -112,8 +108,7 @@ def api_for(token: str | None) -> HfApi:
 def claim(api: HfApi, repo: str, private: bool | None = None) -> str:
     """Make sure that there is a repository that the token may write to, and return its whole name.
 
-    Raises:
-        HubError: The token is not valid, or has no right to write; or the repository is public already.
+    Raises HubError if the token is not valid, or has no right to write, or the repository is public already.
     """
     check_name(repo)
     with hub_errors(repo):
@@ -143,18 +138,11 @@ def push_folder(
 ) -> Pushed:
     """Push a saved model to a repository in one commit; files that are there already are not sent again.
 
-    A person's edits of the card there stay (`card_merging`), and the folder gets the card that was pushed.
-
-    Args:
-        folder: The folder.
-        repo: The repository; created if it does not exist, except for a pull request.
-        token: A token; by default that of HF_TOKEN or `hf auth login`.
-        revision: A branch, created if it does not exist.
-        private: Whether a new repository is private.
-        pull_request: Open a pull request; the repository may be somebody else's.
-        claimed: `claim` has found already that the token may write there; the Hub does not like to be asked often.
-        message: The commit's.
-        files: The files by their path there. Default: `files_to_push(folder)`.
+    A person's edits of the card there stay (`card_merging`), and the folder gets the card that was pushed. Repository
+    and branch (`revision`) are created if they do not exist, except for a pull request, which may be to somebody
+    else's. The default of `token` is that of HF_TOKEN or `hf auth login`, the default of `files` is
+    `files_to_push(folder)`. With `claimed`, `claim` has found already that the token may write there: the Hub does not
+    like to be asked often.
     """
     files = files_to_push(folder) if files is None else files
     check_name(repo)

@@ -55,19 +55,13 @@ class Text2TextGenerationPipeline(Pipeline):
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         read = {"prefix": prefix, "truncation": truncation, "src_lang": src_lang}
         if tgt_lang is not None:
-            generate_kwargs = self.first_tokens(tgt_lang) | generate_kwargs
+            self.set_language(self.tokenizer, "tgt_lang", tgt_lang)
+            *_, first, last = self.tokenizer(text_target="")["input_ids"]
+            # Where the tokenizer puts a target's language last, the model starts from it (mBART)
+            is_first = last == self.tokenizer.eos_token_id
+            language = {"forced_bos_token_id": first} if is_first else {"decoder_start_token_id": last}
+            generate_kwargs = language | generate_kwargs
         return {name: value for name, value in read.items() if value is not None}, generate_kwargs, {}
-
-    def first_tokens(self, tgt_lang: str) -> dict[str, int]:
-        """Return the options of `generate()` by which a multilingual model writes a language.
-
-        They depend on where its tokenizer puts a target's language: first, or last (mBART, which starts from it).
-        """
-        self.set_language(self.tokenizer, "tgt_lang", tgt_lang)
-        *_, first, last = self.tokenizer(text_target="")["input_ids"]
-        return (
-            {"forced_bos_token_id": first} if last == self.tokenizer.eos_token_id else {"decoder_start_token_id": last}
-        )
 
     def set_language(self, tokenizer: Any, name: str, code: str) -> None:
         """Set `src_lang` or `tgt_lang` of a tokenizer; raise ValueError for a code that it does not have."""

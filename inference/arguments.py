@@ -103,18 +103,15 @@ def check_arguments(arguments: GenerateArguments) -> None:
     check_text("--text", arguments.text)
     if arguments.text_pair and len(arguments.text_pair) != len(arguments.text):
         raise ValueError(f"--text_pair: {len(arguments.text_pair)} texts for {len(arguments.text)} of --text")
-    if (arguments.source_lang is None) != (arguments.target_lang is None):
-        raise ValueError(
-            f"--source_lang {arguments.source_lang} --target_lang {arguments.target_lang}: one needs the other"
-        )
+    source, target = arguments.source_lang, arguments.target_lang
+    if (source is None) != (target is None):
+        raise ValueError(f"--source_lang {source} --target_lang {target}: one needs the other")
     check_output(arguments.output_file, arguments.input_file)
-    if not arguments.chat and (arguments.max_history or arguments.rerank_model or arguments.candidates > 1):
+    candidates, judge = arguments.candidates, arguments.rerank_model
+    if not arguments.chat and (arguments.max_history or judge or candidates > 1):
         raise ValueError("--max_history, --candidates and --rerank_model are for --chat")
-    if (arguments.candidates > 1) != (arguments.rerank_model is not None):
-        raise ValueError(
-            f"--candidates {arguments.candidates} and --rerank_model {arguments.rerank_model}: one needs the other"
-        )
-
+    if (candidates > 1) != (judge is not None):
+        raise ValueError(f"--candidates {candidates} and --rerank_model {judge}: one needs the other")
     if not arguments.image and arguments.output_format != "plain":
         raise ValueError(f"--output_format {arguments.output_format} is for --image")
     given = [name for name in ("text", "input_file", "chat", *arguments.options()) if getattr(arguments, name)]

@@ -1,7 +1,4 @@
-"""Talking with a language model of dialogues, on the terminal or by the lines of a file.
-
-`Chat` has the history, the reply, and the choice among several of them.
-"""
+"""Talking with a language model of dialogues, on the terminal or by the lines of a file."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -48,10 +45,6 @@ class Chat:
                 raise ValueError(f"--max_new_tokens {self.room} leaves no room for a turn in {limit} positions")
             self.room = limit // 2
         self.limit = None if limit is None else limit - self.room
-
-    def reset(self) -> None:
-        """Forget the dialogue."""
-        self.history.clear()
 
     def reply(self, text: str) -> str:
         """Return the answer to a turn, and remember both."""
@@ -122,26 +115,19 @@ class Chat:
         return [[*(token for token in ids if token != self.separator), self.separator] for ids in encoded]
 
 
-def open_chat(generate_args: GenerateArguments) -> Chat:
+def open_chat(args: GenerateArguments) -> Chat:
     """Return a dialogue with the model; raise ValueError unless it, and the reranker, are language models of it."""
-    loaded, function, _ = load(generate_args)
-    path, judge_path = generate_args.model_name_or_path, generate_args.rerank_model
+    loaded, function, _ = load(args)
+    path, judge_path = args.model_name_or_path, args.rerank_model
     if function is not continue_prompts or not isinstance(loaded.model, PreTrainedModel):
         raise ValueError(f"--chat: --model {path} is not a causal language model run by torch")
     reranker = None
     if judge_path is not None:
-        judge, function, _ = load(replace(generate_args, model_name_or_path=judge_path, revision=None))
+        judge, function, _ = load(replace(args, model_name_or_path=judge_path, revision=None))
         if function is not continue_prompts or judge.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
             raise ValueError(f"--rerank_model {judge_path}: it must be a language model with the tokens of --model")
         reranker = judge.model
-    return Chat(
-        loaded.model,
-        loaded.tokenizer,
-        max_history=generate_args.max_history,
-        candidates=generate_args.candidates,
-        reranker=reranker,
-        options=generate_args.options(),
-    )
+    return Chat(loaded.model, loaded.tokenizer, args.max_history, args.candidates, reranker, args.options())
 
 
 def replies(chat: Chat, turns: Iterable[str]) -> Iterator[str]:
@@ -150,7 +136,7 @@ def replies(chat: Chat, turns: Iterable[str]) -> Iterator[str]:
         if turn.strip() == QUIT:
             return
         if turn.strip() == RESET:
-            chat.reset()
+            chat.history.clear()
         elif turn.strip():
             yield chat.reply(turn.strip())
 

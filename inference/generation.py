@@ -57,9 +57,8 @@ def generate_texts(generate_args: GenerateArguments) -> None:
         texts = [PAIR.join(pair) for pair in zip(texts, generate_args.text_pair)]
     loaded, function, options = open_model(texts)
     torch.manual_seed(generate_args.seed)
-    results = run(loaded, function, texts, generate_args.batch_size, **options)
     with output_stream(generate_args.output_file) as stream:
-        for result in results:
+        for result in run(loaded, function, texts, generate_args.batch_size, **options):
             print(result if len(texts) == 1 else result.replace("\n", "\\n"), file=stream, flush=True)
 
 

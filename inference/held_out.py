@@ -88,8 +88,7 @@ class HeldOutRows:
 
 
 def translation_scores(loaded: LoadedModel, rows: Rows) -> Scores:
-    texts = list(run(loaded, translate, rows["source"], BATCH))
-    return compute_scores("texts", "texts", texts, rows["target"])
+    return compute_scores("texts", "texts", list(run(loaded, translate, rows["source"], BATCH)), rows["target"])
 
 
 def class_scores(loaded: LoadedModel, rows: Rows) -> Scores:

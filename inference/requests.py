@@ -160,15 +160,13 @@ def check_chat(body: dict[str, Any], limits: Limits) -> None:
         if "tool_calls" in message:
             if not is_list(message["tool_calls"], is_call):
                 raise RequestError(f"messages[{index}]: tool_calls must be functions with name and arguments")
-        elif not isinstance(content, str) and not is_list(content, is_text_part):
+        elif not all(
+            isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+            for part in (content if isinstance(content, list) else [{"type": "text", "text": content}])
+        ):
             raise RequestError(
                 f"messages[{index}]: content={content!r:.80}: it must be a text, or a list of parts of type text"
             )
-
-
-def is_text_part(part: Any) -> bool:
-    """Whether a value is a part of a message that is a text."""
-    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def is_call(call: Any) -> bool:

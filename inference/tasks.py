@@ -31,8 +31,6 @@ NEW_TOKENS = 256  # tokens that follow a prompt if nothing else is asked for, as
 SORTED = 20  # batches
 UNREJECTED = ("regression", "multi_label_classification")  # problems without a likeliest label
 UNCERTAIN = "(uncertain)"  # in place of the label of a text that is rejected
-
-
 Function = Callable[..., list[str]]
 """What a task does with a `LoadedModel` and texts."""
 

@@ -32,18 +32,10 @@ def build_parser() -> argparse.ArgumentParser:
     runs = parser.add_argument_group("Comparison")
     runs.add_argument("--seeds", type=int, nargs="+", help="Seeds of every variant (default: those of the plan)")
     runs.add_argument("--jobs", type=int, default=1, help="Parallel runs, which share the cores (default: 1)")
-    runs.add_argument(
-        "--tune",
-        action="append",
-        type=grid,
-        metavar="OPTION=A,B,...",
-        help="Tune an option for every variant by as many runs, with other seeds; may be repeated",
-    )
-    runs.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="Train again what was made with other settings, data or another version; move it to replaced/",
-    )
+    words = "Tune an option for every variant by as many runs, with other seeds; may be repeated"
+    runs.add_argument("--tune", action="append", type=grid, metavar="OPTION=A,B,...", help=words)
+    words = "Train again what was made with other settings, data or another version; move it to replaced/"
+    runs.add_argument("--overwrite", action="store_true", help=words)
     runs.add_argument("--equal", choices=EQUAL, help="What intermediate_size makes equal to the baseline's")
     return parser
 
@@ -64,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     plan = read_plan(args.plan, seeds=args.seeds, tune=tune, equal=args.equal)
     folder = args.output_dir or Path("runs") / args.plan.stem
     comparison = compare(plan, folder, jobs=args.jobs, overwrite=args.overwrite)
-    text = write_report(comparison, folder)
-    report(text.rstrip())
+    report(write_report(comparison, folder).rstrip())
     report(f"The report is {folder / 'report.html'}, also as report.md; figures and their numbers are beside it.")
 
 

@@ -28,14 +28,13 @@ def parser() -> CommandParser:
     files.add_argument("--revision", help="Branch, tag or commit of SRC on the Hub")
     group = made.add_argument_group("Conversion")
     direction = group.add_mutually_exclusive_group()
-    native = f"Native architecture (default: the one that fits): {', '.join(ARCHITECTURES)}"
-    direction.add_argument("--to", choices=list(ARCHITECTURES), help=native)
+    words = f"Native architecture (default: the one that fits): {', '.join(ARCHITECTURES)}"
+    direction.add_argument("--to", choices=list(ARCHITECTURES), help=words)
     direction.add_argument("--from", dest="back", action="store_true", help="Convert a native model to ours")
-    direction.add_argument(
-        "--from_state_dict", "--from-state-dict", choices=list(SOURCES), help="Library that saved SRC, a state dict"
-    )
-    fields = "Config fields that the state dict does not determine"
-    group.add_argument("--set", nargs="+", default=[], metavar="FIELD=VALUE", help=fields)
+    words = "Library that saved SRC, a state dict"
+    direction.add_argument("--from_state_dict", "--from-state-dict", choices=list(SOURCES), help=words)
+    words = "Config fields that the state dict does not determine"
+    group.add_argument("--set", nargs="+", default=[], metavar="FIELD=VALUE", help=words)
     return made
 
 

@@ -26,13 +26,12 @@ from vanillaformer.training.arguments import ModelArguments
 def parser() -> CommandParser:
     made = CommandParser(__doc__, "MODEL FOLDER [--option value ...]")
     model = made.add_argument_group("Model")
-    sources = f"Folder or Hub id of a saved model, or a preset: {', '.join(PRESETS)}"
-    model.add_argument("model", metavar="MODEL", help=sources)
+    words = f"Folder or Hub id of a saved model, or a preset: {', '.join(PRESETS)}"
+    model.add_argument("model", metavar="MODEL", help=words)
     model.add_argument("--revision", help="Branch, tag or commit of MODEL on the Hub")
     fields = made.add_argument_group("Configuration")
-    fields.add_argument(
-        "--set", nargs="+", default=[], metavar="FIELD=VALUE", help="Config fields in place of those of a preset"
-    )
+    words = "Config fields in place of those of a preset"
+    fields.add_argument("--set", nargs="+", default=[], metavar="FIELD=VALUE", help=words)
     made.add_argument_group("Output").add_argument("folder", metavar="FOLDER", help="New folder")
     return made
 

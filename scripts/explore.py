@@ -49,21 +49,16 @@ def build_parser() -> argparse.ArgumentParser:
     files.add_argument("--target", help="Output that an encoder-decoder reads (default: its own)")
     names = ", ".join(figure.name for figure in FIGURES)
     files.add_argument("--figures", nargs="+", help=f"Some of {names} (default: all that apply)")
-    files.add_argument(
-        "--output_dir", type=Path, default=Path("explore"), help="Folder of the page (default: explore)"
-    )
+    words = "Folder of the page (default: explore)"
+    files.add_argument("--output_dir", type=Path, default=Path("explore"), help=words)
     loss = parser.add_argument_group("Loss and heads")
     loss.add_argument("--rows", metavar="FILE", help="Held-out rows, for ablation and loss: a data file of training")
     loss.add_argument("--rows_target", metavar="FILE", help="Target lines of a .txt file of rows")
-    loss.add_argument(
-        "--rows_set", nargs="+", default=[], metavar="NAME=VALUE",
-        help="Settings of the data, such as source_column=en (default: those of the run)",
-    )  # fmt: skip
+    words = "Settings of the data, such as source_column=en (default: those of the run)"
+    loss.add_argument("--rows_set", nargs="+", default=[], metavar="NAME=VALUE", help=words)
     loss.add_argument("--num_rows", type=int, default=200, help="Maximum number of rows (default: 200)")
-    loss.add_argument(
-        "--replacement", choices=get_args(Replacement), default="zero",
-        help="Ablation: in place of a head's output (default: zero)",
-    )  # fmt: skip
+    words = "Ablation: in place of a head's output (default: zero)"
+    loss.add_argument("--replacement", choices=get_args(Replacement), default="zero", help=words)
     server = parser.add_argument_group("Server")
     server.add_argument("--host", default=HOST, help=f"Address to listen on (default: {HOST}, this machine only)")
     server.add_argument("--port", type=int, default=PORT, help=f"Port to listen on (default: {PORT})")

@@ -30,11 +30,11 @@ def parser() -> CommandParser:
     made = CommandParser(__doc__, "FOLDER REPO [--option value ...]")
     model = made.add_argument_group("Model")
     model.add_argument("folder", metavar="FOLDER", type=Path, help="Folder of the saved model")
-    model.add_argument(
-        "--as", dest="form", metavar="ARCHITECTURE",
-        help="Push it as a model of transformers that computes the same, without code of ours: native, or the name "
-        "of one of the architectures that fit",
-    )  # fmt: skip
+    words = (
+        "Push it as a model of transformers that computes the same, without code of ours: native, or the name of one "
+        "of the architectures that fit"
+    )
+    model.add_argument("--as", dest="form", metavar="ARCHITECTURE", help=words)
     repository = made.add_argument_group("Repository")
     repository.add_argument("repo", metavar="REPO", help="user/name, or your own name; created if missing")
     repository.add_argument("--revision", metavar="BRANCH", help="Branch to push to; created from main if missing")
@@ -42,9 +42,8 @@ def parser() -> CommandParser:
     upload = made.add_argument_group("Upload")
     upload.add_argument("--pr", action="store_true", help="Open a pull request; for repositories of others too")
     upload.add_argument("--message", default="Upload model", help="Message of the commit")
-    upload.add_argument(
-        "--dry_run", "--dry-run", action="store_true", help="List the files that would be uploaded, send nothing"
-    )
+    words = "List the files that would be uploaded, send nothing"
+    upload.add_argument("--dry_run", "--dry-run", action="store_true", help=words)
     return made
 
 
@@ -91,15 +90,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             target = f"{args.repo}{f' ({args.revision})' if args.revision else ''}"
             print(f"{args.folder} would be pushed to {target}:\n{listed}")
             return
-        done = push_folder(
-            folder,
-            args.repo,
-            revision=args.revision,
-            private=args.private,
-            pull_request=args.pr,
-            message=args.message,
-            files=files,
-        )
+        how = {"revision": args.revision, "private": args.private, "pull_request": args.pr, "message": args.message}
+        done = push_folder(folder, args.repo, files=files, **how)
     print(f"{listed}\npushed: {constants.ENDPOINT}/{done.repo}")
     print(f"{'pull request' if args.pr else 'commit'}: {done.url}")
 

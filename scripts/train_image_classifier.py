@@ -1,13 +1,9 @@
 """Train a model of images."""
 
-from functools import partial
-
-from vanillaformer.console.program import program
-from vanillaformer.training.run import train as train_task
+from vanillaformer.scripts import training_program
 from vanillaformer.training.tasks.images import Images
 
-train = partial(train_task, Images)
-main = program(train)
+train, main = training_program(Images)
 
 if __name__ == "__main__":
     main()

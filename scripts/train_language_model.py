@@ -1,13 +1,9 @@
 """Train a language model."""
 
-from functools import partial
-
-from vanillaformer.console.program import program
-from vanillaformer.training.run import train as train_task
+from vanillaformer.scripts import training_program
 from vanillaformer.training.tasks.language_model import LanguageModel
 
-train = partial(train_task, LanguageModel)
-main = program(train)
+train, main = training_program(LanguageModel)
 
 if __name__ == "__main__":
     main()

@@ -1,13 +1,9 @@
 """Train a classifier of tokens."""
 
-from functools import partial
-
-from vanillaformer.console.program import program
-from vanillaformer.training.run import train as train_task
+from vanillaformer.scripts import training_program
 from vanillaformer.training.tasks.token_classification import TokenClassification
 
-train = partial(train_task, TokenClassification)
-main = program(train)
+train, main = training_program(TokenClassification)
 
 if __name__ == "__main__":
     main()
