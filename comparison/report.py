@@ -175,13 +175,8 @@ def curve_figure(comparison: Comparison, folder: Path, axis: str) -> list[str]:
             for run in variant.runs:
                 rows += [(variant.name, run.seed, name, f"{taken(run, axis, x):.6g}", y) for x, y in run.curves[name]]
             if mean := variant.curve(name):
-                axes.plot(
-                    [np.mean([taken(run, axis, step) for run in variant.runs]) for step, _ in mean],
-                    [y for _, y in mean],
-                    label=variant.name,
-                    marker=".",
-                    **style(number),
-                )
+                x = [np.mean([taken(run, axis, step) for run in variant.runs]) for step, _ in mean]
+                axes.plot(x, [y for _, y in mean], label=variant.name, marker=".", **style(number))
         axes.yaxis.set_major_formatter("{x:.3g}")
         axes.yaxis.set_minor_formatter("{x:.3g}")
         axes.grid(alpha=0.3, which="both")

@@ -178,7 +178,6 @@ class Runner:
             return
 
     def _job(self, job: Job) -> Outcome:
-        """Run a job and note how it ended."""
         if self.stopped:
             return Outcome("failed", "not started", 0.0, 0.0)
         start = time.monotonic()

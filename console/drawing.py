@@ -16,7 +16,6 @@ LINES = ("-", "--", ":", "-.")
 
 
 def style(number: int) -> dict[str, Any]:
-    """Return the color and the line of a curve by its number."""
     return {"color": COLORS[number % len(COLORS)], "linestyle": LINES[number // len(COLORS) % len(LINES)]}
 
 

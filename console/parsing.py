@@ -139,8 +139,7 @@ class Names:
             value = given.partition("=")[2] or ("..." if value.startswith("--") else value)
             return f": {option} is a field of the model's configuration, --set {option}={value}"
         others = self.elsewhere().items()
-        programs = [program for program, types in others if name.replace("-", "_") in _fields_by_name(types)]
-        if programs:
+        if programs := [program for program, types in others if option in _fields_by_name(types)]:
             return f": {dashes}{name} is an option of {' and '.join(programs)}"
         close = difflib.get_close_matches(name, self.fields, n=1, cutoff=0.5)
         return f"; did you mean {dashes + close[0]!r}?" if close else ""

@@ -143,7 +143,6 @@ class ImageModel:
 
 
 def open_model(arguments: GenerateArguments, uploads: Path) -> TextModel | ImageModel:
-    """Return a model of texts or of images."""
     config = open_config(saved_folder(arguments.model_name_or_path, arguments.revision))
     reads_images = next(iter(config.architectures or []), "none").endswith(IMAGES.architectures)
     return ImageModel(arguments, uploads) if reads_images else TextModel(arguments)

@@ -93,20 +93,14 @@ def attributions(
         found = found if found.ndim == 3 else found.unsqueeze(1)  # (rows, T or 1, V)
         return found[torch.arange(len(found), device=found.device), chosen[:, 0], chosen[:, 1]]
 
-    values, deltas = [], []
+    method, values, deltas = IntegratedGradients(logits), [], []
     with torch.inference_mode(False), torch.enable_grad():
         inputs = {name: value.clone() for name, value in inputs.items()}  # they may be made for inference only
         ends = [token_vectors(model, {**inputs, "input_ids": ids}) for ids in (inputs["input_ids"], baseline_ids)]
         for part in chosen.split(max(1, ROWS // steps)):
             x, baseline = (end.expand(len(part), -1, -1) for end in ends)
-            contributions, delta = IntegratedGradients(logits).attribute(
-                x,
-                baselines=baseline,
-                additional_forward_args=part,
-                n_steps=steps,
-                internal_batch_size=max(ROWS, len(part)),
-                return_convergence_delta=True,
-            )
+            how = {"n_steps": steps, "internal_batch_size": max(ROWS, len(part)), "return_convergence_delta": True}
+            contributions, delta = method.attribute(x, baseline, additional_forward_args=part, **how)
             values.append(contributions.sum(dim=-1))
             deltas.append(delta)
     found, missed = (torch.cat(each).detach().cpu().numpy() for each in (values, deltas))

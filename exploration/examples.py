@@ -165,10 +165,8 @@ def likeliest(recording: Recording, names: Mapping[int, str]) -> str:
 
 def image_example(model: Any, processor: Any, path: Path) -> Example:
     """Run a classifier of images on an image and return the example."""
-    image = read_image(path)
-    pixels = processor([image], return_tensors="pt")["pixel_values"].to(model.device, model.dtype)
+    pixels = processor([read_image(path)], return_tensors="pt")["pixel_values"].to(model.device, model.dtype)
     recording, config, names = record(model, {"pixel_values": pixels}), model.config, model.config.id2label
     patches = [f"{row},{column}" for row in range(config.grid[0]) for column in range(config.grid[1])]
     tokens = {"encoder": [f"[{number}]" for number in range(config.num_prefix_tokens)] + patches}
-    answer = likeliest(recording, names)
-    return Example(recording, tokens, path.name, answer, answers=names.__getitem__)
+    return Example(recording, tokens, path.name, likeliest(recording, names), answers=names.__getitem__)

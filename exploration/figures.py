@@ -110,8 +110,7 @@ FIGURES: tuple[Figure, ...] = (
 def chosen(names: Sequence[str] | None) -> list[Figure]:
     """Return the figures of these names, by default all."""
     table = {figure.name: figure for figure in FIGURES}
-    unknown = [name for name in names or () if name not in table]
-    if unknown:
+    if unknown := [name for name in names or () if name not in table]:
         raise ValueError(f"--figures {unknown[0]}: the figures are {', '.join(table)}")
     return [table[name] for name in names or table]
 

@@ -40,6 +40,7 @@ MAX_UPLOAD = "20mb"
 POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; object-src 'none'"
 """The browser loads nothing from other places either."""
 MAX_WAITING = 16  # requests
+WITHOUT = ("run_history", "show_error", "enable_monitoring", "ssr_mode", "mcp_server", "pwa")  # what Gradio could do
 ONE_AT_A_TIME = {"concurrency_id": "model", "concurrency_limit": 1}
 BUTTONS = {"translation": "Translate", "text-generation": "Continue", "fill-mask": "Fill in"}
 FAILED = "The model failed at this input. The output of the server says why."
@@ -95,15 +96,10 @@ def build_page(model: TextModel | ImageModel) -> Any:
         named = [Parameter(each, Parameter.POSITIONAL_OR_KEYWORD, default=None) for each in model.options]
         ask.__signature__ = Signature([first, *named])  # type: ignore[attr-defined]
         images = isinstance(model, ImageModel)
-        asking = gradio.on(
-            [button.click, question.upload if images else question.submit, *(field.submit for field in fields)],
-            ask,
-            [question, *fields],
-            [answer, message, asked],
-            api_name="answer",
-            preprocess=not images,  # which would open a file that is not a picture
-            **ONE_AT_A_TIME,
-        )
+        events = [button.click, question.upload if images else question.submit, *(field.submit for field in fields)]
+        # `preprocess` would open a file that is not a picture
+        how = {"api_name": "answer", "preprocess": not images, **ONE_AT_A_TIME}
+        asking = gradio.on(events, ask, [question, *fields], [answer, message, asked], **how)
         add_figures(gradio, model, asking, asked)
     page.queue(max_size=MAX_WAITING, api_open=False)
     return page
@@ -112,13 +108,9 @@ def build_page(model: TextModel | ImageModel) -> Any:
 def text_field(gradio: Any, model: TextModel) -> Any:
     """Add the field of the text, with buttons of examples."""
     mask = f"{model.mask} stands for a token to fill in. " if model.mask else ""
-    field = gradio.Textbox(
-        label="Text",
-        lines=1 if model.task.whole_texts else 3,
-        max_lines=12,
-        max_length=MAX_CHARACTERS,
-        info=f"{mask}Press {'Enter' if model.task.whole_texts else 'Shift+Enter'} to send.",
-    )
+    lines, keys = (1, "Enter") if model.task.whole_texts else (3, "Shift+Enter")
+    info = f"{mask}Press {keys} to send."
+    field = gradio.Textbox(label="Text", lines=lines, max_lines=12, max_length=MAX_CHARACTERS, info=info)
     with gradio.Row(elem_classes="examples"):
         for text in model.suggestions():
             button = gradio.Button(f"Example: {shorten(text, 60, placeholder=' ...')}", size="sm")
@@ -245,22 +237,9 @@ def build_app(arguments: GenerateArguments, folder: str, host: str) -> Any:
         block_info_text_color="*neutral_600",
         input_placeholder_color="*neutral_500",
     )
-    app = gradio.mount_gradio_app(
-        FastAPI(openapi_url=None),
-        build_page(model),
-        path="",
-        theme=theme,
-        css=STYLE,
-        footer_links=[],
-        run_history=False,
-        allowed_paths=[],
-        max_file_size=MAX_UPLOAD,
-        show_error=False,
-        enable_monitoring=False,
-        ssr_mode=False,
-        mcp_server=False,
-        pwa=False,
-    )
+    looks: dict[str, Any] = {"theme": theme, "css": STYLE, "footer_links": []}
+    limits: dict[str, Any] = {"allowed_paths": [], "max_file_size": MAX_UPLOAD} | dict.fromkeys(WITHOUT, False)
+    app = gradio.mount_gradio_app(FastAPI(openapi_url=None), build_page(model), path="", **looks, **limits)
     app.middleware("http")(gate(folder if isinstance(model, ImageModel) else None))
     if host in LOCAL:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(LOCAL), www_redirect=False)

@@ -114,7 +114,6 @@ def native_card(text: str, class_name: str, model_type: str) -> str:
 
 
 def is_edited(text: str) -> bool:
-    """Tell whether a person has edited the text of a card."""
     card = parse_card(text)
     return not card.part or card.is_part_edited or bool(card.words)
 
@@ -157,8 +156,7 @@ def parse_card(text: str) -> Card:
     text = _normalize_line_ends(text.removeprefix("\ufeff"))
     match = HEADER.match(text)
     header, body = (match[1] or "", text[match.end() :]) if match else ("", text)
-    found = PART.search(body)
-    if found is None:
+    if (found := PART.search(body)) is None:
         return Card(header, body, "", "", {})
     try:
         record = json.loads(found[1])
@@ -168,7 +166,6 @@ def parse_card(text: str) -> Card:
 
 
 def render_card(card: Card) -> str:
-    """Return the text of a card."""
     record = json.dumps(card.record).replace(">", "\\u003e")  # it could end the comment
     part = f"{BEGIN}{record}{NOTE}\n{card.part}\n{END}" if card.part else ""
     body = "\n\n".join(filter(None, (card.before.strip("\n"), part, card.after.strip("\n"))))

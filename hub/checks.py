@@ -47,7 +47,6 @@ class Stored(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """Number of numbers in all tensors."""
         return sum(map(prod, self.shapes.values()))
 
 
@@ -129,8 +128,7 @@ def open_config(folder: Path) -> PreTrainedConfig:
 
 def check_unquantized(config: PreTrainedConfig) -> None:
     """Raise ValueError for the config of quantized weights, which are neither trained nor converted."""
-    settings = getattr(config, "quantization_config", None)
-    if settings:
+    if settings := getattr(config, "quantization_config", None):
         method = settings.get("quant_method") if isinstance(settings, dict) else settings.quant_method
         raise ValueError(
             f"the weights are quantized (quant_method={str(method)!r}), which are neither trained nor converted: use "

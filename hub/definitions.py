@@ -43,12 +43,10 @@ class Source:
         return self.offsets[node.lineno - 1] + node.col_offset, self.offsets[node.end_lineno - 1] + node.end_col_offset
 
     def text_of(self, node: Any) -> str:
-        """Return the text of a node."""
         first, last = self.span(node)
         return self.text[first:last].decode()
 
     def edited(self, edits: Iterable[Edit]) -> str:
-        """Return the text with some parts replaced."""
         text = self.text
         for first, last, new in sorted(edits, reverse=True):
             text = text[:first] + new.encode() + text[last:]
@@ -61,8 +59,7 @@ class Module(Source):
     def __init__(self, name: str):
         spec = find_spec(name)
         loader: Any = getattr(spec, "loader", None)
-        text = loader.get_source(name)
-        if text is None:
+        if (text := loader.get_source(name)) is None:
             raise ValueError(f"{name} has no source to save with the model: VANILLAFORMER_REMOTE_CODE=0 saves none")
         super().__init__(text)
         self.name = name
@@ -91,7 +88,6 @@ class Module(Source):
 
 @cache
 def read_module(name: str) -> Module:
-    """Return the source of one of our modules."""
     return Module(name)
 
 
@@ -126,8 +122,7 @@ def resolve(module: str, name: str) -> Definition | Import | None:
     target, original = source.imports[name]
     if target.partition(".")[0] != ROOT:
         return target, original
-    found = resolve(target, name)
-    if found is None:
+    if (found := resolve(target, name)) is None:
         raise ValueError(f"{module} imports {name} from {target}, which does not define it")
     return found
 
@@ -148,13 +143,11 @@ def free_names(node: ast.AST) -> set[str]:
 
 
 def stored_names(node: ast.AST) -> set[str]:
-    """Return the names that a node binds."""
     names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
     return {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
 
 def union(nodes: list[Any]) -> set[str]:
-    """Return the names that nodes read."""
     return set().union(*map(free_names, nodes))
 
 

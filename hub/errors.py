@@ -28,8 +28,7 @@ def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
     except HubError:
         raise
     except Exception as error:
-        reason = describe_hub_error(error, repo, revision)
-        if reason is None:
+        if (reason := describe_hub_error(error, repo, revision)) is None:
             raise
         raise HubError(reason) from None
 

@@ -74,12 +74,8 @@ class ModelCode:
             self.absent: set[str] = set()  # names of parts that the model does not have
             for cls in classes:
                 self._add(resolve(cls.__module__, cls.__name__))
-
-        def place(definition: Definition) -> tuple[bool, int, int]:
-            module = definition.module
-            return ".parts." not in module, order.index(module), definition.first
-
-        self.texts = {definition: self.texts[definition] for definition in sorted(self.texts, key=place)}
+        places = {one: (".parts." not in one.module, order.index(one.module), one.first) for one in self.texts}
+        self.texts = {one: self.texts[one] for one in sorted(places, key=places.__getitem__)}
 
     def _add(self, definition: Any) -> None:
         """Add the text of a definition, and those of all that it reads."""

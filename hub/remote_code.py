@@ -95,23 +95,15 @@ def files_of(config: VanillaConfig, classes: dict[str, type]) -> tuple[dict[str,
     if code.absent:
         lines = textwrap.wrap(" ".join(sorted(code.absent)), LONGEST_LINE - 40, break_long_words=False)
         link += ABSENT + "\n".join(f"{line.replace(' ', ' = ')} = Absent" for line in lines) + "\n\n\n"
-    files = {
-        f"{names[kind]}.py": "".join(
-            [
-                header(config, names[kind]),
-                written_imports(code.imports(group)) + "\n\n",
-                link if kind == "modeling" else "",
-                joined(group, code.texts) + "\n\n\n",
-                ending(kind, classes, auto_map, code.fixed),
-            ]
-        )
-        for kind, group in groups.items()
-    }
+    files = {}
+    for kind, group in groups.items():
+        imports = written_imports(code.imports(group)) + "\n\n" + (link if kind == "modeling" else "")
+        body = joined(group, code.texts) + "\n\n\n" + ending(kind, classes, auto_map, code.fixed)
+        files[f"{names[kind]}.py"] = header(config, names[kind]) + imports + body
     return files, auto_map
 
 
 def header(config: VanillaConfig, name: str) -> str:
-    """Return the first lines of a file."""
     commit = f", commit {known_commit()}" if known_commit() else ""
     return (
         f"{MARK}{name}.py by vanillaformer {config.code_version}{commit}.\n"

@@ -46,7 +46,6 @@ def is_number(value: Any) -> bool:
 
 
 def is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
-    """Whether a value is a list of such values."""
     return isinstance(value, list) and all(map(holds, value))
 
 
@@ -56,7 +55,6 @@ def is_text(value: Any) -> bool:
 
 
 def number(low: float, high: float) -> Setting:
-    """Return the setting that is a number within bounds."""
     return Setting(lambda value: is_number(value) and low <= value <= high, f"a number from {low:g} to {high:g}")
 
 

@@ -33,7 +33,6 @@ GONE: ContextVar[threading.Event] = ContextVar("gone")
 
 
 def stop_sequences(body: dict[str, Any]) -> list[str]:
-    """Return the stop sequences of a request."""
     stop = body.get("stop", [])
     return [stop] if isinstance(stop, str) else stop
 
@@ -188,9 +187,8 @@ def builder(limits: Limits, host: str) -> Callable[..., FastAPI]:
 
         @app.get("/v1/models")
         def models() -> dict[str, Any]:
-            return {"object": "list", "data": [
-                {"id": manager.force_model, "object": "model", "created": started, "owned_by": "local"}
-            ]}  # fmt: skip
+            model = {"id": manager.force_model, "object": "model", "created": started, "owned_by": "local"}
+            return {"object": "list", "data": [model]}
 
         app.add_exception_handler(RequestError, lambda _, error: refusal(one_line(error), error.status))
         app.add_exception_handler(HTTPException, lambda _, error: refusal(str(error.detail), error.status_code))

@@ -130,8 +130,7 @@ def classify(loaded: LoadedModel, texts: list[str], *, reject_below: float = 0.0
 def fill_masks(loaded: LoadedModel, texts: list[str]) -> list[str]:
     """Return texts with the likeliest token in place of each mask token."""
     mask = loaded.tokenizer.mask_token
-    missing = [text for text in texts if mask not in text]
-    if missing:
+    if missing := [text for text in texts if mask not in text]:
         raise ValueError(f"a masked language model fills in {mask}, which is not in {missing[0]!r}")
     inputs = loaded.encode(texts)
     likeliest = loaded.model(**inputs).logits.argmax(dim=-1)
@@ -182,14 +181,13 @@ def load(arguments: GenerateArguments) -> tuple[LoadedModel, Function, bool]:
     if engine:
         from vanillaformer.conversion.exports import EngineModel
 
-        model, checked = EngineModel(engine, seed=arguments.seed), None
+        model: Any = EngineModel(engine, seed=arguments.seed)
     else:
-        model, checked = model_on_device(auto_class, folder, arguments), config
-    tokenizers = open_tokenizers(folder, checked, source_name)
+        model = model_on_device(auto_class, folder, arguments)
+    tokenizers = open_tokenizers(folder, None if engine else config, source_name)
     if arguments.source_lang:
         set_languages(tokenizers[0], arguments.source_lang, arguments.target_lang)
-        generator: Any = model
-        set_language(getattr(generator, "engine", generator), tokenizers[1])
+        set_language(getattr(model, "engine", model), tokenizers[1])
     return LoadedModel(model, *tokenizers, architecture), function, generates
 
 

@@ -16,24 +16,23 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 STANDARD_INPUT = "standard input"
 
 
-def read_lines(stream: Iterable[bytes], source: str) -> Iterator[str]:
+def read_lines(stream: Iterable[bytes], source: str, report: Callable[[str], None] | None = None) -> Iterator[str]:
     """Yield the lines of a UTF-8 stream, separated by line feeds only: other separators may occur within a sentence.
 
     A byte order mark at the start and the carriage return of a Windows line end are not part of the text. ValueError
-    names a line that is not UTF-8.
+    names a line that is not UTF-8; with `report` it is empty, and reported.
     """
     for number, line in enumerate(stream, start=1):
-        yield read_line(line, number, source)
-
-
-def read_line(line: bytes, number: int, source: str) -> str:
-    """Return the text of a line, the `number`th."""
-    data = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-    try:
-        return data.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise ValueError(f"{source}, line {number}: byte 0x{byte:02x} is not UTF-8") from error
+        data = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+        try:
+            text = data.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            message = f"{source}, line {number}: byte 0x{error.object[error.start]:02x} is not UTF-8"
+            if report is None:
+                raise ValueError(message) from error
+            report(f"{message}: no result")
+            text = ""
+        yield text
 
 
 def read_texts(texts: list[str], file: str | None) -> list[str]:
@@ -57,7 +56,6 @@ def read_texts(texts: list[str], file: str | None) -> list[str]:
 
 
 def standard_input() -> Iterator[str]:
-    """Return the lines of standard input as they come."""
     stream: BinaryIO | None = getattr(sys.stdin, "buffer", None)
     return read_lines(stream or io.BytesIO(sys.stdin.read().encode()), STANDARD_INPUT)
 
@@ -70,7 +68,6 @@ def check_text(option: str, texts: Iterable[str]) -> None:
 
 
 def at_terminal() -> bool:
-    """Return whether a person types the input."""
     return sys.stdin.isatty()
 
 

@@ -19,7 +19,7 @@ from vanillaformer.hub.file_names import EXPORT, NEEDED
 
 from .arguments import GenerateArguments
 from .tasks import SORTED, Function, LoadedModel, results_of_part
-from .text_files import hint, progress, read_line
+from .text_files import hint, progress, read_lines
 
 NO_INFLUENCE = {"output_file", "device"}
 # Not all of a folder: that of a run also has what evaluation writes, and perhaps the output
@@ -29,12 +29,7 @@ MODEL_FILES = (*NEEDED, EXPORT, *EXPORTED_FILES)
 def lines_of(path: str, report: Callable[[str], None]) -> Iterator[str]:
     """Yield the lines of a file; one that is not UTF-8 is empty, and reported."""
     with open(path, "rb") as stream:
-        for number, line in enumerate(stream, start=1):
-            try:
-                yield read_line(line, number, f"--input_file {path}")
-            except ValueError as error:
-                report(f"{error}: no result")
-                yield ""
+        yield from read_lines(stream, f"--input_file {path}", report)
 
 
 def summary(path: str) -> tuple[int, int, str]:

@@ -11,7 +11,6 @@ Examples:
 
 from collections.abc import Sequence
 
-import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.console.program import CommandParser, hide_progress_bars, program
 from vanillaformer.conversion import ARCHITECTURES, from_state_dict
 from vanillaformer.conversion.folders import convert_folder

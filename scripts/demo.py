@@ -12,7 +12,6 @@ from typing import Any
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils import logging
 
-import vanillaformer  # noqa: F401 - makes the Auto classes know the model
 from vanillaformer.console.program import program
 from vanillaformer.console.reporting import report
 from vanillaformer.data.cldr import cldr_translation

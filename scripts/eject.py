@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedConfig
 
-import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.configuration import PRESETS, VanillaConfig, preset
 from vanillaformer.console.program import CommandParser, program
 from vanillaformer.hub.atomic_files import new_folder

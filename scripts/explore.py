@@ -20,7 +20,6 @@ from typing import Any, get_args
 import torch
 import yaml
 
-import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.console.program import CommandParser, program
 from vanillaformer.console.reporting import report
 from vanillaformer.exploration.examples import Example, image_example, text_example

@@ -17,7 +17,6 @@ Examples:
 
 from collections.abc import Sequence
 
-import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.console.parsing import parse
 from vanillaformer.console.program import program
 from vanillaformer.inference.arguments import GenerateArguments, check_arguments

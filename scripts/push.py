@@ -19,7 +19,6 @@ from tempfile import TemporaryDirectory
 
 from huggingface_hub import constants
 
-import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.console.program import CommandParser, hide_progress_bars, program
 from vanillaformer.hub.loading import open_config

@@ -110,9 +110,7 @@ def check_model(name: str | None, continuous_batching: bool = False, trust_remot
             f"{name} is a {architecture}, but only language models are served ({SERVED.__name__}); "
             "generate.py runs every model"
         )
-    if not is_ours:
-        return
-    if continuous_batching and (reason := config.attention_obstacle("paged|eager")) is not None:
+    if is_ours and continuous_batching and (reason := config.attention_obstacle("paged|eager")) is not None:
         raise ValueError(f"--continuous-batching cannot serve {name}: {reason}")
 
 

@@ -50,8 +50,7 @@ def byte_level_bpe(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
     if options.split_digits:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits(options), tokenizer.pre_tokenizer])
     tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(initial_alphabet=alphabet, **trainer_arguments(options))
+    trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **trainer_arguments(options))
     tokenizer.train_from_iterator(passages(texts), trainer)
     return tokenizer
 

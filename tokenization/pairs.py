@@ -95,9 +95,7 @@ def _padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
 
 
 def _same(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> bool:
-    if source is target:
-        return True
     if not (isinstance(source, PreTrainedTokenizerFast) and isinstance(target, PreTrainedTokenizerFast)):
-        return False
+        return source is target
     same_backend = source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str()
     return same_backend and source.special_tokens_map == target.special_tokens_map

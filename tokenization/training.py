@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, get_args
 
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from .algorithms import ALGORITHMS
@@ -70,17 +71,7 @@ def train(
         )
     backend = with_special(backend, options.control_tokens)
     backend.post_processor = special.post_processor()
-    settings: dict[str, Any] = {} if model_max_length is None else {"model_max_length": model_max_length}
-    if kind == "encoder_decoder":  # elsewhere chat templates and masks are written as text with special tokens
-        settings["split_special_tokens"] = True
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_input_names=list(special.model_input_names),
-        padding_side="right",
-        clean_up_tokenization_spaces=False,
-        **special.names,
-        **settings,
-    )
+    return _wrapped(backend, kind, model_max_length)
 
 
 def _check_arguments(algorithm: str, kind: str, strip_punctuation: bool, sizes: dict[str, int | None]) -> None:
@@ -93,6 +84,18 @@ def _check_arguments(algorithm: str, kind: str, strip_punctuation: bool, sizes: 
         is_unset = size is None and name != "vocab_size"
         if not is_unset and (type(size) is not int or size < 1):
             raise ValueError(f"{name}={size!r} must be a whole number above 0{' or None' * (name != 'vocab_size')}")
+
+
+def _wrapped(backend: Tokenizer, kind: ModelKind, model_max_length: int | None) -> PreTrainedTokenizerFast:
+    """Return a tokenizer as transformers loads it."""
+    special = SPECIAL_TOKENS[kind]
+    settings: dict[str, Any] = {"padding_side": "right", "clean_up_tokenization_spaces": False, **special.names}
+    settings["model_input_names"] = list(special.model_input_names)
+    if model_max_length is not None:
+        settings["model_max_length"] = model_max_length
+    if kind == "encoder_decoder":  # elsewhere chat templates and masks are written as text with special tokens
+        settings["split_special_tokens"] = True
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
 
 
 def train_pair(
