@@ -26,18 +26,9 @@ EXPORTERS: dict[str, Exporter] = {
 }
 
 __all__ = [
-    "EXPORTERS",
-    "Engine",
-    "EngineModel",
-    "ExportJob",
-    "Exporter",
-    "ImageEngineModel",
-    "export",
-    "is_export",
-    "load_engine",
-    "read_record",
-    "targets",
-]
+    "EXPORTERS", "Engine", "EngineModel", "ExportJob", "Exporter", "ImageEngineModel", "export", "is_export",
+    "load_engine", "read_record", "targets",
+]  # fmt: skip
 
 
 def targets(config: VanillaConfig) -> dict[str, list[str]]:

@@ -21,12 +21,12 @@ TABLES = ("learned", "sinusoidal", "none")  # positions that a table can hold
 
 
 COMMON_RULES = (
-    *PLAIN_BLOCKS,
     only("norm_placement", ("pre",), "llama and gpt2 have"),
     Rule("final_norm", "llama and gpt2 have a norm at the end", lambda c: c.final_norm is False),
     Rule("embedding_norm", "llama and gpt2 have no norm of the embeddings"),
     only("block_layout", ("sequential",), "llama and gpt2 have"),
     Rule("qk_norm", "llama and gpt2 have no norm of queries and keys", lambda c: c.qk_norm != "none"),
+    *PLAIN_BLOCKS,
     Rule("final_logit_softcapping", "llama and gpt2 have no bound of logits"),
     Rule("lm_head_bias", "llama and gpt2 have no bias of the logits"),
     Rule("type_vocab_size", "llama and gpt2 have no token types", lambda c: c.type_vocab_size > 0),
