@@ -23,23 +23,11 @@ from .recurrent_encoder_decoder import (
 )
 
 __all__ = [
-    "AUTO_CLASSES",
-    "VanillaDecoderForCausalLM",
-    "VanillaDecoderForSequenceClassification",
-    "VanillaDecoderModel",
-    "VanillaEncoderDecoderForConditionalGeneration",
-    "VanillaEncoderDecoderModel",
-    "VanillaEncoderForMaskedLM",
-    "VanillaEncoderForMultipleChoice",
-    "VanillaEncoderForPreTraining",
-    "VanillaEncoderForQuestionAnswering",
-    "VanillaEncoderForSequenceClassification",
-    "VanillaEncoderForTokenClassification",
-    "VanillaEncoderModel",
-    "VanillaImageEncoderForImageClassification",
-    "VanillaImageEncoderForMaskedImageModeling",
-    "VanillaImageEncoderModel",
-    "VanillaRecurrentEncoderDecoderForConditionalGeneration",
-    "VanillaRecurrentEncoderDecoderModel",
-    "register",
-]
+    "AUTO_CLASSES", "VanillaDecoderForCausalLM", "VanillaDecoderForSequenceClassification", "VanillaDecoderModel",
+    "VanillaEncoderDecoderForConditionalGeneration", "VanillaEncoderDecoderModel", "VanillaEncoderForMaskedLM",
+    "VanillaEncoderForMultipleChoice", "VanillaEncoderForPreTraining", "VanillaEncoderForQuestionAnswering",
+    "VanillaEncoderForSequenceClassification", "VanillaEncoderForTokenClassification", "VanillaEncoderModel",
+    "VanillaImageEncoderForImageClassification", "VanillaImageEncoderForMaskedImageModeling",
+    "VanillaImageEncoderModel", "VanillaRecurrentEncoderDecoderForConditionalGeneration",
+    "VanillaRecurrentEncoderDecoderModel", "register",
+]  # fmt: skip

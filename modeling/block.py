@@ -113,8 +113,6 @@ class ParallelSelfAttentionBlock(SelfAttentionBlock):
     """Self-attention and feed-forward in parallel (GPT-J, 2021): `x + attention(norm(x)) + feed_forward(norm'(x))`.
 
     Both read the block's input, through a shared norm or each through its own.
-
-    Shapes: (B, T, D), position bias (1, H, T, S) or `None` → (B, T, D).
     """
 
     def __init__(self, config: BlockConfig, layer_idx: int, is_causal: bool):
@@ -134,10 +132,7 @@ class ParallelSelfAttentionBlock(SelfAttentionBlock):
 
 
 class ParallelCrossAttentionBlock(CrossAttentionBlock):
-    """Self-attention, cross-attention to the encoder's output and feed-forward, in parallel on the block's input.
-
-    Shapes: (B, T, D), position bias (1, H, T, T') or `None`, encoder states (B, S, D') → (B, T, D).
-    """
+    """Self-attention, cross-attention to the encoder's output and feed-forward, in parallel on the block's input."""
 
     def __init__(self, config: BlockConfig, layer_idx: int, is_causal: bool):
         super().__init__(config, layer_idx, is_causal)

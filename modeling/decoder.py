@@ -64,25 +64,12 @@ class VanillaDecoderForCausalLM(LMHeadMixin, VanillaPreTrainedModel, VanillaGene
         """
         if use_cache is None and labels is not None:
             use_cache = False
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            token_type_ids=token_type_ids,
-            use_cache=use_cache,
-            **kwargs,
-        )
+        inputs = input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, token_type_ids
+        outputs = self.model(*inputs, use_cache=use_cache, **kwargs)
         hidden_states = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
         loss, logits = self.loss_and_logits(hidden_states, labels, **kwargs)
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-            **{CACHE_NAME: getattr(outputs, CACHE_NAME)},
-        )
+        cache = getattr(outputs, CACHE_NAME)
+        return CausalLMOutputWithPast(loss, logits, cache, outputs.hidden_states, outputs.attentions)
 
 
 class VanillaDecoderForSequenceClassification(GenericForSequenceClassification, VanillaPreTrainedModel):

@@ -84,9 +84,7 @@ class VanillaEncoderForMaskedLM(EncoderMaskedLM):
         """Return logits (B, T, V) and, given `labels` (B, T) with -100 for no loss, the mean cross-entropy."""
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         loss, logits = self.loss_and_logits(outputs.last_hidden_state, labels, **kwargs)
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 @dataclass
@@ -156,13 +154,7 @@ class VanillaEncoderForPreTraining(EncoderMaskedLM):
                 if num_items is not None and labels is not None:  # times the batch's share of all masked tokens
                     pair_loss = pair_loss * (labels.ne(IGNORE_INDEX).sum() / num_items).to(pair_loss.device)
             loss = pair_loss if loss is None else loss + pair_loss
-        return PreTrainingOutput(
-            loss=loss,
-            prediction_logits=logits,
-            seq_relationship_logits=pair_logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return PreTrainingOutput(loss, logits, pair_logits, outputs.hidden_states, outputs.attentions)
 
 
 class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
@@ -206,9 +198,7 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
-        return SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return SequenceClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 class VanillaEncoderForTokenClassification(VanillaPreTrainedModel):
@@ -241,9 +231,7 @@ class VanillaEncoderForTokenClassification(VanillaPreTrainedModel):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
-        return TokenClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return TokenClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 class VanillaEncoderForQuestionAnswering(VanillaPreTrainedModel):
@@ -282,13 +270,7 @@ class VanillaEncoderForQuestionAnswering(VanillaPreTrainedModel):
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
-        return QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=start_logits,
-            end_logits=end_logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return QuestionAnsweringModelOutput(loss, start_logits, end_logits, outputs.hidden_states, outputs.attentions)
 
 
 class VanillaEncoderForMultipleChoice(VanillaPreTrainedModel):
@@ -328,6 +310,4 @@ class VanillaEncoderForMultipleChoice(VanillaPreTrainedModel):
         pooled = self.pooler(pool_states(self.pool, outputs.last_hidden_state, texts[1]))
         logits = self.classifier(self.dropout(pooled)).view(-1, choices)
         loss = None if labels is None else smoothed_loss(logits, labels.view(-1))
-        return MultipleChoiceModelOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return MultipleChoiceModelOutput(loss, logits, outputs.hidden_states, outputs.attentions)

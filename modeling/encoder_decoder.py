@@ -76,13 +76,8 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqModel):
         if decoder_input_ids is None and decoder_inputs_embeds is None and self.decoder.reads_tokens:
             decoder_input_ids = self.source_as_target(input_ids)
         if encoder_outputs is None:
-            encoded = self.encoder(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                inputs_embeds=inputs_embeds,
-                **kwargs,
-            )
+            inputs = {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
+            encoded = self.encoder(input_ids, attention_mask, **inputs, **kwargs)
         else:
             encoded = as_base_model_output(encoder_outputs)
         outputs = self.decoder(
@@ -209,12 +204,8 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
         )
         hidden_states = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
         source_ids = getattr(encoder_outputs, "source_ids", None)
-        pointers = self.pointer(
-            hidden_states,
-            outputs.encoder_last_hidden_state,
-            input_ids if source_ids is None else source_ids,
-            attention_mask,
-        )
+        source_ids = input_ids if source_ids is None else source_ids
+        pointers = self.pointer(hidden_states, outputs.encoder_last_hidden_state, source_ids, attention_mask)
         source = outputs.encoder_last_hidden_state, attention_mask
         loss, logits = self.decoding.loss_and_logits(
             self, hidden_states, labels, decoder_inputs, source, *pointers, **kwargs

@@ -194,12 +194,8 @@ class VanillaImageEncoderForImageClassification(ImagePreTrainedModel):
             pixel_values, interpolate_pos_encoding=interpolate_pos_encoding, attention_mask=attention_mask, **kwargs
         )
         logits = self.classifier(outputs.pooler_output)
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels, logits, self.config, **kwargs)
-        return ImageClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
+        return ImageClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 class VanillaImageEncoderForMaskedImageModeling(ImagePreTrainedModel):
@@ -236,9 +232,4 @@ class VanillaImageEncoderForMaskedImageModeling(ImagePreTrainedModel):
             mask = mask.repeat_interleave(patch, 1).repeat_interleave(patch, 2).unsqueeze(1)  # (B, 1, height, width)
             error = nn.functional.l1_loss(pixel_values, reconstruction, reduction="none")
             loss = (error * mask).sum() / (mask.sum() + 1e-5) / self.config.num_channels
-        return MaskedImageModelingOutput(
-            loss=loss,
-            reconstruction=reconstruction,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return MaskedImageModelingOutput(loss, reconstruction, outputs.hidden_states, outputs.attentions)

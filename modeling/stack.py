@@ -42,7 +42,6 @@ CAUSAL_MASKS = {"full_attention": create_causal_mask, "sliding_attention": creat
 # Attention functions that index the position bias by the row of the batch
 BIAS_PER_ROW = ("flex_attention",)
 
-
 Masks = dict[str, Any]
 """The attention mask of each type of layer, in the form of the attention function: tensor, block mask or `None`."""
 

@@ -28,10 +28,7 @@ class PlainFeedForward(nn.Module):
 
 
 class GatedFeedForward(PlainFeedForward):
-    """Gated linear unit (Shazeer 2020): `W₂ (φ(W_g x) ⊙ W₁ x)`; SwiGLU with `silu`, GEGLU with `gelu`.
-
-    Shapes: (..., D) → (..., D).
-    """
+    """Gated linear unit (Shazeer 2020): `W₂ (φ(W_g x) ⊙ W₁ x)`; SwiGLU with `silu`, GEGLU with `gelu`."""
 
     def __init__(self, config: BlockConfig):
         super().__init__(config)

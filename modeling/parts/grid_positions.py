@@ -143,10 +143,7 @@ class GridRelativePositions(NoPositions):
 
 
 class WindowRelativePositions(GridRelativePositions):
-    """Relative bias inside of windows (Swin, Liu et al. 2021), one table per layer.
-
-    Shapes: grid of a window → (1, H, T, T).
-    """
+    """Relative bias inside of windows (Swin, Liu et al. 2021), one table per layer."""
 
     def build_tables(self, config: VanillaImageEncoderConfig) -> list[GridBias]:
         return [

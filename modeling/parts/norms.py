@@ -21,10 +21,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class UnitOffsetLayerNorm(LayerNorm):
-    """LayerNorm that multiplies by 1 + weight, the weight starting at 0: weight decay pulls it towards 1.
-
-    Shapes: (..., D) → (..., D).
-    """
+    """LayerNorm that multiplies by 1 + weight, the weight starting at 0: weight decay pulls it towards 1."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.layer_norm(x, self.normalized_shape, 1.0 + self.weight, self.bias, self.eps)
@@ -63,10 +60,7 @@ class RMSNorm(nn.Module):
 
 
 class UnitOffsetRMSNorm(RMSNorm):
-    """RMSNorm that multiplies by 1 + weight, the weight starting at 0, in float32 or more (Gemma).
-
-    Shapes: (..., D) → (..., D).
-    """
+    """RMSNorm that multiplies by 1 + weight, the weight starting at 0, in float32 or more (Gemma)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight = cast(nn.Parameter, self.weight)  # a config with the unit offset has weights

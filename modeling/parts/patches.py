@@ -45,18 +45,13 @@ class ConvolutionPatches(nn.Module):
 
 
 class LinearPatches(ConvolutionPatches):
-    """The same as a linear map of flattened patches, whose weight is the convolution's, reshaped to (D, C · P · P).
-
-    Shapes: (B, C, rows · P, columns · P) → (B, N, D), row after row.
-    """
+    """The same as a linear map of flattened patches, whose weight is the convolution's, reshaped to (D, C · P · P)."""
 
     def build_projection(self, config: VanillaImageEncoderConfig) -> nn.Conv2d | nn.Linear:
         return nn.Linear(config.num_channels * self.patch_size**2, config.hidden_size)
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        patches = nn.functional.pixel_unshuffle(
-            self.cast(pixel_values), self.patch_size
-        )  # (B, C · P · P, rows, columns)
+        patches = nn.functional.pixel_unshuffle(self.cast(pixel_values), self.patch_size)  # (B, C · P · P, rows, ...)
         return self.projection(patches.flatten(2).transpose(1, 2))
 
 
@@ -66,8 +61,6 @@ class EarlyConvolutions(ConvolutionPatches):
     Each `relu(norm(conv(x)))` has a kernel of 3 by 3 points and stride 2, and halves the sides; the number of channels
     doubles up to D. A linear map of every point is the last. The paper has batch normalization; the norm here is that
     of the config, over the channels of a point, so that an image does not depend on its batch.
-
-    Shapes: (B, C, rows · P, columns · P) → (B, N, D), row after row.
     """
 
     def __init__(self, config: VanillaImageEncoderConfig):

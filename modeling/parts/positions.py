@@ -22,6 +22,7 @@ from vanillaformer.configuration import BlockConfig, ConfigView, layer_types
 PositionEmbeddings = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines, each (B or 1, 1, T, K), less than K if only a part of each head is rotated."""
 
+TensorFunction = Callable[[torch.Tensor], torch.Tensor]
 Rotate = Callable[[torch.Tensor, torch.Tensor, Any], tuple[torch.Tensor, torch.Tensor]]
 """Queries (B, H, T, K), keys (B, G, T, K), `PositionEmbeddings` or `None` → rotated queries and keys."""
 
@@ -34,7 +35,7 @@ def no_rotation(q: torch.Tensor, k: torch.Tensor, position_embeddings: Any) -> t
 class ExactTables(nn.Module):
     """Base of the modules whose buffers keep their dtype when a model is cast: far positions magnify rounding."""
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "ExactTables":
+    def _apply(self, fn: TensorFunction, recurse: bool = True) -> "ExactTables":
         buffers: dict[str, Any] = self._buffers
         exact = dict(buffers)
         super()._apply(fn, recurse)
@@ -59,7 +60,7 @@ class NoPositions(ExactTables):
         """Return embeddings (B, T, D) with positions (B or 1, T) added."""
         return x
 
-    def embed_resized(self, x: torch.Tensor, resize: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def embed_resized(self, x: torch.Tensor, resize: TensorFunction) -> torch.Tensor:
         """Return embeddings (B, T, D) with the rows of the table added that `resize` makes of its rows (P, D)."""
         return x
 
@@ -106,7 +107,7 @@ class PositionTable(NoPositions):
         """Give the table another length; the rows of both stay, and `draw` draws a learned table's new ones."""
         self.max_length = length
 
-    def embed_resized(self, x: torch.Tensor, resize: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def embed_resized(self, x: torch.Tensor, resize: TensorFunction) -> torch.Tensor:
         return x + resize(self.rows()).to(x.dtype)
 
     def check_length(self, length: int) -> None:
@@ -155,8 +156,6 @@ class SinusoidalPositions(PositionTable):
     `PE(p, 2i) = sin(p / 10000^(2i/D))`, `PE(p, 2i+1) = cos(p / 10000^(2i/D))`, computed in float64. The layout
     `halves` holds the same columns with all sines first (Marian); so does `tensor2tensor`, whose exponents are divided
     by D/2 - 1 instead of D/2, so that the longest wavelength is 20000π.
-
-    Shapes: embeddings (B, T, D), positions (B or 1, T) → (B, T, D).
     """
 
     def __init__(self, config: BlockConfig, is_causal: bool = True):
@@ -208,10 +207,7 @@ def repeat_interleaved(angles: torch.Tensor) -> torch.Tensor:
 
 
 def rotate_all(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    position_embeddings: PositionEmbeddings,
-    quarter_turn: Callable[[torch.Tensor], torch.Tensor],
+    q: torch.Tensor, k: torch.Tensor, position_embeddings: PositionEmbeddings, quarter_turn: TensorFunction
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return queries and keys rotated in all planes: `x cos + R x sin`, R being the rotation by 90°."""
     cos, sin = position_embeddings
@@ -219,10 +215,7 @@ def rotate_all(
 
 
 def rotate_part(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    position_embeddings: PositionEmbeddings,
-    quarter_turn: Callable[[torch.Tensor], torch.Tensor],
+    q: torch.Tensor, k: torch.Tensor, position_embeddings: PositionEmbeddings, quarter_turn: TensorFunction
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return queries and keys rotated in their first dimensions, as many as there are angles (GPT-NeoX, GPT-J)."""
     width = position_embeddings[0].shape[-1]
@@ -350,8 +343,6 @@ class RelativePositions(NoPositions):
 
     Half the buckets hold one distance each, the others logarithmically growing ranges up to
     `relative_attention_max_distance`; in an encoder half of them are for either direction.
-
-    Shapes: query positions (T), key positions (S) → (1, H, T, S).
     """
 
     def __init__(self, config: BlockConfig, is_causal: bool = True):
