@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import compare
 import torch
-from training_memory import training_memory
 from weights import PEERS
 
 from vanillaformer import preset
 from vanillaformer.modeling.counts import count_parameters
+from vanillaformer.training.memory import training_memory
 
 GIB = 2**30
 RESERVED = 0.9  # of a device's memory; libraries, fragments and communication need the rest

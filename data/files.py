@@ -120,13 +120,15 @@ class Parts:
 
     def first(self, count: int) -> "Parts":
         """Return the first rows, as one part."""
-        pieces, skip = chain.from_iterable(part.pieces for part in self.parts), self.parts[0].skip
+        pieces, skip = chain.from_iterable(part.pieces for part in self.parts), sum(part.skip for part in self.parts)
         return replace(self, parts=(Part(tuple(pieces), 1, skip, skip + count),))
 
 
 def stream_files(files: Sequence[Paths], columns: Columns, options: ReadOptions) -> Parts:
     """Return the same rows as a stream; parts of files that can be read from any place are parts of it."""
-    features = features_of(files[0], columns) if format_of(files[0][0]) == ".parquet" else None
+    features = features_of(files[0], columns)
+    if any(features_of(paths, columns) != features for paths in files[1:]):
+        raise ValueError(f"{named(files)} do not have the same types of columns")
     bytes_of_all = sum(path.stat().st_size for paths in files for path in paths)
     step = max(PART_BYTES, bytes_of_all // MAX_PARTS)
     parts = [Part(((paths, span),), size) for paths in files for span, size in _spans(paths, columns, options, step)]

@@ -65,8 +65,8 @@ COMPOSED = {
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [
-    {"hardware"}, {"arguments", "run_folder"}, {"models", "metrics", "native"}, {"trainer"},
-    {"training_arguments", "report"}, {"tasks"}, {"auto_defaults", "finishing"}, {"tokenizers"}, {"run"},
+    {"hardware"}, {"arguments", "run_folder"}, {"models", "metrics", "native", "memory"}, {"trainer"},
+    {"training_arguments", "report"}, {"tasks"}, {"auto_defaults", "finishing", "plan"}, {"tokenizers"}, {"run"},
 ]  # fmt: skip
 
 

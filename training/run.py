@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from signal import Signals
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
@@ -30,6 +31,7 @@ from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.preprocessing.statistics import describe_data
 from vanillaformer.data.streaming import check_streaming
 from vanillaformer.data.tasks import KINDS, TASKS
+from vanillaformer.hub.loading import open_config
 from vanillaformer.hub.tokenizers import limit_length, readable_length, set_language
 
 from .arguments import Arguments
@@ -59,7 +61,11 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
     """Train for a task as the arguments say; a run that is finished already is returned as it is."""
     task = task_class(parse_arguments(task_class.program, argv))
     first = task.training_args.main_process_first  # the others find what it has kept
-    with start(task, argv) as run:
+    aside: Any = nullcontext()
+    if task.training_args.dry_run:  # which leaves nothing behind
+        aside = TemporaryDirectory()
+        task.training_args.output_dir = aside.name
+    with aside, start(task, argv) as run:
         task.fit_to_model()
         with first(desc="reading the data"):
             data = load_data(task.data_args, task.name, order_seed(task.training_args))
@@ -73,6 +79,14 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         with first(desc="preparing the rows"):
             rows = task.rows(data, tokenizers)
         stream = None if data.stream is None else task.stream(data.stream, tokenizers)
+        if task.training_args.dry_run:
+            from .plan import print_plan  # which other runs do not need
+
+            with torch.device("meta"):
+                saved, labels = task.model_args.saved, task.labels(data)
+                config = open_config(saved) if saved else new_model(run, task, *tokenizers, labels=labels).config
+            print_plan(task, config, rows["train"])
+            return run
         model = new_model(run, task, *tokenizers, labels=task.labels(data))
         task.fit_model(model, run)
         collator = task.collator(model, rows, tokenizers)
@@ -170,7 +184,7 @@ def _open(run: Run, task: TrainingTask) -> None:
             check_pushing(training_args)
     if run.finished:
         run.search_changed = searches_otherwise(run.folder, training_args)
-    else:
+    elif not training_args.dry_run:
         report(f"Run {run.folder}: {f'resuming from {run.checkpoint}' if run.checkpoint else 'from the beginning'}")
         if option := budget_option(training_args):
             spent = spent_of_budget(run.checkpoint) if run.checkpoint else 0.0

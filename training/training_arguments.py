@@ -61,7 +61,6 @@ TRANSFORMERS_HELP = {
         "torch_compile": "Compile the model with torch.compile",
         "use_cpu": "Train on the CPU",
         "dataloader_num_workers": "Number of processes that prepare batches",
-        "deepspeed": "DeepSpeed configuration file",
     },
 }
 REFUSED = {

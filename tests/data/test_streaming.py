@@ -149,8 +149,9 @@ def test_first_rows_are_held_out(tmp_path, capsys):
     assert list(texts["validation"]["text"]) == TEXTS[:3]
     assert [row["text"] for row in stream_rows(stream)] == TEXTS[3:20]  # the third once more would leak
     assert "a.txt: the first 3 rows are held out for validation." in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"a.txt: --streaming finds no rows for train in addition to the 21 held"):
-        open_stream("causal", train_file=path)
+    for cap in (None, 5):
+        with pytest.raises(ValueError, match=r"a.txt: --streaming finds no rows for train in addition to the 21 held"):
+            open_stream("causal", train_file=path, max_train_samples=cap)
 
 
 def test_leaked_rows_are_left_out_on_demand(tmp_path):
@@ -338,6 +339,27 @@ def test_a_process_reads_its_part_and_a_resumed_one_begins_where_it_was(tmp_path
     opened[:] = []
     assert without_places(islice(resumed, 100)) == wanted
     assert sum(opened) <= 16 * 4 * part
+
+
+def test_rows_in_one_of_many_parts_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PART_BYTES", 100)
+    path = tmp_path / "a.txt"
+    path.write_text("\n" * 1_600 + "a line\n")
+    options = {"train_file": str(path), "validation_file": write(tmp_path / "b.txt", ["other"])}
+    for seed in range(8):
+        stream = open_stream("causal", seed=seed, **options, streaming_buffer=32)[1]
+        assert stream.lanes > 1
+        found = list(islice(streamed_rows("", stream, None), 50))
+        assert {row["text"] for row in found} == {"a line"}
+
+
+def test_files_of_other_classes_are_refused(tmp_path):
+    paths = [str(tmp_path / f"{number}.parquet") for number in range(2)]
+    for path, names in zip(paths, (["a", "b"], ["b", "a"])):
+        features = Features({"text": Value("string"), "label": ClassLabel(names=names)})
+        Dataset.from_dict({"text": ["one", "two"], "label": [0, 1]}, features=features).to_parquet(path)
+    with pytest.raises(ValueError, match=r"0.parquet and 1 more file do not have the same types of columns"):
+        open_stream("classification", train_file=paths, validation_file=paths[:1])
 
 
 def test_other_files_are_not_gone_on_with(tmp_path, monkeypatch):

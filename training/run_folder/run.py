@@ -45,7 +45,7 @@ NOT_COMPARED = frozenset(
     accelerator_config parallelism_config dataloader_num_workers dataloader_pin_memory
     dataloader_persistent_workers dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order
     ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout
-    processes parallel fsdp fsdp_config deepspeed debug skip_memory_metrics
+    processes parallel dry_run fsdp fsdp_config deepspeed debug skip_memory_metrics
     """.split()  # noqa: SIM905 - a list would be a line for each
 )
 REMEDY = "choose another folder, or --overwrite_output_dir to replace that run"

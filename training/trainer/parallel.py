@@ -40,6 +40,7 @@ class ParallelArguments:
     HELP_GROUP = "Machine"
 
     parallel: str | None = option(None, "Divide the model, e.g. fsdp=4,replicate=2,tp=2")
+    dry_run: bool = option(False, "Print what a run would take, and run nothing")
 
     def check(self: Any) -> None:
         """Raise ValueError for settings that cannot work."""
@@ -56,7 +57,7 @@ class ParallelArguments:
         if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() not in ("false", "0"):
             raise ValueError("accelerate's settings of FSDP are not supported: use --parallel fsdp=N without them")
         wanted = math.prod(parallel_sizes(self.parallel).values())
-        if self.parallel and wanted != self.world_size:
+        if self.parallel and wanted != self.world_size and not self.dry_run:
             raise ValueError(
                 f"--parallel {self.parallel} is for {wanted} processes, and there are {self.world_size}: "
                 f"torchrun --nproc_per_node {wanted} ..., or another layout"

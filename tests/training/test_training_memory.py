@@ -2,11 +2,9 @@
 
 import copy
 import os
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,10 +14,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from vanillaformer import preset
 from vanillaformer.modeling.counts import inputs_on_meta
-
-PROGRAM = Path(__file__).parents[1] / "benchmarks" / "training_memory.py"
-NAMES = runpy.run_path(str(PROGRAM), run_name="training_memory")
-build, saved_bytes, training_memory = (NAMES[name] for name in ("build", "saved_bytes", "training_memory"))
+from vanillaformer.training.memory import build, saved_bytes, training_memory
 
 BATCH, LENGTH = 16, 24
 

@@ -1,0 +1,86 @@
+"""The plan of a run, which `--dry_run` prints in the place of running it."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from vanillaformer.configuration import VanillaConfig
+from vanillaformer.console.reporting import report
+from vanillaformer.data.preprocessing.batching import row_lengths
+from vanillaformer.data.preprocessing.denoising import DENOISING
+from vanillaformer.data.tasks import TASKS
+from vanillaformer.modeling.counts import polynomial_terms, text_flops
+
+from .memory import FLOAT32, training_memory
+from .trainer.account import WITH_GRADIENT
+from .trainer.parallel import parallel_sizes
+
+CARD, SHARE = 989e12, 0.4
+"""Operations that an H100 computes in a second in bfloat16, and the share of them that large models reach."""
+OPTIMIZER_VALUES = {"muon": 1, "sgd": 0, "adafactor": 0}
+"""Numbers that optimizers keep for each weight, if not two; few, of Adafactor."""
+LAYOUTS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def print_plan(task: Any, config: Any, rows: Any) -> None:
+    """Print what a run takes: parameters, rows and steps, operations and time, memory in several layouts, checkpoints.
+
+    `rows` are those of the training data, or the first of a stream; the memory is that of a batch of the longest.
+    Raises ValueError for native models, whose memory is not counted.
+    """
+    if not isinstance(config, VanillaConfig):
+        raise ValueError(f"--dry_run: the memory of models of type {config.model_type!r} is not counted")
+    args = task.training_args
+    sizes = parallel_sizes(args.parallel)
+    processes = math.prod(sizes.values()) if sizes else args.world_size
+    parts = processes // sizes.get("tp", 1)
+    lengths = row_lengths(rows)
+    target, source = lengths[:, -1], lengths[:, 0] * bool(config.is_encoder_decoder)
+    if task.name in DENOISING:
+        target = np.ceil(source * DENOISING[task.name].predicted).astype(int)
+    batch, step = args.train_batch_size, args.train_batch_size * args.gradient_accumulation_steps * parts
+    if args.tokens_per_batch is not None:
+        step = max(1, round(args.tokens_per_batch / lengths.sum(axis=1).mean()))
+        batch = math.ceil(args.tokens_per_batch / args.gradient_accumulation_steps / parts / lengths.sum(axis=1).max())
+    steps = args.max_steps if args.max_steps > 0 else None
+    if steps is None and not task.data_args.streaming:
+        steps = math.ceil(len(rows) / step * args.num_train_epochs)
+    with torch.device("meta"):
+        model = TASKS[task.name].auto_class.from_config(config)
+    weights, terms = model.num_parameters(), polynomial_terms(np.stack([target, source])).mean(axis=1)
+    flops = WITH_GRADIENT * step * text_flops(model).of(terms, terms)
+    values = OPTIMIZER_VALUES.get(args.optim, 2)
+    report(f"Model: {config.model_type}, {weights:,} parameters")
+    tokens = f", {step * lengths.sum(axis=1).mean():,.0f} tokens" if "input_ids" in rows.column_names else ""
+    length = f"{steps:,} steps" if steps else "until the budget is spent"
+    report(f"Steps: {step:,} rows{tokens} and {flops:.3g} operations each, {length}")
+    if steps:
+        seconds = flops * steps / (processes * SHARE * CARD)
+        time = f"{seconds / 3600:,.1f} h" if seconds >= 3600 else f"{seconds:.2g} s"
+        report(f"Time: {time} on {processes} x {SHARE:.0%} of {CARD / 1e12:.0f} TFLOP/s (an H100 in bfloat16)")
+    report(f"Checkpoint: {_bytes(weights * FLOAT32 * (1 + values))}")
+    report(f"{'memory of a process':24}{'weights':>12}{'optimizer':>12}{'activations':>13}{'peak':>12}")
+    kinds = {"dtype": torch.bfloat16 if args.bf16 else torch.float32, "device": args.device.type}
+    for devices in sorted({*LAYOUTS[: 4 if processes == 1 else 7], sizes.get("fsdp", 1)}):
+        found = training_memory(
+            config,
+            max(1, batch),
+            int(target.max()),
+            int(source.max()) or None,
+            devices=devices,
+            optimizer_values=values,
+            gradient_checkpointing=args.gradient_checkpointing,
+            **kinds,
+        )
+        name = "one, or DDP" if devices == 1 else f"fsdp={devices}"
+        name += " (yours)" if devices == sizes.get("fsdp", 1) else ""
+        columns = found.weights + found.gradients, found.optimizer, found.activations + found.workspace, found.peak
+        report(f"{name:24}" + "".join(f"{_bytes(each):>{width}}" for each, width in zip(columns, (12, 12, 13, 12))))
+    if sizes.get("tp", 1) > 1:
+        report("tp divides weights, optimizer and most activations of layers further; this is not counted.")
+
+
+def _bytes(number: float) -> str:
+    return f"{number / 2**30:,.2f} GiB"
