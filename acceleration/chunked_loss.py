@@ -63,11 +63,9 @@ def chunked_cross_entropy(
         dtype = torch.get_autocast_dtype(device)
         states, weight = states.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    positions = positions or chunk_size(len(weight), device)
+    targets, positions = targets.to(states.device), positions or chunk_size(len(weight), device)
     with torch.autocast(device, enabled=False):
-        return ChunkedCrossEntropy.apply(
-            states, weight, bias, targets.to(states.device), transform, options, positions
-        )
+        return ChunkedCrossEntropy.apply(states, weight, bias, targets, transform, options, positions)
 
 
 def chunk_size(vocabulary: int, device: str) -> int:

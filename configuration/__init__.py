@@ -10,18 +10,7 @@ from .presets import PRESETS, Preset, preset
 from .recurrent import VanillaRecurrentEncoderDecoderConfig
 
 __all__ = [
-    "ACTIVATION_ALIASES",
-    "PRESETS",
-    "BlockConfig",
-    "ConfigView",
-    "Preset",
-    "Stage",
-    "VanillaConfig",
-    "VanillaDecoderConfig",
-    "VanillaEncoderConfig",
-    "VanillaEncoderDecoderConfig",
-    "VanillaImageEncoderConfig",
-    "VanillaRecurrentEncoderDecoderConfig",
-    "layer_types",
-    "preset",
-]
+    "ACTIVATION_ALIASES", "PRESETS", "BlockConfig", "ConfigView", "Preset", "Stage", "VanillaConfig",
+    "VanillaDecoderConfig", "VanillaEncoderConfig", "VanillaEncoderDecoderConfig", "VanillaImageEncoderConfig",
+    "VanillaRecurrentEncoderDecoderConfig", "layer_types", "preset",
+]  # fmt: skip

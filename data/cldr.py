@@ -168,9 +168,8 @@ def _unit(length: Length, value: tuple[Decimal, str], locale: Locale) -> str:
 def _units(source: Locale, target: Locale) -> Kind:
     formats = [partial(_unit, "long"), partial(_unit, "short")]
     # Where CLDR has no pattern Babel writes the unit's identifier.
-    known = [
-        u for u in UNITS if not any(u in write((Decimal(25), u), loc) for write in formats for loc in (source, target))
-    ]
+    both = (source, target)
+    known = [u for u in UNITS if not any(u in write((Decimal(25), u), loc) for write in formats for loc in both)]
     names = [u for _, u in _distinct([(Decimal(25), u) for u in known], formats, source, target)]
     return Kind(lambda rng: (_signed_amount(rng, 4, rng.randint(0, 2)), rng.choice(names)), formats if names else [])
 

@@ -31,17 +31,16 @@ def order_keys(cells: Sequence[Any], counts: np.ndarray) -> tuple[list[Any], str
         "a date such as 2019-01-31": partial(_date, zone=False),
         "a date with a time zone, such as 2019-01-31 12:00Z": partial(_date, zone=True),
     }
-    found = {
-        kind: [parse(cell) if here else None for cell, here in zip(cells, given)] for kind, parse in parsers.items()
-    }
+    pairs = list(zip(cells, given))
+    found = {kind: [parse(cell) if here else None for cell, here in pairs] for kind, parse in parsers.items()}
     rows = {kind: counts[[key is not None for key in keys]].sum() for kind, keys in found.items()}
     kind = max(rows, key=lambda kind: rows[kind])
-    words = [str(cell).strip() for cell, here in zip(cells, given) if here]
+    words = [str(cell).strip() for cell, here in pairs if here]
     if not rows[kind] or 2 * rows[kind] < counts[given].sum():
         strange = [word for word in words if LIKE_A_DATE.search(word) or not re.search(r"[^\W\d]", word)]
         if 2 * len(strange) > len(words):
             raise ValueError(f"holds {strange[0]!r}, which is not a number or an ISO date: {HOW}")
-        return [str(cell) if here else None for cell, here in zip(cells, given)], "text"
+        return [str(cell) if here else None for cell, here in pairs], "text"
     if kind == "a number" and all(map(MONTH.fullmatch, words)):
         raise ValueError(f"holds {words[0]!r}, a decimal number or a month: write months as in 2019-01")
     return found[kind], kind

@@ -3,7 +3,7 @@
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from random import Random
 from typing import cast
 
@@ -18,6 +18,7 @@ from .arguments import COLUMNS, DataArguments
 from .rows import ORDER, DataStats, arrow_column, distinct_cells, select_rows
 from .tasks import TASKS, TaskName
 
+Fractions = dict[str, float]  # of the rows that are held out, by split
 MANY = 100  # documents of which whole ones are held out; of fewer the ends are
 
 
@@ -80,9 +81,7 @@ def _distinct(count: int, column: str) -> str:
     return f"{count} distinct {column}{'' if count == 1 else 's'}"
 
 
-def _at_random(
-    rows: Dataset, column: str, fractions: dict[str, float], seed: int, *, exact: bool
-) -> dict[str, Dataset]:
+def _at_random(rows: Dataset, column: str, fractions: Fractions, seed: int, *, exact: bool) -> dict[str, Dataset]:
     number_of = text_numbers(rows, column, exact=exact)
     size = int(number_of.max(initial=-1)) + 1
     if size <= len(fractions):
@@ -111,13 +110,11 @@ def _at_random(
     return {split: select_rows(rows, np.flatnonzero(part_of == names.index(split))) for split in names}
 
 
-def _drawn_by_class(
-    left: np.ndarray, number_of: np.ndarray, labels: np.ndarray, count: int, rng: Random
-) -> np.ndarray:
+def _drawn_by_class(left: np.ndarray, numbers: np.ndarray, labels: np.ndarray, count: int, rng: Random) -> np.ndarray:
     """Draw texts evenly from the classes, leaving each class at least one; fewer where there are not enough."""
-    here = np.isin(number_of, left)
+    here = np.isin(numbers, left)
     count_of_labels = int(labels.max()) + 1
-    codes = np.unique(number_of[here].astype(np.int64) * count_of_labels + labels[here])
+    codes = np.unique(numbers[here].astype(np.int64) * count_of_labels + labels[here])
     pairs = np.stack([codes // count_of_labels, codes % count_of_labels], axis=1)
     starts = np.searchsorted(pairs[:, 0], left)  # a text has one class as a rule
     ends = np.append(starts[1:], len(pairs))
@@ -137,7 +134,7 @@ def _drawn_by_class(
     return np.array(drawn, dtype=np.int64)
 
 
-def _from_the_end(rows: Dataset, fractions: dict[str, float], column: str | None) -> dict[str, Dataset]:
+def _from_the_end(rows: Dataset, fractions: Fractions, column: str | None) -> dict[str, Dataset]:
     """Cut the rows where the fractions are over, or of ordered rows at the nearest change of their value."""
     targets = [int(len(rows) * start) for start, _ in _bounds(fractions)]
     changes, values = np.arange(1, len(rows)), cast("list[str]", [])
@@ -164,14 +161,14 @@ def _from_the_end(rows: Dataset, fractions: dict[str, float], column: str | None
     return {split: rows.select(range(start, end)) for split, (start, end) in spans.items()}
 
 
-def _bounds(fractions: Mapping[str, float]) -> list[tuple[float, float]]:
+def _bounds(fractions: Fractions) -> list[tuple[float, float]]:
     """Return where the training split and those held out begin and end, as parts of the whole."""
     taken = list(fractions.values())
     starts = [0, *(1 - sum(taken[number:]) for number in range(len(taken)))]
     return list(zip(starts, [*starts[1:], 1]))
 
 
-def _cut(rows: Dataset, fractions: dict[str, float], *, at_end: bool) -> dict[str, Dataset]:
+def _cut(rows: Dataset, fractions: Fractions, *, at_end: bool) -> dict[str, Dataset]:
     """Hold out the end of each text, or of all texts in a row."""
     texts, parts = rows["text"][:], {}
     lengths = np.array([len(text) for text in texts])

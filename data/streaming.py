@@ -232,17 +232,15 @@ def open_streams(
         report(f"{train.source.name}: the first {len(held_out):,} rows are held out for validation.")
         hint = f" in addition to the {len(held_out):,} held out: give a smaller --max_validation_samples"
     if drop:
-        train.left_out = np.unique(
-            np.concatenate([train.left_out, *(train.keys(part.rows) for part in parts.values())])
-        )
+        known = [train.left_out, *(train.keys(part.rows) for part in parts.values())]
+        train.left_out = np.unique(np.concatenate(known))
     if data_args.max_train_samples is not None:
         train.source.rows = train.source.rows.first(data_args.max_train_samples)
     parts["train"] = train.first_rows(data_args.tokenizer_samples, hint)
     rows = DatasetDict({split: part.rows for split, part in parts.items()})
     rows, stats = without_leaks(rows, column, exact=not TASKS[task].whole_texts, drop=drop)
-    return {
-        split: replace(part, rows=rows[split], stats=part.stats | stats[split]) for split, part in parts.items()
-    }, train
+    parts = {split: replace(part, rows=rows[split], stats=part.stats | stats[split]) for split, part in parts.items()}
+    return parts, train
 
 
 class StreamedRows(IterableDataset):

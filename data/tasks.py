@@ -90,9 +90,7 @@ classifying = partial(
     architectures=("ForSequenceClassification",), model_kinds=("encoder", "decoder"), preset="bert-tiny",
     length_option="max_length", pipeline_tag="text-classification",
 )  # fmt: skip
-language_model = partial(
-    Task, program="train-language-model", columns=("text",), length_option="block_size"
-)  # fmt: skip
+language_model = partial(Task, program="train-language-model", columns=("text",), length_option="block_size")
 filling_in = partial(
     language_model,
     model_kinds=("encoder",), preset="bert-tiny", pipeline_tag="fill-mask",

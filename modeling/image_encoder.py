@@ -146,9 +146,7 @@ class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
         if not scheme.on_grid:
             positions = torch.arange(positions.prefix + area[0] * area[1], device=x.device)
         turns = scheme.position_embeddings(x, positions if scheme.on_grid else positions.unsqueeze(0))
-        inputs = [
-            {"position_embeddings": turns.get(layer_type), **others} for layer_type, others in zip(types, inputs)
-        ]
+        inputs = [{"position_embeddings": turns.get(kind), **others} for kind, others in zip(types, inputs)]
         return self.layer_biases(x, positions, layers, rows), inputs
 
     def layer_biases(self, x: torch.Tensor, positions: Any, layers: range, rows: int) -> list[torch.Tensor | None]:

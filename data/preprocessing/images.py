@@ -97,9 +97,8 @@ def row_draws(rows: Sequence[bytes], seed: int, count: int) -> torch.Tensor:
     """Return numbers from 0 to 1 (B, `count`) by each row and the seed only: SplitMix64 of a checksum."""
     keys = np.array([crc32(row, seed) for row in rows], dtype=np.uint64)
     with np.errstate(over="ignore"):
-        state = (keys[:, None] << np.uint64(32)) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(
-            0x9E3779B97F4A7C15
-        )
+        steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        state = (keys[:, None] << np.uint64(32)) + steps
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         state ^= state >> np.uint64(31)
@@ -111,9 +110,8 @@ class ImageCollator(EpochCollator):
 
     def __init__(self, processor: Any, augmentation: AugmentationArguments | None = None, seed: int = 0):
         self.size = processor.size["height"], processor.size["width"]
-        self.mean, self.std = (
-            torch.tensor(values).view(-1, 1, 1) for values in (processor.image_mean, processor.image_std)
-        )
+        both = processor.image_mean, processor.image_std
+        self.mean, self.std = (torch.tensor(values).view(-1, 1, 1) for values in both)
         self.augmentation, self.seed = augmentation, seed
         self.set_epoch(0)
 
@@ -180,9 +178,8 @@ def new_processor(rows: Dataset, size: int) -> Any:
 
 def image_processor(size: int, mean: list[float], std: list[float]) -> Any:
     """Return a `ViTImageProcessor`, which needs no torchvision and no code of ours to be loaded."""
-    return ViTImageProcessorPil(
-        size={"height": size, "width": size}, image_mean=mean, image_std=std, do_convert_rgb=True
-    )
+    sides = {"height": size, "width": size}
+    return ViTImageProcessorPil(size=sides, image_mean=mean, image_std=std, do_convert_rgb=True)
 
 
 def image_rows(splits: DatasetDict) -> DatasetDict:

@@ -143,9 +143,8 @@ def packed_rows(
     for split, rows in tokenized.items():
         packed[split] = _rows(rows, block_size)
         count, total = len(packed[split]), len(flat_values(rows, "input_ids"))
-        report(
-            f"{split} data: {len(rows):,} texts packed into {count:,} rows, {1 - total / count / block_size:.1%} free."
-        )
+        free = 1 - total / count / block_size
+        report(f"{split} data: {len(rows):,} texts packed into {count:,} rows, {free:.1%} free.")
     return TokenizedSplits(packed, tokenized.stats)
 
 

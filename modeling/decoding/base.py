@@ -63,9 +63,8 @@ class Autoregressive(nn.Module):
 
     def with_options(self, config: GenerationConfig) -> GenerationConfig:
         """Return generation settings with `generation_options`: transformers refuses an option that they lack."""
-        missing = {
-            name: value for name, value in self.generation_options.items() if getattr(config, name, None) is None
-        }
+        options = self.generation_options.items()
+        missing = {name: value for name, value in options if getattr(config, name, None) is None}
         return GenerationConfig(**config.to_dict() | missing | {"_from_model_config": False}) if missing else config
 
     def check_options(self, config: GenerationConfig, arguments: dict[str, Any]) -> None:

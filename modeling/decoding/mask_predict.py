@@ -95,12 +95,10 @@ class MaskPredict(ParallelDecoding):
         loss, logits = model.loss_and_logits(hidden_states, targets, *pointers, **kwargs)
         return loss + self.length_loss(labels, *source) / items, logits
 
-    def length_loss(
-        self, labels: torch.Tensor, states: torch.Tensor, attention_mask: torch.Tensor | None
-    ) -> torch.Tensor:
+    def length_loss(self, labels: torch.Tensor, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Return the sum of the cross-entropies of the lengths of targets (B, T) that have any label."""
         limit = self.config.max_length_difference
-        seen = source_mask(states, attention_mask)
+        seen = source_mask(states, mask)
         differences = self.is_content(labels).sum(dim=1) - seen.sum(dim=1)
         classes = differences.clamp(-limit, limit) + limit
         classes = classes.masked_fill((labels == IGNORE_INDEX).all(dim=1), IGNORE_INDEX)
