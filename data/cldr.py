@@ -118,9 +118,8 @@ def _relative_times(source: Locale, target: Locale) -> Kind:
     def write(value: tuple[int, Any], locale: Locale) -> str:
         count, unit = value
         # A threshold that is never reached: the unit asked for, never a larger one.
-        return dates.format_timedelta(
-            count * SECONDS[unit], granularity=unit, threshold=1e12, add_direction=True, locale=locale
-        )
+        settings: dict[str, Any] = {"granularity": unit, "threshold": 1e12, "add_direction": True}
+        return dates.format_timedelta(count * SECONDS[unit], locale=locale, **settings)
 
     return Kind(draw, [write])
 

@@ -23,6 +23,7 @@ from .caching import arrow_file
 from .formats import FILE, READERS, ROW, Columns, Paths, ReadOptions, Row, check_columns, format_of, open_file
 
 T = TypeVar("T")
+Rows = Iterator[dict[str, Any]]
 MAX_BATCH_ROWS, MAX_BATCH_CHARACTERS = 1_000, 1 << 22
 """Rows of a table, and the characters from which on no row is added to it."""
 PART_BYTES, MAX_PARTS = 1 << 20, 1 << 14
@@ -103,10 +104,10 @@ class Parts:
     parts: tuple[Part, ...]
     features: Features | None = None
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Rows:
         return chain.from_iterable(map(self.read, self.parts))
 
-    def read(self, part: Part) -> Iterator[dict[str, Any]]:
+    def read(self, part: Part) -> Rows:
         return islice(chain.from_iterable(map(self.open, part.pieces)), part.skip, part.stop)
 
     def without_first(self, count: int) -> "Parts":
@@ -152,9 +153,7 @@ def _spans(paths: Paths, columns: Columns, options: ReadOptions, step: int) -> I
         yield None, size
 
 
-def _stream_rows(
-    piece: tuple[Paths, Any], *, columns: Columns, options: ReadOptions, several: bool
-) -> Iterator[dict[str, Any]]:
+def _stream_rows(piece: tuple[Paths, Any], *, columns: Columns, options: ReadOptions, several: bool) -> Rows:
     paths, span = piece
     begins = f" from byte {span[0]:,}" if span and span[0] and format_of(paths[0]) != ".parquet" else ""
     more = {FILE: f"{paths[0]}{begins}"} if several else {}

@@ -300,9 +300,8 @@ def _cell(row: Mapping[str, Any], name: str) -> Any:
 def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Return the names of the cells of a row, those in structs too."""
     names = [f"{prefix}{name}" for name in row]
-    return names + [
-        each for name, cell in row.items() if isinstance(cell, dict) for each in column_names(cell, f"{prefix}{name}.")
-    ]
+    structs = {name: cell for name, cell in row.items() if isinstance(cell, dict)}
+    return names + [each for name in structs for each in column_names(structs[name], f"{prefix}{name}.")]
 
 
 def _as_text(option: str, cell: Any) -> Any:

@@ -17,17 +17,7 @@ from .files import Part, Parts, find_files, load_files, named, stream_files
 from .formats import NAME, READERS, ROW, Columns, ImageOptions, Paths, format_of
 from .marks import with_marks
 from .order import by_column, in_order
-from .rows import (
-    GROUP,
-    ORDER,
-    RESERVED,
-    SplitRows,
-    encode_labels,
-    text_columns,
-    usable_rows,
-    with_labels,
-    with_pairs,
-)
+from .rows import GROUP, ORDER, RESERVED, SplitRows, encode_labels, text_columns, usable_rows, with_labels, with_pairs
 from .splits import divide
 from .streaming import TextStream, open_streams
 from .tasks import TASKS, TaskName

@@ -206,9 +206,7 @@ PRIVATE = 0xE000  # the first of the characters for private use, which stand for
 WORD = re.compile(r"[^\W_]")
 
 
-def without_leaks(
-    dataset: DatasetDict, column: str, *, exact: bool, drop: bool
-) -> tuple[DatasetDict, dict[str, dict[str, int]]]:
+def without_leaks(dataset: DatasetDict, column: str, *, exact: bool, drop: bool) -> tuple[DatasetDict, DataStats]:
     """Report which rows occur, by source or text, in two splits: those of one are compared with those before it.
 
     Returns the splits, and for each how many such rows it has, or has lost; raises ValueError where nothing is left.

@@ -70,9 +70,8 @@ def block_rows(
     join, blocks = block_cutter(tokenizer, block_size, block_stride, objective=objective)
     tokenized = map_splits(dataset, join, num_proc, features={"input_ids": IDS})
     apart = replace(blocks, stride=blocks.size)  # a score is on every token once: only training blocks overlap
-    return TokenizedSplits(
-        {split: cut_blocks(rows, blocks if split == "train" else apart) for split, rows in tokenized.items()}
-    )
+    cut = {split: cut_blocks(rows, blocks if split == "train" else apart) for split, rows in tokenized.items()}
+    return TokenizedSplits(cut)
 
 
 def block_cutter(

@@ -87,13 +87,11 @@ def map_splits(
     features: dict[str, Any] | None = None,
 ) -> DatasetDict:
     """Apply a function to batches of every split, and drop the columns except those in `keep`."""
-    options = {} if features is None else {"features": Features(features)}
+    options: dict[str, Any] = {"num_proc": num_proc} | ({} if features is None else {"features": Features(features)})
     mapped = {}
     for split, rows in dataset.items():
         old = [name for name in rows.column_names if name not in (keep or [])]
-        mapped[split] = cached_map(
-            rows, function, num_proc=num_proc, remove_columns=old, desc=f"Tokenizing {split} data", **options
-        )
+        mapped[split] = cached_map(rows, function, remove_columns=old, desc=f"Tokenizing {split} data", **options)
     return DatasetDict(mapped)
 
 
