@@ -119,8 +119,6 @@ def test_a_reply_ends_at_the_separator(tokenizer, model, monkeypatch):
 
     monkeypatch.setattr(chat.model, "generate", generate)
     assert (chat.reply("在吗"), chat.history) == ("你你", ["在吗", "你你"])
-    chat.reset()
-    assert chat.history == []
 
 
 def test_the_backward_model_chooses(tokenizer, model, monkeypatch):
