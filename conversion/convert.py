@@ -14,16 +14,9 @@ from vanillaformer.hub.checks import check_unquantized
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .architectures import ARCHITECTURES
+from .mapping import weights
 from .mapping.architecture import CLASSIFIERS, OUR_CLASSES, Architecture, main_head
 from .mapping.fitting import Fit, changed_fields, fit, our_config
-from .mapping.weights import (
-    convert_weights,
-    fields_from_weights,
-    move_weights,
-    native_weights,
-    our_weights,
-    write_tensors,
-)
 
 # Arguments of `from_pretrained` that find the files; the others concern the model
 HUB_ARGUMENTS = {"cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token"}
@@ -46,9 +39,9 @@ def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> Va
         raise ValueError(f"{', '.join(kwargs)} only apply to a model given by its name")
     architecture = architecture_of(model.config)
     head = architecture.head_of(type(model).__name__)
-    config = our_config(architecture, model.config, head, fields_from_weights(architecture, model, head))
+    config = our_config(architecture, model.config, head, weights.fields_from_weights(architecture, model, head))
     ours = OUR_CLASSES[architecture.config_class][head]._from_config(config, dtype=model.dtype)
-    write_tensors(ours, our_weights(architecture, model, ours, head))
+    weights.write_tensors(ours, weights.our_weights(architecture, model, ours, head))
     copy_runtime_state(model, ours)
     return ours
 
@@ -71,11 +64,11 @@ def take_over(native: PreTrainedModel) -> VanillaPreTrainedModel:
     """
     architecture = architecture_of(native.config)
     head = architecture.head_of(type(native).__name__)
-    config = our_config(architecture, native.config, head, fields_from_weights(architecture, native, head))
+    config = our_config(architecture, native.config, head, weights.fields_from_weights(architecture, native, head))
     with no_init_weights():  # what is not written takes no memory
         ours = OUR_CLASSES[architecture.config_class][head]._from_config(config, dtype=native.dtype)
     ours.tie_weights()
-    move_weights(architecture, native, ours, head)
+    weights.move_weights(architecture, native, ours, head)
     copy_runtime_state(native, ours)
     ours.name_or_path = native.name_or_path
     padding = getattr(native.get_input_embeddings(), "padding_idx", None)
@@ -101,7 +94,7 @@ def give_back(model: VanillaPreTrainedModel) -> PreTrainedModel:
     if head in CLASSIFIERS:  # what its outputs mean is decided by the data
         config.problem_type = model.config.problem_type
     native = architecture.native_model(model.config, head, model.dtype, config)
-    write_tensors(native, native_weights(architecture, model, native, head))
+    weights.write_tensors(native, weights.native_weights(architecture, model, native, head))
     copy_runtime_state(model, native)
     return native
 
@@ -121,9 +114,9 @@ def to_native(model: VanillaPreTrainedModel, architecture: str | None = None) ->
     """
     head = head_of_ours(model)
     chosen, found = choose_architecture(model.config, head, architecture)
-    ours = convert_weights(model, found.config) if changed_fields(model.config, found.config) else model
+    ours = weights.convert_weights(model, found.config) if changed_fields(model.config, found.config) else model
     native = chosen.native_model(found.config, head, model.dtype)
-    write_tensors(native, native_weights(chosen, ours, native, head))
+    weights.write_tensors(native, weights.native_weights(chosen, ours, native, head))
     copy_runtime_state(model, native)
     return native
 

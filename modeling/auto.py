@@ -7,6 +7,10 @@ import transformers
 from . import decoder, encoder, encoder_decoder, image_encoder, recurrent_encoder_decoder
 from .base import VanillaPreTrainedModel
 
+SEQ2SEQ: list[type[VanillaPreTrainedModel]] = [
+    encoder_decoder.VanillaEncoderDecoderForConditionalGeneration,
+    recurrent_encoder_decoder.VanillaRecurrentEncoderDecoderForConditionalGeneration,
+]
 AUTO_CLASSES: dict[Any, list[type[VanillaPreTrainedModel]]] = {
     transformers.AutoModel: [
         encoder_decoder.VanillaEncoderDecoderModel,
@@ -15,17 +19,13 @@ AUTO_CLASSES: dict[Any, list[type[VanillaPreTrainedModel]]] = {
         image_encoder.VanillaImageEncoderModel,
         recurrent_encoder_decoder.VanillaRecurrentEncoderDecoderModel,
     ],
-    transformers.AutoModelForSeq2SeqLM: [
-        encoder_decoder.VanillaEncoderDecoderForConditionalGeneration,
-        recurrent_encoder_decoder.VanillaRecurrentEncoderDecoderForConditionalGeneration,
-    ],
+    transformers.AutoModelForSeq2SeqLM: SEQ2SEQ,
     transformers.AutoModelForCausalLM: [decoder.VanillaDecoderForCausalLM],
     transformers.AutoModelForMaskedLM: [encoder.VanillaEncoderForMaskedLM],
     transformers.AutoModelForPreTraining: [
-        encoder_decoder.VanillaEncoderDecoderForConditionalGeneration,
+        *SEQ2SEQ,
         decoder.VanillaDecoderForCausalLM,
         encoder.VanillaEncoderForPreTraining,
-        recurrent_encoder_decoder.VanillaRecurrentEncoderDecoderForConditionalGeneration,
     ],
     transformers.AutoModelForSequenceClassification: [
         decoder.VanillaDecoderForSequenceClassification,

@@ -15,7 +15,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
-from vanillaformer.configuration import VanillaConfig, VanillaImageEncoderConfig
+from vanillaformer.configuration import VanillaConfig
+from vanillaformer.configuration.image_encoder import image_sides
 
 from .base import VanillaPreTrainedModel
 from .decoder import VanillaDecoderForCausalLM
@@ -151,11 +152,7 @@ def inputs_on_meta(config: VanillaConfig, batch: int, length: int, source_length
 
 def patch_grid(config: Any) -> tuple[int, ...]:
     """Return the rows and columns of patches of an image of the config's size, of a native model's too."""
-    if isinstance(config, VanillaImageEncoderConfig):
-        return config.grid
-    size = config.image_size
-    sides = (size, size) if isinstance(size, int) else size
-    return tuple(side // config.patch_size for side in sides)
+    return tuple(side // config.patch_size for side in image_sides(config.image_size))
 
 
 def build_on_meta(config: Any, model_class: Any = None) -> Any:

@@ -43,14 +43,8 @@ class RecurrentEncoder(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.dropout = build_dropout(config.dropout)
-        self.rnn = build_recurrence(
-            config.cell,
-            config.hidden_size,
-            config.encoder_hidden_size,
-            config.encoder_layers,
-            config.dropout,
-            config.bidirectional_encoder,
-        )
+        sizes = config.hidden_size, config.encoder_hidden_size, config.encoder_layers
+        self.rnn = build_recurrence(config.cell, *sizes, config.dropout, config.bidirectional_encoder)
 
     def forward(
         self,
@@ -215,14 +209,8 @@ class VanillaRecurrentEncoderDecoderModel(RecurrentPreTrainedModel, VanillaSeq2S
         else:
             encoded = as_base_model_output(encoder_outputs)
         cache = Cache(layers=[RecurrentLayer()]) if past_key_values is None else past_key_values
-        x, outputs, weights = self.decoder(
-            encoded.last_hidden_state,
-            attention_mask,
-            recurrent_layer(cache),
-            decoder_input_ids,
-            decoder_attention_mask,
-            decoder_inputs_embeds,
-        )
+        source, target = encoded.last_hidden_state, (decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds)
+        x, outputs, weights = self.decoder(source, attention_mask, recurrent_layer(cache), *target)
         keep = self.config.use_cache if use_cache is None else use_cache
         attends = self.config.output_attentions if output_attentions is None else output_attentions
         return Seq2SeqModelOutput(
@@ -287,18 +275,9 @@ class VanillaRecurrentEncoderDecoderForConditionalGeneration(
             use_cache = False if use_cache is None else use_cache
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
+        ids = input_ids, attention_mask, decoder_input_ids, decoder_attention_mask
+        others = encoder_outputs, past_key_values, inputs_embeds, decoder_inputs_embeds
+        outputs = self.model(*ids, *others, use_cache=use_cache, **kwargs)
         hidden_states = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
         loss, logits = self.loss_and_logits(hidden_states, labels, **kwargs)
         return lm_output(outputs, loss, logits)

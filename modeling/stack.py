@@ -327,14 +327,16 @@ class CrossDecoderStack(TokenStack):
             replace_windowed_cross_cache(past_key_values, self.config, encoder_hidden_states.shape[1])
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         masks = self.self_attention_masks(hidden_states, attention_mask, cache, position_ids)
+        pairs = same_pair(position_ids, encoder_position_ids, encoder_attention_mask, hidden_states.shape[0])
+        source_mask = bidirectional_mask(
+            self.config, hidden_states, encoder_attention_mask, encoder_hidden_states, texts=pairs
+        )
         hidden_states = self.run_layers(
             hidden_states,
             positions,
             masks,
             encoder_hidden_states,
-            encoder_attention_mask=self.source_mask(
-                hidden_states, encoder_hidden_states, encoder_attention_mask, position_ids, encoder_position_ids
-            ),
+            encoder_attention_mask=source_mask,
             past_key_values=past_key_values,
             use_cache=use_cache,
             **kwargs,
@@ -342,15 +344,3 @@ class CrossDecoderStack(TokenStack):
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=hidden_states, **{CACHE_NAME: cast(Any, past_key_values)}
         )
-
-    def source_mask(
-        self,
-        hidden_states: torch.Tensor,
-        source: torch.Tensor | None,
-        padding: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-        source_position_ids: torch.Tensor | None,
-    ) -> Any:
-        """Return the mask of cross-attention to a source (B, S, D): its padding mask, or that of packed pairs."""
-        pairs = same_pair(position_ids, source_position_ids, padding, hidden_states.shape[0])
-        return bidirectional_mask(self.config, hidden_states, padding, source, texts=pairs)

@@ -21,8 +21,6 @@ class Dropout(nn.Dropout):
     """`nn.Dropout` (Srivastava et al. 2014) that draws 16 random bits per element on a CPU, where torch draws 64.
 
     The rate is rounded to a multiple of 2⁻¹⁶; the elements that remain are divided by the exact probability.
-
-    Shapes: (...) → (...).
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -41,8 +39,6 @@ class DropPath(nn.Module):
     """Stochastic depth (Huang et al. 2016): training leaves out a sublayer, for each row of the batch by itself.
 
     What remains is divided by the probability of remaining, so that the sum has the same expectation.
-
-    Shapes: (B, ...) → (B, ...).
     """
 
     def __init__(self, rate: float):

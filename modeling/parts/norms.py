@@ -9,10 +9,7 @@ from vanillaformer.configuration import BlockConfig
 
 
 class LayerNorm(nn.LayerNorm):
-    """LayerNorm (Ba et al. 2016): `weight * (x - mean(x)) / sqrt(var(x) + eps) + bias`, over the last axis.
-
-    Shapes: (..., D) → (..., D).
-    """
+    """LayerNorm (Ba et al. 2016): `weight * (x - mean(x)) / sqrt(var(x) + eps) + bias`, over the last axis."""
 
     def __init__(self, width: int, eps: float = 1e-5, weight: bool = True, bias: bool = True):
         super().__init__(width, eps, elementwise_affine=weight, bias=bias)
@@ -34,8 +31,6 @@ class RMSNorm(nn.Module):
     """RMSNorm (Zhang and Sennrich 2019): `weight * x / sqrt(mean(x²) + eps) + bias`, over the last axis.
 
     It is computed in float32 or more.
-
-    Shapes: (..., D) → (..., D).
     """
 
     def __init__(self, width: int, eps: float = 1e-6, weight: bool = True, bias: bool = False):

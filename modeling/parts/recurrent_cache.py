@@ -31,39 +31,30 @@ class RecurrentLayer(CacheLayerMixin):
         """Do nothing: the first token makes the states."""
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Raise NotImplementedError: states are replaced by `store`."""
         raise NotImplementedError("a recurrent decoder has no keys and values to append")
 
     def get_seq_length(self) -> int:
-        """Return the number of tokens read."""
         return self.length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the number of tokens read after `query_length` more, and an offset of 0."""
         return self.length + query_length, 0
 
     def get_max_length(self) -> int:
-        """Return -1, for no limit."""
-        return -1
+        return -1  # no limit
 
     def reset(self) -> None:
-        """Forget everything."""
         self.states, self.source_keys, self.length = (), None, 0
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Raise NotImplementedError: a state does not know the one before it."""
         raise NotImplementedError("the cache of a recurrent decoder cannot go back by tokens")
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Put row `beam_idx[i]` in the place of row i."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep only the rows `indices`, in this order."""
         self.map_rows(lambda tensor: tensor.index_select(0, indices.to(tensor.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each row."""
         self.map_rows(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
 
 

@@ -13,10 +13,7 @@ from .norms import build_norm
 
 
 class LayerScale(nn.Module):
-    """Layer scale (CaiT, Touvron et al. 2021): `λ ⊙ f(x)`, λ trained from one small number in all dimensions.
-
-    Shapes: (..., D) → (..., D).
-    """
+    """Layer scale (CaiT, Touvron et al. 2021): `λ ⊙ f(x)`, λ trained from one small number in all dimensions."""
 
     def __init__(self, config: BlockConfig):
         super().__init__()
