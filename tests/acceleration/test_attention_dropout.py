@@ -25,14 +25,12 @@ def padding(length: int) -> torch.Tensor:
 
 
 MASKS = {
-    "causal": None,
-    "none": None,
-    "padding": padding(LENGTH),
+    "causal": None, "none": None, "padding": padding(LENGTH),
     "padding, causal": padding(LENGTH) & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(),
     "window": DISTANCES < 20,
     "window, padding": padding(LENGTH) & (DISTANCES < LENGTH * 3 // 4),
     "added": torch.linspace(-3, 3, LENGTH).outer(torch.linspace(0, 1, LENGTH))[None, None],
-}
+}  # fmt: skip
 
 
 def sdpa(is_causal: bool, **options: Any) -> Any:

@@ -79,11 +79,9 @@ def test_rounding_does_not_add_up_over_chunks():
     layer, states = layer_and_states(False, torch.bfloat16)
     errors = [
         (gradients(loss, states, layer)[1].double() - exact).abs().max().item()
-        for loss in (
-            chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 1),
-            whole(states, layer, identity, OPTIONS),
-        )
-    ]
+        for loss in (chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 1),
+                     whole(states, layer, identity, OPTIONS))
+    ]  # fmt: skip
     assert errors[0] <= errors[1]
 
 

@@ -25,11 +25,9 @@ from vanillaformer.modeling.acceleration import Acceleration, acceleration
 from .test_unfinished_rows import END, end_rows
 
 WAYS = {
-    "linear": (fast_linear, "onednn_linear"),
-    "gemv": (gemv, "sum_of_rows"),
-    "rows": (unfinished_rows, "_rows_of"),
+    "linear": (fast_linear, "onednn_linear"), "gemv": (gemv, "sum_of_rows"), "rows": (unfinished_rows, "_rows_of"),
     "sources": (shared_sources, "attend_in_buckets"),
-}
+}  # fmt: skip
 SIZES: dict[str, Any] = {"vocab_size": TARGET_VOCABULARY, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": 1}
 
 

@@ -27,11 +27,9 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     | {"per_device_train_batch_size": 4},
 }
 SHARED = [
-    {"per_device_train_batch_size": 3},
-    {"gradient_accumulation_steps": 2},
-    {"tokens_per_batch": 96},
+    {"per_device_train_batch_size": 3}, {"gradient_accumulation_steps": 2}, {"tokens_per_batch": 96},
     {"overrides": {"hidden_size": 32}},
-]
+]  # fmt: skip
 TECHNIQUES = {
     "train-classifier": [*SHARED, {"r_drop": 1.0}],
     "train-language-model": [*SHARED, {"scheduled_sampling": "linear"}, {"block_size": 24}],
@@ -72,11 +70,9 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
     unit, amount = draw(st.sampled_from([("tokens", 6000), ("flops", 6e7), ("steps", 30)]))
     varied = draw(st.sampled_from(TECHNIQUES[name]))
     return {
-        "program": name,
-        "arguments": COMMON | PROGRAMS[name],
-        "budget": {unit: amount},
+        "program": name, "arguments": COMMON | PROGRAMS[name], "budget": {unit: amount},
         "variants": {"base": {}, "varied": varied},
-    }
+    }  # fmt: skip
 
 
 @settings(max_examples=3, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=[

@@ -210,13 +210,11 @@ AT_ONCE: list[tuple[dict[str, Any], str]] = [
     other_targets("train-translation", {}, max_target_length=6),
     other_targets("train-classifier", {"long_texts": "skip"}, max_length=6),
     other_targets("train-classifier", {}, long_texts="skip"),
-    (
-        {"variants": {"a": {}, "b": {"model_name_or_path": "saved"}}, "equal": "parameters"},
-        "variant b: model_name_or_path: a saved model has its size",
-    ),
+    ({"variants": {"a": {}, "b": {"model_name_or_path": "saved"}}, "equal": "parameters"},
+     "variant b: model_name_or_path: a saved model has its size"),
     *(({"variants": {"a": {}, "b": {name: value}}}, f"variant b.*: .*{name}") for name, value in WRONG),
     *(({"variants": TWO, "tune": {name: [value] * 2}}, f"variant a with.*: .*{name}") for name, value in WRONG),
-]
+]  # fmt: skip
 LATER: list[tuple[dict[str, Any], str]] = [
     ({"budget": {"tokens": 1500}}, "variant pre takes 64 in a step; with fewer than 25 steps, 1,600, runs"),
     ({"tune": {"learning_rate": [13, 50]}, "budget": {"steps": 5}, "variants": TWO}, "variant a: no choice of the"),

@@ -68,12 +68,10 @@ LLAMA3 = {
 HALF = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.7}}
 WHOLE = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0}}
 WINDOWED = {"use_sliding_window": True, "sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]}
-ROPES = {
-    "rope_parameters": {
-        "full_attention": {"rope_type": "default", "rope_theta": 900.0},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
-    }
-}
+ROPES = {"rope_parameters": {
+    "full_attention": {"rope_type": "default", "rope_theta": 900.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+}}  # fmt: skip
 ALL_FULL = {"layer_types": ["full_attention"] * 4}
 
 
@@ -212,11 +210,9 @@ CLASSIFIER_CONFIGS: dict[str, dict[str, Any]] = {
 
 CASES = [Case(name, config, "lm", n) for name, configs in LM_CONFIGS.items() for n, config in enumerate(configs)]
 CASES += [
-    Case(name, CLASSIFIER_CONFIGS.get(name, configs[0]) | LABELS, head)
-    for name, configs in LM_CONFIGS.items()
-    for head in ("sequence", "token")
-    if head in ARCHITECTURES[name].heads
-]
+    Case(name, CLASSIFIER_CONFIGS.get(name, configs[0]) | LABELS, head) for name, configs in LM_CONFIGS.items()
+    for head in ("sequence", "token") if head in ARCHITECTURES[name].heads
+]  # fmt: skip
 CASES += [
     Case(name, config | LABELS, "image", number)
     for name, configs in IMAGE_CONFIGS.items()

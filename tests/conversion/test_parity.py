@@ -24,11 +24,9 @@ TEXT = [case for case in WITH_HEAD if case.architecture in LM_CONFIGS]
 GENERATING = [case for case in CASES if case.head == "lm" and hasattr(OUR_CLASSES[
     ARCHITECTURES[case.architecture].config_class]["lm"], "generate")]  # fmt: skip
 SCORES = {
-    "pretraining": "prediction_logits",
-    "question": "start_logits",
-    "base": "last_hidden_state",
+    "pretraining": "prediction_logits", "question": "start_logits", "base": "last_hidden_state",
     "masked_image": "reconstruction",
-}
+}  # fmt: skip
 
 
 def test_every_architecture_and_every_head_has_a_case():

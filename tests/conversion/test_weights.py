@@ -57,11 +57,9 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"position_embedding_type": "alibi"}, {"position_embedding_type": "alibi", "max_position_embeddings": 9}),
 ]  # fmt: skip
 DIFFERENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"attention_scale": 1.0}, "attention_scale"),
-    ({}, {"final_norm": False}, "final_norm"),
+    ({}, {"attention_scale": 1.0}, "attention_scale"), ({}, {"final_norm": False}, "final_norm"),
     ({}, {"attention_bias": NAMES[:3]}, "attention_bias"),
-    ({}, {"hidden_act": "gelu"}, "hidden_act"),
-    ({}, WINDOW, "layer_types"),
+    ({}, {"hidden_act": "gelu"}, "hidden_act"), ({}, WINDOW, "layer_types"),
     (WINDOW, WINDOW | {"sliding_window": 4}, "sliding_window"),
     ({}, {"rotary_layers": [True, False]}, "rotary_layers"),
     ({"rope_parameters": ROPE}, {"rope_parameters": ROPE | {"rope_theta": 501.0}}, "rope_parameters"),
@@ -69,7 +67,7 @@ DIFFERENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"max_position_embeddings": 9}, "max_position_embeddings"),
     ({}, {"position_embedding_type": "none"}, "position_embedding_type"),
     ({}, {"tie_word_embeddings": False}, "tie_word_embeddings"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("one", "other"), ALIKE, ids=range(len(ALIKE)))

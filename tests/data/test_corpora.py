@@ -81,11 +81,9 @@ def test_known_dates_and_times():
     moment = datetime.datetime(1991, 6, 6, 21, 5, 7, tzinfo=datetime.UTC)
     assert {
         ("Thursday, June 6, 1991", "Donnerstag, 6. Juni 1991"),
-        ("June 6, 1991", "6. Juni 1991"),
-        ("Jun 6, 1991", "06.06.1991"),
-        ("6/6/91", "06.06.91"),
+        ("June 6, 1991", "6. Juni 1991"), ("Jun 6, 1991", "06.06.1991"), ("6/6/91", "06.06.91"),
         ("2nd quarter 1991", "2. Quartal 1991"),
-    } <= written("date", moment)
+    } <= written("date", moment)  # fmt: skip
     assert {("9:05 PM", "21:05"), ("9:05:07 PM", "21:05:07")} <= written("time", moment)
     assert ("Thursday, June 6, 1991, 9:05 PM", "Donnerstag, 6. Juni 1991, 21:05") in written("datetime", moment)
 

@@ -114,12 +114,10 @@ def test_a_row_of_several_lines_is_named(tmp_path, capsys):
 
 # --------------------------------------------------------------------------------------------------- names and formats
 CONTENT = {
-    "csv": "text,n\none,1\ntwo,2\n",
-    "tsv": "text\tn\none\t1\ntwo\t2\n",
-    "json": '[{"text": "one"},\n {"text": "two"}]',
-    "jsonl": '{"text": "one"}\n\n{"text": "two"}\n',
+    "csv": "text,n\none,1\ntwo,2\n", "tsv": "text\tn\none\t1\ntwo\t2\n",
+    "json": '[{"text": "one"},\n {"text": "two"}]', "jsonl": '{"text": "one"}\n\n{"text": "two"}\n',
     "txt": "one\ntwo\n",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("suffix", [*CONTENT, *(f"{name}.gz" for name in CONTENT)])

@@ -402,10 +402,8 @@ def test_test_data_that_chose_the_checkpoint(tmp_path, capsys):
     assert words in capsys.readouterr().out
     data = load_data(ClassifierDataArguments(**paths, drop_leaked_rows=True), "classification")
     assert {split: list(part["text"]) for split, part in data.splits.items()} == {
-        "train": ["a", "c", "d"],
-        "validation": ["b", "b"],
-        "test": ["X.", "y", "x"],
-    }
+        "train": ["a", "c", "d"], "validation": ["b", "b"], "test": ["X.", "y", "x"],
+    }  # fmt: skip
     assert data.stats["validation"]["leaked rows left out"] == 1
     with pytest.raises(ValueError, match="--drop_leaked_rows: every text of the validation data also occurs"):
         load("classification", **paths | {"test_file": paths["validation_file"]}, drop_leaked_rows=True)

@@ -73,12 +73,8 @@ def test_a_language_model(saved, task):
         prompt = tokenizer(row["question"])["input_ids"]
         choices = [tokenizer(f"{row['question']} {choice}")["input_ids"] for choice in row["choices"]]
         assert all(ids[: len(prompt)] == prompt for ids in choices)
-        expected.append(
-            [
-                log_probability(model(torch.tensor([ids])).logits[0, len(prompt) - 1 : -1], ids[len(prompt) :])
-                for ids in choices
-            ]
-        )
+        logits = [model(torch.tensor([ids])).logits[0, len(prompt) - 1 : -1] for ids in choices]
+        expected.append([log_probability(of, ids[len(prompt) :]) for of, ids in zip(logits, choices)])
     assert torch.allclose(torch.tensor(scores), torch.tensor(expected), rtol=1e-4)
     assert accuracy == chosen(expected)
 

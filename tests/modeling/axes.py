@@ -157,11 +157,9 @@ NEEDS: dict[tuple[str, Any], Value] = {
     ("use_cls_token", False): PATCHES_ONLY,
     ("position_embedding_type", "window_relative"): {"window_size": 2, **PATCHES_ONLY},
     ("share_encoder_decoder_embeddings", True): {"decoder_vocab_size": SOURCE_VOCABULARY},
-    ("output_distribution", "pointer_generator"): {
-        "share_encoder_decoder_embeddings": True,
-        "decoder_vocab_size": SOURCE_VOCABULARY,
-    },
-}
+    ("output_distribution", "pointer_generator"): {"share_encoder_decoder_embeddings": True,
+                                                   "decoder_vocab_size": SOURCE_VOCABULARY},
+}  # fmt: skip
 
 # No axes: sizes that all toys share, what acts in training alone or on no layer, and what belongs to a classifier or
 # to ways of decoding, which have tests of their own (`test_decoding.py`)

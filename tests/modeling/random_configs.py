@@ -33,15 +33,13 @@ def sizes(draw: Random, kind: str) -> dict[str, Any]:
     heads, width = groups * repeats, draw.choice((2, 4, 6, 8, 3))
     hidden = draw.choice((heads * width, heads * width, 9, 12, 16))
     fields = {
-        "hidden_size": hidden,
-        "num_hidden_layers": draw.randint(1, 3),
-        "num_attention_heads": heads,
+        "hidden_size": hidden, "num_hidden_layers": draw.randint(1, 3), "num_attention_heads": heads,
         "num_key_value_heads": maybe(draw, groups),
         "head_dim": maybe(draw, width) if hidden % heads == 0 else width,
         "intermediate_size": draw.choice((None, 1, 17)),
         "max_position_embeddings": draw.choice((LENGTH + NEW, 16, 64)),
         "vocab_size": draw.choice((8, 13, 40)),
-    }
+    }  # fmt: skip
     if kind == "encoder_decoder":
         fields |= {
             "encoder_layers": draw.choice((None, 1, 2, 3)),
@@ -86,13 +84,11 @@ def rope(draw: Random, width: int) -> dict[str, Any]:
     turned = draw.randrange(4 if scaling == "dynamic" and width > 2 else 2, width + 1, 2)
     stretched = {"original_max_position_embeddings": draw.choice((LENGTH + NEW, 12)), "factor": draw.uniform(1, 9)}
     scalings = {
-        "linear": {"factor": draw.uniform(1, 9)},
-        "dynamic": {"factor": draw.uniform(1, 9)},
-        "yarn": stretched,
-        "longrope": stretched
-        | {name: [draw.uniform(1, 8) for _ in range(turned // 2)] for name in ("short_factor", "long_factor")},
+        "linear": {"factor": draw.uniform(1, 9)}, "dynamic": {"factor": draw.uniform(1, 9)}, "yarn": stretched,
+        "longrope": stretched | {name: [draw.uniform(1, 8) for _ in range(turned // 2)]
+                                 for name in ("short_factor", "long_factor")},
         "llama3": stretched | {"low_freq_factor": draw.uniform(0.5, 1), "high_freq_factor": draw.uniform(2, 8)},
-    }
+    }  # fmt: skip
     shared = {"rope_theta": draw.uniform(1.5, 1e6), "partial_rotary_factor": turned / width}
     return {"rope_type": scaling, **shared, **scalings.get(scaling, {})}
 

@@ -86,11 +86,9 @@ def test_a_position_bias_is_never_left_out_by_an_attention_without_one(kind, sch
             model.set_attn_implementation(implementation)
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [{"position_embedding_type": "alibi"}, {"position_embedding_type": "relative"}, {"attn_logit_softcapping": 5.0}],
-    ids=name_of,
-)
+@pytest.mark.parametrize("overrides", [
+    {"position_embedding_type": "alibi"}, {"position_embedding_type": "relative"}, {"attn_logit_softcapping": 5.0},
+], ids=name_of)  # fmt: skip
 def test_continuous_batching_is_refused_where_it_would_be_wrong(overrides):
     model = toy("decoder", **overrides)
     with pytest.raises(ValueError, match=f"continuous batching.*{next(iter(overrides))}"):

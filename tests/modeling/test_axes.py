@@ -8,29 +8,16 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from vanillaformer.configuration import options
 
-from .axes import (
-    ALL_CONFIGS,
-    APART,
-    AROUND,
-    CONFIGS,
-    ROPES,
-    UNPAIRED,
-    VALUES,
-    axes,
-    cover,
-    is_allowed,
-    merged,
-    own_fields,
-    pair_cover,
-)
+from . import axes as module
+from .axes import APART, AROUND, CONFIGS, axes, is_allowed, merged
 
 every_kind = pytest.mark.parametrize("kind", CONFIGS)
 
 
 @every_kind
 def test_every_two_values_that_a_config_accepts_meet_in_a_config(kind):
-    met, paired = set(), [(axis, values) for axis, values in axes(kind).items() if axis != UNPAIRED]
-    for row, fields in zip(pair_cover(kind).rows, cover(kind), strict=True):
+    met, paired = set(), [(axis, values) for axis, values in axes(kind).items() if axis != module.UNPAIRED]
+    for row, fields in zip(module.pair_cover(kind).rows, module.cover(kind), strict=True):
         assert is_allowed(kind, fields)
         assert fields.items() <= (AROUND | merged(kind, row.items())).items()
         met |= set(itertools.combinations([(axis, row[axis]) for axis, _ in paired if axis in row], 2))
@@ -61,24 +48,20 @@ OF_OTHERS = ("Pooling", "Decoding", "Cell", "CrossAttentionScore", "RecurrentIni
 
 def test_every_name_of_an_option_is_a_value_of_an_axis():
     found = {
-        (name, value)
-        for kind in ALL_CONFIGS
-        for values in axes(kind).values()
-        for fields in values
-        for name, value in fields.items()
-        if isinstance(value, str)
-    }
+        (name, value) for kind in module.ALL_CONFIGS for values in axes(kind).values() for fields in values
+        for name, value in fields.items() if isinstance(value, str)
+    }  # fmt: skip
     values = {value for _, value in found}
-    values |= {value for fields in VALUES["sliding_window"] for value in fields.get("layer_types", [])}
+    values |= {value for fields in module.VALUES["sliding_window"] for value in fields.get("layer_types", [])}
     for name, literal in vars(options).items():
         if get_args(literal) and name not in OF_OTHERS:
             assert values >= set(get_args(literal)), name
 
 
 def test_every_scaling_of_rotary_positions_is_a_value():
-    assert set(ROPES) == {"default", *ROPE_INIT_FUNCTIONS}
+    assert set(module.ROPES) == {"default", *ROPE_INIT_FUNCTIONS}
 
 
 def test_what_stands_apart_exists_and_is_no_axis():
-    assert {name for kind in CONFIGS for name in own_fields(kind)} >= APART
+    assert {name for kind in CONFIGS for name in module.own_fields(kind)} >= APART
     assert not APART & {axis for kind in CONFIGS for axis in axes(kind)}

@@ -15,11 +15,9 @@ from vanillaformer.modeling.parts.residual import LayerScale, Residual, build_re
 from .toys import KINDS, assert_close, inputs_of, toy, toy_config
 
 PARALLEL = [
-    (layout, placement)
-    for placement, choice in PLACEMENT_CHOICES.items()
-    for layout in choice.layouts
+    (layout, placement) for placement, choice in PLACEMENT_CHOICES.items() for layout in choice.layouts
     if layout != "sequential"
-]
+]  # fmt: skip
 
 
 def block_of(kind: str, **overrides) -> nn.Module:

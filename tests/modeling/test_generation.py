@@ -14,21 +14,9 @@ from vanillaformer.acceleration.shared_sources import SharedSourceCache, share_s
 from vanillaformer.modeling.cache_name import CACHE_NAME
 from vanillaformer.modeling.parts.attention import CrossAttention
 
+from . import toys
 from .axes import single_values
-from .toys import (
-    PAD,
-    TARGET_VOCABULARY,
-    assert_close,
-    few_choices,
-    inputs_of,
-    over,
-    padding,
-    shared_toy,
-    sharpen,
-    tokens,
-    toy,
-    toys,
-)
+from .toys import PAD, TARGET_VOCABULARY, assert_close, over, shared_toy, tokens, toy
 
 GENERATORS = ("encoder_decoder", "decoder")
 every_generator = pytest.mark.parametrize("kind", GENERATORS)
@@ -38,7 +26,7 @@ GREEDY = {"do_sample": False, "max_new_tokens": NEW, "no_repeat_ngram_size": 3} 
 
 def prompt_of(kind: str, batch: int = 3) -> dict[str, torch.Tensor]:
     """A padded source, or prompts padded on the left; `generate` counts the positions."""
-    inputs = inputs_of(kind, batch, side="left" if kind == "decoder" else "right")
+    inputs = toys.inputs_of(kind, batch, side="left" if kind == "decoder" else "right")
     return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
 
@@ -58,7 +46,7 @@ def written_by(model: PreTrainedModel, output: torch.Tensor, prompt: torch.Tenso
 
 
 def choices_and_windows(kind: str) -> list[dict[str, Any]]:
-    return few_choices() + [fields for fields in single_values(kind) if "sliding_window" in fields]
+    return toys.few_choices() + [fields for fields in single_values(kind) if "sliding_window" in fields]
 
 
 @over({kind: choices_and_windows(kind) for kind in GENERATORS})
@@ -126,7 +114,7 @@ def test_assisted_generation_is_greedy_search(kind, helper):
         prompts = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
     help_of = {
         "itself": {"assistant_model": model},
-        "another": {"assistant_model": sharpen(toy(kind, num_hidden_layers=1), seed=11)},
+        "another": {"assistant_model": toys.sharpen(toy(kind, num_hidden_layers=1), seed=11)},
         "its first layer": {"assistant_early_exit": 1},
     }
     greedy = model.generate(**prompts, **settings)
@@ -170,7 +158,7 @@ def test_a_limit_beyond_the_table_that_is_given_by_keyword_is_refused(kind, befo
         model.generate(tokens(1, 19), do_sample=False, **{limit: 26 - before * (limit == "max_new_tokens")})
 
 
-@toys(*GENERATORS, times=1)
+@toys.toys(*GENERATORS, times=1)
 def test_with_a_static_cache_or_without_any_the_tokens_are_those_of_a_dynamic_one(kind, overrides):
     model, prompts = shared_toy(kind, overrides), prompt_of(kind)
     settings = GREEDY | {"return_dict_in_generate": True, "output_logits": True}
@@ -361,7 +349,7 @@ def source_caches(config: Any) -> dict[str, Callable[[], Any]]:
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_cache_made_elsewhere_keeps_the_whole_source(made, window, padded):
     model, source = shared_toy("encoder_decoder", {"sliding_window": window} if window else {}), tokens(2, 9)
-    target, mask = tokens(2, 7, TARGET_VOCABULARY), padding(2, 9) if padded else None
+    target, mask = tokens(2, 7, TARGET_VOCABULARY), toys.padding(2, 9) if padded else None
     full = model(source, attention_mask=mask, decoder_input_ids=target).logits
     cache, encoded = source_caches(model.config)[made](), model.get_encoder()(source, attention_mask=mask)
     for step in range(7):
@@ -388,10 +376,8 @@ def test_the_encoders_outputs_may_have_any_form(form):
     given = {
         "other output": BaseModelOutputWithPooling(states, pooler_output=states[:, 0], hidden_states=layers),
         "dictionary": {"last_hidden_state": states, "hidden_states": layers},
-        "tuple": (states, layers),
-        "list": [states, layers],
-        "its own": own,
-    }[form]
+        "tuple": (states, layers), "list": [states, layers], "its own": own,
+    }[form]  # fmt: skip
     output = model(encoder_outputs=given, decoder_input_ids=target)
     assert torch.equal(output.logits, model(source, decoder_input_ids=target).logits)
     assert torch.equal(output.encoder_last_hidden_state, states)

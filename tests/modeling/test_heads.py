@@ -12,26 +12,14 @@ from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncode
 from vanillaformer.configuration import options
 from vanillaformer.modeling.parts.pooling import POOLINGS
 
-from .toys import (
-    KINDS,
-    PAD,
-    TARGET_VOCABULARY,
-    assert_close,
-    inputs_of,
-    labels_of,
-    padding,
-    positions_of,
-    shared_toy,
-    tokens,
-    toy,
-    toys,
-)
+from . import toys
+from .toys import PAD, assert_close, inputs_of, labels_of, shared_toy, tokens, toy
 
 TEXT_CLASSIFIERS = {
     "decoder": VanillaDecoderForSequenceClassification,
     "encoder": VanillaEncoderForSequenceClassification,
 }
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", toys.KINDS)
 every_classifier = pytest.mark.parametrize("kind", TEXT_CLASSIFIERS)
 
 
@@ -40,11 +28,9 @@ def terms(kind: str, logits: torch.Tensor, labels: torch.Tensor) -> list[torch.T
     if kind == "decoder":
         logits, labels = logits[:, :-1], labels[:, 1:]
     return [
-        -logits[row, t].log_softmax(-1)[label]
-        for row, line in enumerate(labels.tolist())
-        for t, label in enumerate(line)
-        if label != -100
-    ]
+        -logits[row, t].log_softmax(-1)[label] for row, line in enumerate(labels.tolist())
+        for t, label in enumerate(line) if label != -100
+    ]  # fmt: skip
 
 
 @every_kind
@@ -80,7 +66,7 @@ def test_a_decoder_reads_what_stands_before_the_labels():
     shifted = model.prepare_decoder_input_ids_from_labels(labels)
     start = model.config.decoder_start_token_id
     assert shifted.tolist() == [[start, 5, 6, 7, PAD], [start, 8, 9, 3, 4]]
-    source = {"input_ids": tokens(2, 6), "attention_mask": padding(2, 6)}
+    source = {"input_ids": tokens(2, 6), "attention_mask": toys.padding(2, 6)}
     by_labels, by_hand = model(**source, labels=labels), model(**source, labels=labels, decoder_input_ids=shifted)
     assert torch.equal(by_labels.logits, by_hand.logits)
     assert_close(by_labels.loss, torch.stack(terms("encoder_decoder", by_hand.logits, labels)).mean(), "loss")
@@ -99,7 +85,7 @@ def test_without_target_inputs_a_shared_vocabulary_reads_the_shifted_source():
 def test_labels_cannot_be_shifted_without_the_tokens_for_it(name):
     model = toy("encoder_decoder", **{name: None})
     with pytest.raises(ValueError, match=name):
-        model(tokens(1, 3), labels=tokens(1, 3, TARGET_VOCABULARY))
+        model(tokens(1, 3), labels=tokens(1, 3, toys.TARGET_VOCABULARY))
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
@@ -149,13 +135,11 @@ def test_logits_are_kept_for_the_positions_asked(kind):
 @every_classifier
 @pytest.mark.parametrize(
     ("labels", "num_labels", "loss"),
-    [
-        (torch.tensor([2, 0, 1]), 3, nn.functional.cross_entropy),
-        (torch.tensor([0.5, -1.0, 2.0]), 1, lambda x, y: nn.functional.mse_loss(x.squeeze(-1), y)),
-        (torch.tensor([[1.0, 0, 1], [0, 0, 1], [1, 1, 0]]), 3, nn.functional.binary_cross_entropy_with_logits),
-    ],
+    [(torch.tensor([2, 0, 1]), 3, nn.functional.cross_entropy),
+     (torch.tensor([0.5, -1.0, 2.0]), 1, lambda x, y: nn.functional.mse_loss(x.squeeze(-1), y)),
+     (torch.tensor([[1.0, 0, 1], [0, 0, 1], [1, 1, 0]]), 3, nn.functional.binary_cross_entropy_with_logits)],
     ids=["one of several", "regression", "several of several"],
-)
+)  # fmt: skip
 def test_a_text_classifiers_loss_follows_its_labels(kind, labels, num_labels, loss):
     model = toy(kind, TEXT_CLASSIFIERS[kind], num_labels=num_labels)
     output = model(**inputs_of(kind), labels=labels)
@@ -163,7 +147,7 @@ def test_a_text_classifiers_loss_follows_its_labels(kind, labels, num_labels, lo
     assert_close(output.loss, loss(output.logits, labels), "loss")
 
 
-@toys(*TEXT_CLASSIFIERS, times=1)
+@toys.toys(*TEXT_CLASSIFIERS, times=1)
 def test_a_batch_of_texts_is_classified_as_its_rows(kind, overrides):
     model = toy(kind, TEXT_CLASSIFIERS[kind], num_labels=3, **overrides)
     inputs = inputs_of(kind)
@@ -244,11 +228,9 @@ def test_labels_shifted_by_the_caller_are_scored_whatever_else_is_asked_for(kind
 
 # ------------------------------------------------------------------------------------------------------------- pooling
 MASKS = {
-    "full": [[1, 1, 1, 1], [1, 1, 1, 1]],
-    "right": [[1, 1, 0, 0], [1, 1, 1, 0]],
-    "left": [[0, 0, 1, 1], [0, 1, 1, 1]],
+    "full": [[1, 1, 1, 1], [1, 1, 1, 1]], "right": [[1, 1, 0, 0], [1, 1, 1, 0]], "left": [[0, 0, 1, 1], [0, 1, 1, 1]],
     "one token": [[1, 0, 0, 0], [0, 0, 0, 1]],
-}
+}  # fmt: skip
 
 
 # Of the states (T, D) of one row's tokens
@@ -281,7 +263,7 @@ def test_a_classifier_does_not_see_its_padding(name, side):
     filler = torch.full((1, 3), PAD)
     padded = torch.cat([filler, ids] if side == "left" else [ids, filler], dim=1)
     mask = (padded != PAD).long()
-    logits = model(padded, attention_mask=mask, position_ids=positions_of(mask)).logits
+    logits = model(padded, attention_mask=mask, position_ids=toys.positions_of(mask)).logits
     assert_close(logits, alone, f"logits with padding on the {side}")
 
 

@@ -12,27 +12,9 @@ from vanillaformer import BlockConfig
 from vanillaformer.configuration import layer_types
 from vanillaformer.configuration.options import POSITION_CHOICES
 
+from . import toys as models
 from .axes import axes
-from .toys import (
-    KINDS,
-    PAD,
-    TARGET_VOCABULARY,
-    assert_close,
-    attending,
-    every_value,
-    inputs_of,
-    over,
-    padding,
-    plain_flex_attention,
-    position_choices,
-    positions_of,
-    relative_error,
-    shared_toy,
-    sharpen,
-    tokens,
-    toys,
-    ways_to_attend,
-)
+from .toys import TARGET_VOCABULARY, assert_close, attending, inputs_of, padding, shared_toy, tokens, toys
 
 CHUNKS = (3, 2, 1, 1)  # a prompt, a piece of several tokens on a filled cache, single steps
 
@@ -42,7 +24,7 @@ def test_reading_in_chunks_with_a_cache_gives_the_logits_of_the_full_pass(kind, 
     model, length = shared_toy(kind, overrides), sum(CHUNKS)
     if kind == "decoder":
         name, ids, mask, cache = "input_ids", tokens(2, length), padding(2, length, "left"), None
-        by_token = {"attention_mask": mask, "position_ids": positions_of(mask)}
+        by_token = {"attention_mask": mask, "position_ids": models.positions_of(mask)}
         full = model(ids, **by_token, use_cache=False).logits
         fixed = {}
     else:
@@ -75,20 +57,20 @@ def test_a_padded_batch_gives_what_its_rows_give_alone_whatever_stands_on_paddin
     targets = [tokens(1, 5 - row, TARGET_VOCABULARY, seed=5 + row)[0] for row in range(3)]
     given = [{"decoder_input_ids": target[None]} if pair else {} for target in targets]
     alone = torch.cat([model(row[None], **target).logits[0] for row, target in zip(rows, given)])
-    others, pads = tokens(3, 7, TARGET_VOCABULARY, seed=9), torch.full((3, 7), PAD)
-    ways = ways_to_attend(model, "eager", "sdpa")
+    others, pads = tokens(3, 7, TARGET_VOCABULARY, seed=9), torch.full((3, 7), models.PAD)
+    ways = models.ways_to_attend(model, "eager", "sdpa")
     for side in ("right", "left"):
         found = []
         for way, filler in (*((way, others) for way in ways), (ways[-1], pads)):
             ids, mask = padded(rows, side, filler)
             inputs, real = {"input_ids": ids, "attention_mask": mask}, mask == 1
             if side == "left":
-                inputs["position_ids"] = positions_of(mask)
+                inputs["position_ids"] = models.positions_of(mask)
             if pair:
                 inputs["decoder_input_ids"], mask = padded(targets, side, filler[:, :5])
                 real = mask == 1
                 if side == "left":
-                    inputs |= {"decoder_attention_mask": mask, "decoder_position_ids": positions_of(mask)}
+                    inputs |= {"decoder_attention_mask": mask, "decoder_position_ids": models.positions_of(mask)}
             with attending(model, way):
                 found.append(model(**inputs).logits[real])
             assert_close(found[-1], alone, f"padding on the {side}, {way}")
@@ -119,7 +101,7 @@ def test_a_token_changes_no_logits_before_it_and_all_from_it_on(kind, overrides)
 @toys(times=2)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_gives_what_eager_attention_gives(kind, overrides, monkeypatch):
-    plain_flex_attention(monkeypatch)
+    models.plain_flex_attention(monkeypatch)
     model = shared_toy(kind, overrides)
     for side in ("right", "left"):
         inputs, logits = inputs_of(kind, side=side), []
@@ -132,9 +114,9 @@ def test_flex_attention_gives_what_eager_attention_gives(kind, overrides, monkey
 
 
 WINDOW = 3
-one_windowed_layer = over({
-    kind: [positions | {"num_hidden_layers": 1, "sliding_window": WINDOW} for positions in position_choices()]
-    for kind in KINDS
+one_windowed_layer = models.over({
+    kind: [positions | {"num_hidden_layers": 1, "sliding_window": WINDOW} for positions in models.position_choices()]
+    for kind in models.KINDS
 })  # fmt: skip
 
 
@@ -142,7 +124,7 @@ one_windowed_layer = over({
 @pytest.mark.parametrize("way", ["eager", "sdpa", "flex_attention"])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_beyond_its_window_a_token_changes_nothing_and_within_it_all(kind, overrides, way, monkeypatch):
-    plain_flex_attention(monkeypatch)
+    models.plain_flex_attention(monkeypatch)
     model, ids, middle = shared_toy(kind, overrides), tokens(1, 9), 4
     source = {"encoder_outputs": model.get_encoder()(tokens(1, 5))} if kind == "encoder_decoder" else {}
     name = "decoder_input_ids" if source else "input_ids"
@@ -169,7 +151,7 @@ def test_the_window_of_an_encoder_decoder_holds_for_its_source_too(way):
         assert torch.equal(before[place], after[place]) is (abs(place - middle) > WINDOW)
 
 
-@over({kind: position_choices() + axes(kind)["rope_parameters"][1:] for kind in KINDS})
+@models.over({kind: models.position_choices() + axes(kind)["rope_parameters"][1:] for kind in models.KINDS})
 def test_beyond_the_longest_input_a_table_says_so_and_other_schemes_go_on(kind, overrides):
     model, length = shared_toy(kind, overrides), 30
     inputs = {"input_ids": tokens(1, length)}
@@ -194,16 +176,16 @@ def test_beyond_the_longest_input_a_table_says_so_and_other_schemes_go_on(kind, 
 @toys(times=3)
 def test_bfloat16_is_finite_and_near_float32(kind, overrides):
     # a copy with softer attention: selection multiplies rounding errors
-    model = sharpen(copy.deepcopy(shared_toy(kind, overrides)), focus=0.7)
+    model = models.sharpen(copy.deepcopy(shared_toy(kind, overrides)), focus=0.7)
     inputs = inputs_of(kind)
     rounded = model.to(torch.bfloat16)(**inputs).logits
     exact = model.to(torch.float32)(**inputs).logits  # of the same, rounded weights
     assert rounded.dtype == torch.bfloat16, "the logits left the model's dtype"
     assert torch.isfinite(rounded).all()
-    assert relative_error(rounded, exact) < 0.1
+    assert models.relative_error(rounded, exact) < 0.1
 
 
-@every_value("decoder")
+@models.every_value("decoder")
 def test_two_stages_of_a_pipeline_give_the_logits_of_the_whole(kind, overrides):
     """What comes in as embeddings is not embedded again."""
     whole = shared_toy(kind, overrides)

@@ -38,11 +38,9 @@ KINDS: dict[str, tuple[type[VanillaConfig], type[PreTrainedModel]]] = {
 # Tested in files of their own, and in what holds for every model
 ALL_KINDS = KINDS | {
     "image_encoder": (axes.ALL_CONFIGS["image_encoder"], vanillaformer.VanillaImageEncoderForImageClassification),
-    "recurrent_encoder_decoder": (
-        VanillaRecurrentEncoderDecoderConfig,
-        vanillaformer.VanillaRecurrentEncoderDecoderForConditionalGeneration,
-    ),
-}
+    "recurrent_encoder_decoder": (VanillaRecurrentEncoderDecoderConfig,
+                                  vanillaformer.VanillaRecurrentEncoderDecoderForConditionalGeneration),
+}  # fmt: skip
 # Image models by what their layers are made of; windows of 3 by 3 do not divide 5 by 7 patches
 IMAGE_SHAPES: dict[str, dict[str, Any]] = {
     "vit": {},
@@ -101,14 +99,10 @@ def few_choices() -> list[dict[str, Any]]:
     positions, placements = position_choices(), get_args(options.NormPlacement)
     norms, feed_forwards = get_args(options.Norm), get_args(options.FeedForward)
     return [
-        {
-            "norm": norms[number % len(norms)],
-            "norm_placement": placements[number % len(placements)],
-            "feed_forward": feed_forwards[number // 2 % len(feed_forwards)],
-            **positions[number % len(positions)],
-        }
+        {"norm": norms[number % len(norms)], "norm_placement": placements[number % len(placements)],
+         "feed_forward": feed_forwards[number // 2 % len(feed_forwards)], **positions[number % len(positions)]}
         for number in range(max(len(positions), len(placements)))
-    ]
+    ]  # fmt: skip
 
 
 def few_toys(*kinds: str) -> pytest.MarkDecorator:

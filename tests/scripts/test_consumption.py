@@ -140,11 +140,9 @@ def test_a_resumed_run_has_consumed_as_much(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ budgets
 @settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    count=st.sampled_from(["tokens", "flops"]),
-    steps=st.integers(8, 24),
-    technique=st.sampled_from(["", "--r_drop 1", "--gradient_accumulation_steps 2"]),
-    batch=st.sampled_from([2, 5, 8]),
-)
+    count=st.sampled_from(["tokens", "flops"]), steps=st.integers(8, 24),
+    technique=st.sampled_from(["", "--r_drop 1", "--gradient_accumulation_steps 2"]), batch=st.sampled_from([2, 5, 8]),
+)  # fmt: skip
 @example(count="tokens", steps=8, technique="--gradient_accumulation_steps 2", batch=8)  # four steps
 def test_a_run_ends_with_its_budget(tmp_path_factory, count, steps, technique, batch) -> None:
     folder = tmp_path_factory.mktemp("budget")

@@ -95,11 +95,9 @@ def test_class_scores_are_scikit_learns() -> None:
     told = classification_report(labels, chosen, **options)
     for name, scores in class_scores(labels, chosen, names).items():
         assert scores == {
-            "precision": pytest.approx(told[name]["precision"]),
-            "recall": pytest.approx(told[name]["recall"]),
-            "f1": pytest.approx(told[name]["f1-score"]),
-            "rows": told[name]["support"],
-        }
+            "precision": pytest.approx(told[name]["precision"]), "recall": pytest.approx(told[name]["recall"]),
+            "f1": pytest.approx(told[name]["f1-score"]), "rows": told[name]["support"],
+        }  # fmt: skip
 
 
 def test_continuations(tmp_path: Path, capsys) -> None:

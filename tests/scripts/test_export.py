@@ -18,12 +18,10 @@ JOBS: dict[str, list[str]] = {
     "translation": [*LINES, "--max_new_tokens", "8"],
     "separate": [*LINES, "--max_new_tokens", "8", "--batch_size", "3"],
     "causal": ["def f(x", "import", "--max_new_tokens", "6", "--num_beams", "1"],
-    "masked": ["import [MASK] as x", "[MASK] = 1"],
-    "mlm+nsp": ["import [MASK]"],
-    "classification": NAMES,
+    "masked": ["import [MASK] as x", "[MASK] = 1"], "mlm+nsp": ["import [MASK]"], "classification": NAMES,
     "decoder_classification": NAMES,
     "token_classification": ["we owe them €5.00 , due Oct 19, 1995 .", "x"],
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -169,15 +169,13 @@ def test_search_is_saved_and_scored(trained, tmp_path: Path) -> None:
 
 AFTER_TRAINING = {
     "confusion_matrix.png": (classes, "confusion_picture"),
-    "loss_curve.png": (finishing, "loss_curve"),
-    "The calibration": (calibration, "calibrate"),
+    "loss_curve.png": (finishing, "loss_curve"), "The calibration": (calibration, "calibrate"),
     "Scores and predictions": (runs, "score_and_predict"),
     "predictions_test.jsonl": (finishing, "write_lines"),
     "Scores of training rows": (finishing, "training_scores"),
-    "Baselines": (finishing, "baseline_scores"),
-    "The diagnosis": (finishing, "diagnose"),
+    "Baselines": (finishing, "baseline_scores"), "The diagnosis": (finishing, "diagnose"),
     "README.md": (finishing, "run_facts"),
-}
+}  # fmt: skip
 
 
 def test_what_comes_after_training_cannot_cost_the_model(trained, tmp_path: Path, monkeypatch, capfd) -> None:

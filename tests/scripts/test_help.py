@@ -108,12 +108,10 @@ def test_an_option_of_another_program(program: str, option: str, owner: str, tmp
 
 
 CHOSEN = {
-    "translation": ("max_source_length", "lengths"),
-    "causal": ("tokenizer_vocab_size", "vocabulary"),
-    "classification": ("learning_rate", "learning rate"),
-    "token_classification": ("max_epochs", "passes"),
+    "translation": ("max_source_length", "lengths"), "causal": ("tokenizer_vocab_size", "vocabulary"),
+    "classification": ("learning_rate", "learning rate"), "token_classification": ("max_epochs", "passes"),
     "image_classification": ("shift", "shift"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("task", [name for program in TASK_OF for name in task_of(program).auto_defaults])

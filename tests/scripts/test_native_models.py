@@ -21,11 +21,9 @@ from vanillaformer.training.trainer.trainer import RunTrainer
 STEPS = "--max_steps 5 --eval_steps 2 --save_steps 2 --logging_steps 1 --per_device_train_batch_size 8 --use_cpu"
 LONG = ("--max_steps", "20", "--eval_steps", "20", "--save_steps", "20", "--learning_rate", "1e-4")
 DATA = {
-    "causal": TEXTS,
-    "masked": f"{TEXTS} --objective masked",
-    "translation": PAIRS,
+    "causal": TEXTS, "masked": f"{TEXTS} --objective masked", "translation": PAIRS,
     "classification": f"{FEW} --max_length 32",
-}
+}  # fmt: skip
 SETTINGS = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay", "adam_beta1", "adam_beta2",
     "adam_epsilon", "max_grad_norm", "label_smoothing_factor", "max_steps", "seed",

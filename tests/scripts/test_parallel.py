@@ -5,20 +5,9 @@ import signal
 from pathlib import Path
 
 import pytest
+import script_runs
 import torch
-from script_runs import (
-    ALONE,
-    as_accelerators,
-    assert_same_training,
-    die_after_four,
-    kill_in_step,
-    losses,
-    record,
-    stream_options,
-    train,
-    train_together,
-    weights,
-)
+from script_runs import ALONE, die_after_four, kill_in_step, losses, record, stream_options, train, weights
 from test_processes import arguments
 
 from vanillaformer.data.tasks import TASKS
@@ -28,8 +17,7 @@ CASES = [
     # All embeddings are one table
     ("translation", "fsdp=2", f"--label_smoothing_factor 0.1 --tokens_per_batch 400 {SCORED_BY_LOSS}"),
     ("translation", "fsdp=2", f"--joint_vocabulary False {SCORED_BY_LOSS}"),
-    ("translation", "tp=2", ""),
-    ("causal", "fsdp=2", "--optim muon"),
+    ("translation", "tp=2", ""), ("causal", "fsdp=2", "--optim muon"),
     ("causal", "fsdp=2", "--packing --set vocab_size=303"),  # parts of two sizes of a tied weight
     ("causal", "fsdp=2,tp=2", "--set vocab_size=303"),
     ("causal", "replicate=2,fsdp=2", "--gradient_checkpointing"),
@@ -37,12 +25,9 @@ CASES = [
     ("causal", "tp=2", "--set position_embedding_type=alibi qk_norm=full"),
     ("classification", "fsdp=2", "--optim radam --freeze layers.0.mlp --max_train_samples 19"),
     ("classification", "fsdp=2,tp=2", "--set wide_max_ngram=2 wide_buckets=64"),
-    ("token_classification", "replicate=2", ""),
-    ("mlm+nsp", "fsdp=2", ""),
-    ("span", "tp=2", "--tokens_per_batch 400"),
-    ("image_classification", "tp=2", ""),
-    ("masked_image", "fsdp=2", ""),
-]
+    ("token_classification", "replicate=2", ""), ("mlm+nsp", "fsdp=2", ""), ("span", "tp=2", "--tokens_per_batch 400"),
+    ("image_classification", "tp=2", ""), ("masked_image", "fsdp=2", ""),
+]  # fmt: skip
 
 
 def processes_of(layout: str) -> tuple[int, int]:
@@ -55,9 +40,9 @@ def processes_of(layout: str) -> tuple[int, int]:
 def train_in(layout: str, job: str, folder: Path, *options: str, setups=(), exitcode: int = 0) -> None:
     count, parts = processes_of(layout)
     size = "--per_device_train_batch_size", str(8 // parts)
-    accelerated = [as_accelerators] if "tp" in layout else []
+    accelerated = [script_runs.as_accelerators] if "tp" in layout else []
     options = "--parallel", layout, *size, *options
-    train_together(job, folder, *options, count=count, setups=[*accelerated, *setups], exitcode=exitcode)
+    script_runs.train_together(job, folder, *options, count=count, setups=[*accelerated, *setups], exitcode=exitcode)
 
 
 @pytest.mark.parametrize(("job", "layout", "recipe"), CASES)
@@ -65,7 +50,7 @@ def test_a_divided_model_trains_as_a_whole_one(job: str, layout: str, recipe: st
     options = recipe.split()
     train(job, tmp_path / "alone", *ALONE, *options)
     train_in(layout, job, tmp_path / "together", *options)
-    assert_same_training(tmp_path / "alone", tmp_path / "together", error=1e-5)
+    script_runs.assert_same_training(tmp_path / "alone", tmp_path / "together", error=1e-5)
     one, other = (record(tmp_path / name) for name in ("alone", "together"))
     assert other["details"]["consumed"] == one["details"]["consumed"]
     for name, value in one["metrics"].items():
@@ -108,15 +93,8 @@ def test_a_run_goes_on_in_another_layout(job: str, first, second, recipe: str, t
 
 def test_a_divided_model_after_a_kill(tmp_path: Path) -> None:
     options = [
-        "--r_drop",
-        "1",
-        "--scheduled_sampling",
-        "linear",
-        "--scheduled_sampling_k",
-        "5",
-        "--set",
-        "dropout=0.1",
-    ]
+        "--r_drop", "1", "--scheduled_sampling", "linear", "--scheduled_sampling_k", "5", "--set", "dropout=0.1",
+    ]  # fmt: skip
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train_in("fsdp=2", "causal", whole, *options)
     train_in("fsdp=2", "causal", killed, *options, setups=[die_after_four], exitcode=-signal.SIGKILL)

@@ -10,24 +10,9 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
+import script_runs
 import torch
-from script_runs import (
-    ALONE,
-    HALVED,
-    arguments,
-    assert_same_training,
-    die_after_four,
-    json_lines,
-    kill_in_step,
-    losses,
-    nan_in_second,
-    note_dropped_layers,
-    record,
-    stream_options,
-    train,
-    train_together,
-    weights,
-)
+from script_runs import ALONE, HALVED, arguments, assert_same_training, losses, record, train, train_together, weights
 
 
 def test_torchrun(tmp_path: Path) -> None:
@@ -45,7 +30,7 @@ def test_torchrun(tmp_path: Path) -> None:
     assert two["finished"]
     assert two["metrics"]["test_loss"] == pytest.approx(alone["metrics"]["test_loss"], rel=1e-4)
     # Every row is scored once, though a process gets some twice.
-    rows, found = (json_lines(tmp_path / name / "predictions_test.jsonl") for name in ("alone", "two"))
+    rows, found = (script_runs.json_lines(tmp_path / name / "predictions_test.jsonl") for name in ("alone", "two"))
     assert [row["source"] for row in found] == [row["source"] for row in rows]
     predictions, references = ([row[name] for row in found] for name in ("prediction", "reference"))
     assert two["metrics"]["test_chrf"] == pytest.approx(sacrebleu.corpus_chrf(predictions, [references]).score)
@@ -108,7 +93,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory):
     @cache
     def run(job: str, text: str) -> tuple[Path, list[str]]:
         folder = tmp_path_factory.mktemp(job)
-        options = [*text.split(), *(stream_options(job, folder) if "--streaming" in text else [])]
+        options = [*text.split(), *(script_runs.stream_options(job, folder) if "--streaming" in text else [])]
         return train(job, folder / "run", *ALONE, *options).folder, options
 
     return run
@@ -166,10 +151,10 @@ def test_a_run_goes_on_with_other_processes(case: str, more: bool, alone, tmp_pa
     job, text = ELASTIC[case]
     whole, options = alone(job, text)
     if more:
-        kill_in_step(job, 4, arguments(job, tmp_path, *ALONE, *options))
+        script_runs.kill_in_step(job, 4, arguments(job, tmp_path, *ALONE, *options))
         train_together(job, tmp_path, "--per_device_train_batch_size", "8", *options)
     else:
-        train_together(job, tmp_path, *options, setups=[die_after_four], exitcode=-signal.SIGKILL)
+        train_together(job, tmp_path, *options, setups=[script_runs.die_after_four], exitcode=-signal.SIGKILL)
         train(job, tmp_path, *HALVED, *options)
     assert_same_training(whole, tmp_path, error=1e-5)
     assert record(tmp_path)["details"]["consumed"] == record(whole)["details"]["consumed"]
@@ -182,7 +167,7 @@ def test_a_run_goes_on_with_other_processes(case: str, more: bool, alone, tmp_pa
 def test_layer_drop_of_two_processes(options: list[str], tmp_path: Path) -> None:
     """Each leaves out layers of its own: gradients that one lacks the other one has."""
     options = [*options, "--set", "layer_drop=0.5", "num_hidden_layers=3"]
-    train_together("causal", tmp_path, *options, setups=[note_dropped_layers])
+    train_together("causal", tmp_path, *options, setups=[script_runs.note_dropped_layers])
     first, second = (torch.load(tmp_path / f"rank_{rank}.pt") for rank in range(2))
     assert len(first["passed"]) == len(second["passed"]) == 6
     assert first["passed"] != second["passed"]
@@ -193,6 +178,6 @@ def test_layer_drop_of_two_processes(options: list[str], tmp_path: Path) -> None
 
 def test_all_processes_stop_at_the_step_that_one_cannot_take(tmp_path: Path) -> None:
     options = ["--eval_steps", "1", "--max_steps", "4", "--save_total_limit", "9"]
-    train_together("causal", tmp_path, *options, setups=[nan_in_second], exitcode=1)
+    train_together("causal", tmp_path, *options, setups=[script_runs.nan_in_second], exitcode=1)
     assert all(value.isfinite().all() for value in weights(tmp_path / "checkpoint-2").values())
     assert not (tmp_path / "checkpoint-3").exists()

@@ -17,14 +17,10 @@ def options_of(folder: Path, *more: str) -> list[str]:
     rows = [(number, "fr" if number % 6 == 0 else "de") for number in range(72)]
     digits = [([number // 25, number // 5 % 5, number % 5], language) for number, language in rows]
     lines = [
-        {
-            "source": " ".join(ENGLISH[d] for d in row),
-            "target": " ".join(WORDS[language][d] for d in row),
-            "lang": language,
-            "task": "count",
-        }
+        {"source": " ".join(ENGLISH[d] for d in row), "target": " ".join(WORDS[language][d] for d in row),
+         "lang": language, "task": "count"}
         for row, language in digits
-    ]
+    ]  # fmt: skip
     (folder / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return ["--train_file", str(folder / "rows.jsonl"), "--validation_file", str(folder / "rows.jsonl"), *more]
 

@@ -96,18 +96,13 @@ class TestEveryAlgorithm:
         cased = trained(algorithm=algorithm)
         assert (cased("Der")["input_ids"] == cased("der")["input_ids"]) == (algorithm == "word")
 
-    @pytest.mark.parametrize(
-        ("texts", "options", "message"),
-        [
-            (["some text"], {"vocab_size": 4}, r"vocab_size=4 .*4 special tokens"),
-            *((empty, {}, "texts must hold some text") for empty in ([], (), ["", ""], [" ", "\n"])),
-            *(
-                (["fine", "", bad, "fine"], {}, rf"texts\[2\] must be a string, not {type(bad).__name__}")
-                for bad in (None, 3, b"raw", ["a"])
-            ),
-            (["fine", "broken \ud800"], {}, r"texts\[1\] is not valid Unicode"),
-        ],
-    )
+    @pytest.mark.parametrize(("texts", "options", "message"), [
+        (["some text"], {"vocab_size": 4}, r"vocab_size=4 .*4 special tokens"),
+        *((empty, {}, "texts must hold some text") for empty in ([], (), ["", ""], [" ", "\n"])),
+        *((["fine", "", bad, "fine"], {}, rf"texts\[2\] must be a string, not {type(bad).__name__}")
+          for bad in (None, 3, b"raw", ["a"])),
+        (["fine", "broken \ud800"], {}, r"texts\[1\] is not valid Unicode"),
+    ])  # fmt: skip
     def test_texts_that_cannot_be_learned_from_are_named(self, algorithm, texts, options, message):
         with pytest.raises(ValueError, match=message):
             train(iter(texts), algorithm=algorithm, **options)

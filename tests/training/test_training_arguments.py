@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 
 from vanillaformer.console.parsing import parse
-from vanillaformer.data.arguments import (
-    ClassifierDataArguments,
-    DataArguments,
-    LanguageModelDataArguments,
-    TranslationDataArguments,
-)
+from vanillaformer.data import arguments
 from vanillaformer.training.arguments import TokenizerArguments
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
@@ -45,9 +40,9 @@ CANNOT_WORK = {
                   *("--guided_attention -1", "--guided_attention_sigma 0", "--scheduled_sampling_floor 1.5"),
                   "--scheduled_sampling_k 0 | --scheduled_sampling linear",
                   "--scheduled_sampling_k 2.0 | --scheduled_sampling exponential"),
-    LanguageModelDataArguments: ("--block_size 0",), ClassifierDataArguments: ("--max_length -1",),
-    TranslationDataArguments: ("--max_source_length 0", "--embedded_size 99"),
-    DataArguments: ("--preprocessing_num_workers 0", "--validation_fraction 1.5"),
+    arguments.LanguageModelDataArguments: ("--block_size 0",), arguments.ClassifierDataArguments: ("--max_length -1",),
+    arguments.TranslationDataArguments: ("--max_source_length 0", "--embedded_size 99"),
+    arguments.DataArguments: ("--preprocessing_num_workers 0", "--validation_fraction 1.5"),
     TokenizerArguments: ("--tokenizer_vocab_size 0", "--tokenizer_min_frequency 0"),
 }  # fmt: skip
 

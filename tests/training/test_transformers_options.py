@@ -15,26 +15,24 @@ from vanillaformer.training.training_arguments import REFUSED
 
 FIELDS = {entry.name: entry for entry in dataclasses.fields(Seq2SeqTrainingArguments)}
 DOCS = Path(__file__).parents[2] / "docs" / "training.md"
-WORKS = frozenset(
-    (
-        *("output_dir", "per_device_train_batch_size", "num_train_epochs", "max_steps", "learning_rate"),
-        *("warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "gradient_accumulation_steps"),
-        *("average_tokens_across_devices", "max_grad_norm", "bf16", "tf32", "activation_checkpointing"),
-        *("activation_checkpointing_kwargs", "gradient_checkpointing", "gradient_checkpointing_kwargs"),
-        *("torch_compile", "torch_compile_backend", "torch_compile_mode", "neftune_noise_alpha"),
-        *("torch_empty_cache_steps", "logging_strategy", "logging_steps", "logging_first_step", "log_on_each_node"),
-        *("logging_nan_inf_filter", "include_num_input_tokens_seen", "log_level", "log_level_replica"),
-        *("disable_tqdm", "report_to", "run_name", "project", "trackio_space_id", "trackio_bucket_id"),
-        *("trackio_static_space_id", "eval_strategy", "eval_delay", "per_device_eval_batch_size", "eval_on_start"),
-        *("eval_use_gather_object", "eval_accumulation_steps", "save_on_each_node", "save_total_limit"),
-        *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_revision"),
-        *("load_best_model_at_end", "full_determinism", "seed", "data_seed", "dataloader_drop_last"),
-        *("dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_multiprocessing_context"),
-        *("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),
-        *("ddp_backend", "ddp_timeout", "resume_from_checkpoint", "generation_max_length"),
-        "generation_num_beams",
-    )
-)
+WORKS = frozenset((
+    *("output_dir", "per_device_train_batch_size", "num_train_epochs", "max_steps", "learning_rate"),
+    *("warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "gradient_accumulation_steps"),
+    *("average_tokens_across_devices", "max_grad_norm", "bf16", "tf32", "activation_checkpointing"),
+    *("activation_checkpointing_kwargs", "gradient_checkpointing", "gradient_checkpointing_kwargs"),
+    *("torch_compile", "torch_compile_backend", "torch_compile_mode", "neftune_noise_alpha"),
+    *("torch_empty_cache_steps", "logging_strategy", "logging_steps", "logging_first_step", "log_on_each_node"),
+    *("logging_nan_inf_filter", "include_num_input_tokens_seen", "log_level", "log_level_replica"),
+    *("disable_tqdm", "report_to", "run_name", "project", "trackio_space_id", "trackio_bucket_id"),
+    *("trackio_static_space_id", "eval_strategy", "eval_delay", "per_device_eval_batch_size", "eval_on_start"),
+    *("eval_use_gather_object", "eval_accumulation_steps", "save_on_each_node", "save_total_limit"),
+    *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_revision"),
+    *("load_best_model_at_end", "full_determinism", "seed", "data_seed", "dataloader_drop_last"),
+    *("dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_multiprocessing_context"),
+    *("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),
+    *("ddp_backend", "ddp_timeout", "resume_from_checkpoint", "generation_max_length"),
+    "generation_num_beams",
+))  # fmt: skip
 """Those that do what transformers' documentation says."""
 OF_TRANSLATION = ("sortish_sampler", "generation_config")
 VALUES = {

@@ -406,11 +406,9 @@ def test_refusals_name_the_field(kind, fields, message, tmp_path):
 
 def test_every_rule_has_a_case():
     hit = {
-        number
-        for kind, fields, _ in REFUSED
-        for number, rule in enumerate(RULES)
+        number for kind, fields, _ in REFUSED for number, rule in enumerate(RULES)
         if violations([rule], toy_config(kind, **fields))
-    }
+    }  # fmt: skip
     # an option of which the engine has all values: the rule waits for a new one
     read = {name: {*choices} for name, choices in OPTIONS.items()}  # by models of texts
     read["position_embedding_type"] = {*SEQUENCE_POSITION_CHOICES}

@@ -5,19 +5,8 @@ import pytest
 import torch
 from datasets import Dataset, Features, Value
 
-from vanillaformer.data.preprocessing.images import (
-    DRAWS,
-    AugmentationArguments,
-    ImageCollator,
-    PatchMasking,
-    augmented,
-    erased,
-    image_processor,
-    mirrored,
-    new_processor,
-    row_draws,
-    shifted,
-)
+from vanillaformer.data.preprocessing import images as pixels
+from vanillaformer.data.preprocessing.images import AugmentationArguments, ImageCollator, new_processor, row_draws
 
 SIZE = 8
 
@@ -67,7 +56,7 @@ def test_images_are_changed_in_training_anew_in_each_epoch(rows, processor):
 
 
 def test_as_many_patches_are_hidden_in_each_image(rows, processor):
-    collator = PatchMasking(processor, patch_size=2, ratio=0.6)
+    collator = pixels.PatchMasking(processor, patch_size=2, ratio=0.6)
     hidden = collator(rows)["bool_masked_pos"]
     assert (hidden.shape, hidden.sum(dim=1).tolist()) == ((12, 16), [10] * 12)
     assert len({tuple(row) for row in hidden.tolist()}) == 12
@@ -77,8 +66,8 @@ def test_as_many_patches_are_hidden_in_each_image(rows, processor):
     assert not torch.equal(collator(rows)["bool_masked_pos"], hidden)
     with collator.evaluation():
         assert torch.equal(collator(rows)["bool_masked_pos"], fixed)
-    assert PatchMasking(processor, 8, 0.6)(rows)["bool_masked_pos"].all(), "at least one"
-    assert image_processor(8, [0.5] * 3, [0.5] * 3).size["height"] == 8
+    assert pixels.PatchMasking(processor, 8, 0.6)(rows)["bool_masked_pos"].all(), "at least one"
+    assert pixels.image_processor(8, [0.5] * 3, [0.5] * 3).size["height"] == 8
 
 
 @pytest.fixture
@@ -88,30 +77,30 @@ def images() -> torch.Tensor:
 
 @pytest.fixture
 def draws() -> torch.Tensor:
-    return torch.rand(64, DRAWS, generator=torch.Generator().manual_seed(1))
+    return torch.rand(64, pixels.DRAWS, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("dimension", [2, 3])
 def test_mirroring_twice_gives_the_image_back(images, dimension):
     chosen = torch.arange(64) % 2 == 0
-    once = mirrored(images, chosen, dimension)
+    once = pixels.mirrored(images, chosen, dimension)
     assert torch.equal(once[~chosen], images[~chosen])
     assert torch.equal(once[chosen], images[chosen].flip(dimension))
-    assert torch.equal(mirrored(once, chosen, dimension), images)
+    assert torch.equal(pixels.mirrored(once, chosen, dimension), images)
 
 
 def test_a_shift_moves_each_image_and_repeats_its_border(images):
     down, right = torch.arange(64) % 5 - 2, torch.arange(64) % 7 - 3
-    moved = shifted(images, down, right)
+    moved = pixels.shifted(images, down, right)
     for row, (y, x) in enumerate(zip(down.tolist(), right.tolist())):
         rows = [min(5, max(0, place - y)) for place in range(6)]
         columns = [min(7, max(0, place - x)) for place in range(8)]
         assert torch.equal(moved[row], images[row][:, rows][:, :, columns])
-    assert torch.equal(shifted(images, torch.zeros(64).long(), torch.zeros(64).long()), images)
+    assert torch.equal(pixels.shifted(images, torch.zeros(64).long(), torch.zeros(64).long()), images)
 
 
 def test_erasing_hides_one_rectangle(images, draws):
-    found = erased(images, draws[:, 4:], 0.6)
+    found = pixels.erased(images, draws[:, 4:], 0.6)
     gone = (found != images).any(dim=1)  # (B, H, W)
     changed = gone.any(dim=(1, 2))
     assert torch.equal(changed, draws[:, 4] < 0.6)
@@ -120,15 +109,15 @@ def test_erasing_hides_one_rectangle(images, draws):
         rows, columns = mask.any(dim=1), mask.any(dim=0)
         assert torch.equal(mask, rows[:, None] & columns), "a rectangle"
         assert mask.float().mean() < 0.5
-    assert torch.equal(erased(images, draws[:, 4:], 0.0), images)
+    assert torch.equal(pixels.erased(images, draws[:, 4:], 0.0), images)
 
 
 def test_all_together_keep_shape_and_are_drawn_for_each_image_by_itself(images, draws):
     arguments = AugmentationArguments(flip="both", shift=2, random_erasing=0.5)
-    found = augmented(images, draws, arguments)
+    found = pixels.augmented(images, draws, arguments)
     assert found.shape == images.shape
-    assert torch.equal(found[5:9], augmented(images[5:9], draws[5:9], arguments))
-    assert augmented(images, draws, AugmentationArguments()) is images, "nothing is done by default"
+    assert torch.equal(found[5:9], pixels.augmented(images[5:9], draws[5:9], arguments))
+    assert pixels.augmented(images, draws, AugmentationArguments()) is images, "nothing is done by default"
 
 
 def test_draws_depend_on_row_and_seed():

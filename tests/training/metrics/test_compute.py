@@ -10,21 +10,15 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import EvalPrediction
 
 from vanillaformer.training.metrics import compute as m
-from vanillaformer.training.metrics.scores import (
-    added_scores,
-    bleu,
-    compute_scores,
-    corpus_perplexity,
-    sacrebleu_signatures,
-    scores_of_group,
-)
+from vanillaformer.training.metrics import scores as s
+from vanillaformer.training.metrics.scores import added_scores, bleu, sacrebleu_signatures
 
 TEXTS = ["the cat sat on the mat .", "a dog , a bone and a house !", "zwei Katzen"]
 WANTED = ["the cat sat on a mat .", "a dog , a bone and a house !", "zwei Hunde"]
 
 
 def test_translation_scores_are_sacrebleus():
-    assert compute_scores("texts", "texts", TEXTS, WANTED) == {
+    assert s.compute_scores("texts", "texts", TEXTS, WANTED) == {
         "bleu": pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score),
         "chrf": pytest.approx(sacrebleu.corpus_chrf(TEXTS, [WANTED]).score),
         "ter": pytest.approx(sacrebleu.corpus_ter(TEXTS, [WANTED]).score),
@@ -99,7 +93,7 @@ def test_groups_have_scores_of_their_own(translator_tokenizer):
     names = dict.fromkeys(["exact_match", "gen_len"], 0.0)
     for group in ("match", "len", "de", "to_de"):
         found = {f"{name}_{each}": float(each == group) for name in names for each in ("match", "len", "de", "to_de")}
-        assert scores_of_group(names | found, group) == dict.fromkeys(names, 1.0)
+        assert s.scores_of_group(names | found, group) == dict.fromkeys(names, 1.0)
 
 
 def test_a_score_that_is_always_computed_keeps_its_options(translator_tokenizer):
@@ -154,7 +148,7 @@ def test_classification_is_scikit_learns_and_perplexity_that_of_a_corpus():
         "f1": pytest.approx(f1_score(labels, chosen, average="macro")),
     }
     assert (m.perplexity(math.log(20)), m.perplexity(1e6)) == (pytest.approx(20), math.inf)
-    assert corpus_perplexity([2.0, 4.0], [1, 2]) == pytest.approx(math.exp(2))
+    assert s.corpus_perplexity([2.0, 4.0], [1, 2]) == pytest.approx(math.exp(2))
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -13,13 +13,8 @@ from transformers import EvalPrediction
 
 from vanillaformer.data.preprocessing.batching import BlockCollator, RowMasking
 from vanillaformer.modeling.heads import IGNORE_INDEX
-from vanillaformer.training.metrics.compute import (
-    language_model_metrics,
-    pretraining_metrics,
-    pretraining_scores,
-    token_scores,
-    translation_metrics,
-)
+from vanillaformer.training.metrics import compute as m
+from vanillaformer.training.metrics.compute import language_model_metrics, token_scores
 from vanillaformer.training.report import baselines
 from vanillaformer.training.report.baselines import LINEAR, MAJORITY, UNIGRAM, Baseline, BaselineData, baseline_scores
 
@@ -109,7 +104,7 @@ def test_unigram_of_masked_tokens(encoder_tokenizer, pairs: bool) -> None:
     train, held_out = ([encoder_tokenizer(text)["input_ids"] for text in texts] for texts in TEXTS)
     compute, score = language_model_metrics(), token_scores(causal=False)
     if pairs:
-        compute, score = pretraining_metrics(), pretraining_scores
+        compute, score = m.pretraining_metrics(), m.pretraining_scores
     collator = RowMasking(encoder_tokenizer, mlm_probability=0.5, mask_seed=1)
     fitted = data(
         rows=Dataset.from_dict({"input_ids": train}),
@@ -141,7 +136,7 @@ def test_copied_source_and_unigram_of_targets(translator_tokenizer) -> None:
     rows = Dataset.from_dict({"source": sources, "target": targets})
     scores = baselines.copied_source(tokenize="13a", lowercase=False).fit(data())(rows)
     ids = translator_tokenizer(sources, padding=True, return_tensors="np")["input_ids"]
-    compute = translation_metrics(translator_tokenizer)
+    compute = m.translation_metrics(translator_tokenizer)
     expected = compute(EvalPrediction(predictions=ids, label_ids=ids), references=targets)
     assert scores == {name: pytest.approx(expected[name]) for name in ("bleu", "chrf")}
     rows = {"train": [[5, 5, 6, 3]], "test": [[5, 3], [6, 7, IGNORE_INDEX]]}

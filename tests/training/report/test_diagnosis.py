@@ -168,12 +168,10 @@ def test_below_the_majority_class_and_the_copied_source() -> None:
         "Not above a trivial baseline (validation accuracy 20.0%, majority class 25.0%)."
     ]
     changes = {
-        "task": "translation",
-        "score": SCORES["loss"],
-        "metrics": {"eval_loss": 1.0, "test_bleu": 1.0},
+        "task": "translation", "score": SCORES["loss"], "metrics": {"eval_loss": 1.0, "test_bleu": 1.0},
         "training": {},
         "trivial": {"copied source": {"test_bleu": 2.0}, "unigram of the targets": {"eval_loss": 5.0}},
-    }
+    }  # fmt: skip
     (said,) = diagnose(classifier(FLAT, STANDING, **changes))[1:]
     assert said.startswith("Not above a trivial baseline (test BLEU 1.0, copied source 2.0): are sources and targets")
 

@@ -9,14 +9,8 @@ import pytest
 
 from vanillaformer.data.arguments import TranslationDataArguments
 from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
-from vanillaformer.training.run_folder.run import (
-    NOT_COMPARED,
-    changed_settings,
-    compared_settings,
-    is_longer,
-    keep_rows_per_step,
-    listed,
-)
+from vanillaformer.training.run_folder import run
+from vanillaformer.training.run_folder.run import NOT_COMPARED, changed_settings, is_longer, keep_rows_per_step, listed
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments
@@ -26,7 +20,7 @@ GROUPS = {"model": ModelArguments(), "data": TranslationDataArguments(), "tokeni
 
 
 def settings(kind=TranslationTrainingArguments, groups=GROUPS, **given) -> dict:
-    return compared_settings("train", kind(use_cpu=True, **given), groups)
+    return run.compared_settings("train", kind(use_cpu=True, **given), groups)
 
 
 def test_every_field_is_compared_or_named() -> None:

@@ -6,14 +6,8 @@ from datasets import ClassLabel, Dataset, Features, Value
 
 from vanillaformer.data.preprocessing.images import PatchMasking, image_processor
 from vanillaformer.training.report.baselines import BaselineData
-from vanillaformer.training.tasks.images import (
-    FEWEST_EPOCHS,
-    MOST_EPOCHS,
-    NEAREST_MEAN,
-    PIXELS,
-    image_defaults,
-    mean_image,
-)
+from vanillaformer.training.tasks import images as task
+from vanillaformer.training.tasks.images import image_defaults
 
 SIZE = 8
 
@@ -24,7 +18,7 @@ def chosen(rows: int, size: int) -> dict:
 
 def test_few_images_are_seen_more_often() -> None:
     epochs = [chosen(rows, 28)["max_epochs"] for rows in (100, 1_400, 60_000)]
-    assert epochs[0] == MOST_EPOCHS > epochs[1] > epochs[2] == FEWEST_EPOCHS
+    assert epochs[0] == task.MOST_EPOCHS > epochs[1] > epochs[2] == task.FEWEST_EPOCHS
 
 
 @pytest.mark.parametrize(("size", "shift"), [(8, None), (28, 2), (32, 2), (64, 5)])
@@ -46,7 +40,7 @@ def rows_of(data: Dataset) -> Dataset:
     return data.rename_columns({"image": "pixel_values", "label": "labels"})
 
 
-@pytest.mark.parametrize("baseline", [NEAREST_MEAN, PIXELS])
+@pytest.mark.parametrize("baseline", [task.NEAREST_MEAN, task.PIXELS])
 def test_baselines_tell_dark_from_bright(baseline):
     score = baseline.fit(BaselineData(images(40, 0)))
     assert score(rows_of(images(20, 1)))["accuracy"] == 1
@@ -59,7 +53,7 @@ def test_the_mean_image_is_scored_on_hidden_pixels_only():
     data = images(40, 0)
     collator = PatchMasking(image_processor(SIZE, [0.5] * 3, [0.25] * 3), patch_size=4, ratio=0.5)
     held_out = images(6, 1)
-    loss = mean_image(BaselineData(data, collator=collator))(rows_of(held_out))["loss"]
+    loss = task.mean_image(BaselineData(data, collator=collator))(rows_of(held_out))["loss"]
     pixels = np.stack([np.frombuffer(cell, np.uint8) for cell in data["image"]]).reshape(-1, SIZE, SIZE, 3)
     mean = (pixels / 255).mean(axis=0)
     with collator.evaluation():

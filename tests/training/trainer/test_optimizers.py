@@ -8,12 +8,8 @@ from modeling.toys import toy
 from torch import nn
 from transformers import get_scheduler
 
-from vanillaformer.training.trainer.optimizers import (
-    MuonWithAdamW,
-    OptimizerArguments,
-    build_optimizer,
-    decaying_names,
-)
+from vanillaformer.training.trainer import optimizers
+from vanillaformer.training.trainer.optimizers import MuonWithAdamW, OptimizerArguments
 
 ARGUMENTS = SimpleNamespace(
     learning_rate=1e-2, weight_decay=0.1, adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-9, muon_momentum=0.9,
@@ -46,8 +42,8 @@ def train(net: nn.Module, optimizers: list[torch.optim.Optimizer], steps: int = 
 
 
 def built(name: str, net: nn.Module, arguments: Any = ARGUMENTS) -> torch.optim.Optimizer:
-    decaying = decaying_names(net, [name for name, _ in net.named_parameters()])
-    return build_optimizer(name, net, set(decaying), arguments)
+    decaying = optimizers.decaying_names(net, [name for name, _ in net.named_parameters()])
+    return optimizers.build_optimizer(name, net, set(decaying), arguments)
 
 
 def equal(first: nn.Module, second: nn.Module) -> bool:
@@ -120,7 +116,7 @@ def test_scheduler_moves_both_parts_of_muon_and_unknown_optimizers_are_refused(n
 def test_only_matrices_outside_tables_decay(kind) -> None:
     model = toy(kind)
     names = dict(model.named_parameters())
-    decaying = set(decaying_names(model, names))
+    decaying = set(optimizers.decaying_names(model, names))
     assert decaying
     for name, parameter in names.items():
         spared = "bias" in name or "norm" in name or "embed" in name or parameter.ndim < 2

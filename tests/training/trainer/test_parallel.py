@@ -55,34 +55,26 @@ def test_what_does_not_go_together_with_deepspeed(options: dict, config: Path, i
         settings(deepspeed=str(config), **options)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"parallel": "fsdp=2"}, "--parallel fsdp=2 is for 2 processes, and there are 1: torchrun --nproc_per_node 2"),
-        ({"parallel": "fsdp=0"}, "--parallel fsdp=0: 'fsdp=0' is not one of replicate, fsdp, tp and a number"),
-        ({"parallel": "fsdp=1,fsdp=1"}, "'fsdp=1' is not one of"),
-        ({"parallel": "cp=2"}, "--parallel cp=2: 'cp=2' is not one of"),
-        ({"parallel": "pp=2"}, "--parallel pp=2: pipeline parallelism of transformers computes no gradients"),
-        *(
-            ({"parallel": "fsdp=1", **option}, "needs the whole model on every process: not --parallel")
-            for option in ({"ema_decay": 0.9}, {"average_checkpoints": 2}, {"lora_rank": 2})
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"parallel": "fsdp=2"}, "--parallel fsdp=2 is for 2 processes, and there are 1: torchrun --nproc_per_node 2"),
+    ({"parallel": "fsdp=0"}, "--parallel fsdp=0: 'fsdp=0' is not one of replicate, fsdp, tp and a number"),
+    ({"parallel": "fsdp=1,fsdp=1"}, "'fsdp=1' is not one of"),
+    ({"parallel": "cp=2"}, "--parallel cp=2: 'cp=2' is not one of"),
+    ({"parallel": "pp=2"}, "--parallel pp=2: pipeline parallelism of transformers computes no gradients"),
+    *(({"parallel": "fsdp=1", **option}, "needs the whole model on every process: not --parallel")
+      for option in ({"ema_decay": 0.9}, {"average_checkpoints": 2}, {"lora_rank": 2})),
+])  # fmt: skip
 def test_what_a_layout_cannot_be(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         settings(**options)
 
 
-@pytest.mark.parametrize(
-    ("name", "fields", "message"),
-    [
-        ("gpt-tiny", {"num_attention_heads": 3, "hidden_size": 48}, "num_attention_heads=3 cannot be divided by tp=2"),
-        ("gpt-tiny", {"num_key_value_heads": 1}, "num_key_value_heads=1 cannot be divided by tp=2"),
-        ("swin-tiny", {}, "num_attention_heads=3 cannot be divided by tp=2"),
-        ("gru-tiny", {}, "there is no plan for tensor parallel models of 'vanilla_recurrent_encoder_decoder'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "fields", "message"), [
+    ("gpt-tiny", {"num_attention_heads": 3, "hidden_size": 48}, "num_attention_heads=3 cannot be divided by tp=2"),
+    ("gpt-tiny", {"num_key_value_heads": 1}, "num_key_value_heads=1 cannot be divided by tp=2"),
+    ("swin-tiny", {}, "num_attention_heads=3 cannot be divided by tp=2"),
+    ("gru-tiny", {}, "there is no plan for tensor parallel models of 'vanilla_recurrent_encoder_decoder'"),
+])  # fmt: skip
 def test_models_that_a_layout_cannot_divide(name: str, fields: dict, message: str) -> None:
     check_layout(preset(name, **fields), "fsdp=2")
     with pytest.raises(ValueError, match=f"--parallel tp=2: {message}"):

@@ -19,17 +19,8 @@ from transformers.optimization import get_scheduler
 from vanillaformer import VanillaEncoderConfig, VanillaEncoderForSequenceClassification
 from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
-from vanillaformer.training.trainer.budget import (
-    SCHEDULE_STEPS,
-    UNCOUNTED_STEPS,
-    UNLIMITED,
-    WARMUP_SHARE,
-    TimeBudget,
-    follow,
-    in_short,
-    in_words,
-    seconds_of,
-)
+from vanillaformer.training.trainer import budget as budgets
+from vanillaformer.training.trainer.budget import UNCOUNTED_STEPS, UNLIMITED, TimeBudget, in_words, seconds_of
 from vanillaformer.training.trainer.callbacks import EvaluateAtEnd, line
 from vanillaformer.training.trainer.trainer import RunTrainer
 
@@ -83,10 +74,12 @@ class Simulation:
         self.logged: list[int] = []
         self.estimates: list[int] = []
         self.progress: list[float] = []
-        warmup = self.args.warmup_steps if self.args.warmup_steps < 1 else WARMUP_SHARE
+        warmup = self.args.warmup_steps if self.args.warmup_steps < 1 else budgets.WARMUP_SHARE
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-        self.scheduler = get_scheduler(schedule, optimizer, int(warmup * SCHEDULE_STEPS), SCHEDULE_STEPS)
-        self.scheduler.lr_lambdas = [follow(self.budget, each) for each in self.scheduler.lr_lambdas]
+        self.scheduler = get_scheduler(
+            schedule, optimizer, int(warmup * budgets.SCHEDULE_STEPS), budgets.SCHEDULE_STEPS
+        )
+        self.scheduler.lr_lambdas = [budgets.follow(self.budget, each) for each in self.scheduler.lr_lambdas]
         self.rates: list[float] = []  # of the steps
 
     @property
@@ -156,7 +149,7 @@ def test_words() -> None:
     assert in_words(5400) == "1 hour 30 minutes"
     assert in_words(61.5) == "1 minute 1.5 seconds"
     assert in_words(5430, ("h", "m", "s")) == "1h30m30s"
-    assert [in_short(seconds) for seconds in (9.6, 498, 9000)] == ["10 s", "8.3 min", "2.5 h"]
+    assert [budgets.in_short(seconds) for seconds in (9.6, 498, 9000)] == ["10 s", "8.3 min", "2.5 h"]
 
 
 # ---------------------------------------------------------------------------------------------------- arguments
@@ -262,12 +255,10 @@ def test_a_largest_number_of_steps_ends_the_schedule_and_without_a_budget_there_
 
 @settings(deadline=None, max_examples=60)
 @given(
-    speeds=st.lists(st.floats(0.05, 20), min_size=1, max_size=12),
-    evaluation=st.floats(0, 30),
-    preparation=st.floats(0, 100),
-    largest=st.none() | st.integers(1, 300),
+    speeds=st.lists(st.floats(0.05, 20), min_size=1, max_size=12), evaluation=st.floats(0, 30),
+    preparation=st.floats(0, 100), largest=st.none() | st.integers(1, 300),
     warmup=st.sampled_from([0.0, 0.05, 0.3, 1, 20]),
-)
+)  # fmt: skip
 def test_any_speeds(speeds, evaluation, preparation, largest, warmup) -> None:
     run = Simulation(
         300, lambda number: speeds[number // 7 % len(speeds)], evaluation=evaluation, preparation=preparation,
