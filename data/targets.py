@@ -23,14 +23,16 @@ def targets_name(inputs: Mapping[str, Any]) -> str | None:
     return next((name for name in TARGETS if name in inputs), None)
 
 
-def targets_of(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
-    """Return the target of each position (B, T): its label, or that of the next one and -100 at the end.
-
-    Which of the two is known by the name of the class, as in Trainer; the model may have adapters around it.
-    """
+def predicts_next(model: Any) -> bool:
+    """Tell by the name of its class whether a model, maybe with adapters, predicts the label of the next position."""
     inner: Any = getattr(model, "get_base_model", lambda: model)()
     names = {each.__name__ for each in type(inner).__mro__}  # FSDP2 derives classes
-    if names.isdisjoint(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
+    return not names.isdisjoint(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+
+
+def targets_of(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
+    """Return the target of each position (B, T): its label, or that of the next one and -100 at the end."""
+    if not predicts_next(model):
         return labels
     return nn.functional.pad(labels, (0, 1), value=IGNORE_INDEX)[..., 1:]
 

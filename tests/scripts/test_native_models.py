@@ -194,6 +194,11 @@ def test_what_ours_cannot_be_trains_as_it_is(tmp_path: Path, monkeypatch: pytest
     """With adapters, which are merged into layers of GPT-2 that are no `nn.Linear`."""
     monkeypatch.setitem(MODELS, "gpt2", ("GPT2LMHeadModel", GPT2 | OWN_WAY, *MODELS["gpt2"][2:]))
     native = native_folder("gpt2", tmp_path / "native")
+    with monkeypatch.context() as patch:
+        recorded = Recorder(patch)
+        run("gpt2", native, tmp_path / "whole")
+    expected = plain_losses(transformers.GPT2LMHeadModel.from_pretrained(native), recorded, tmp_path / "plain")
+    assert recorded.losses == pytest.approx(expected, rel=1e-5)
     lora = "--lora_rank", "2", "--learning_rate", "0.1", "--lora_targets"
     run("gpt2", native, tmp_path / "run", *lora, "c_attn")
     before, after = (transformers.GPT2LMHeadModel.from_pretrained(tmp_path / name) for name in ("native", "run"))

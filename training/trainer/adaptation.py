@@ -15,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, check_limits, option
 from vanillaformer.console.reporting import report
+from vanillaformer.data.streaming import PLACES
 
 from ..run_folder.files import ADAPTER, written_aside
 from ..run_folder.run import Run
@@ -176,6 +177,8 @@ def first_batches(trainer: Any, count: int) -> Batches:
     dataset, size = trainer.train_dataset, trainer.args.train_batch_size
     if isinstance(dataset, IterableDataset):
         rows = list(islice(dataset, count * size))
+        for row in rows:
+            row.pop(PLACES, None)
     else:
         order = trainer.training_order(dataset)  # with a separate generator
         rows = [dataset[number] for number in islice(order, count * size)]

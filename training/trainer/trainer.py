@@ -26,7 +26,7 @@ from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
 from vanillaformer.data.rows import GROUP
 from vanillaformer.data.streaming import PLACES, StreamedRows, with_places
-from vanillaformer.data.targets import PAIRS, PATCHES, targets_name
+from vanillaformer.data.targets import PAIRS, PATCHES, predicts_next, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from . import losses
@@ -57,6 +57,7 @@ class RunTrainer(EvaluatingTrainer):
         super().__init__(prepare_parameters(model, args), args, *arguments, **keywords)
         self.label_smoother = None  # `compute_loss` smooths, and in training only
         self.model_accepts_loss_kwargs = True  # so that the targets of a step are counted, a classifier's too
+        self._loss_shifts_labels = predicts_next(self.model)  # which Trainer does not know of GPT2LMHeadModel
         self.account, self.nan_guard = Account(self), NanGuard()
         self.optimizer_options: list[dict[str, Any]] = []  # of its groups, as it was built
         self.budget: Budget | None = None
