@@ -3,9 +3,9 @@
     python benchmarks/memory.py
     python benchmarks/memory.py --fits_only
 
-The prediction is `training_memory.py`; measured is by how much a process of its own grows
-from before the model is made, at most, in two steps. What fits is computed from the prediction alone: the most rows on
-a device, weights in float32, activations in float32 on a CPU and in bfloat16 on a card, AdamW; nobody has run it.
+The prediction is that of `training/memory.py`; measured is by how much a process of its own grows from before the
+model is made, at most, in two steps. What fits is computed from the prediction alone: the most rows on a device,
+weights in float32, activations in float32 on a CPU and in bfloat16 on a card, AdamW; nobody has run it.
 """
 
 from argparse import ArgumentParser

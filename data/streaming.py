@@ -97,7 +97,7 @@ class TextStream:
 
     @property
     def lanes(self) -> int:
-        """How many parts are read at a time: so many that no part is larger than what a lane reads of an epoch.
+        """The number of parts read at a time; in an epoch each lane has at least as much to read as the largest part.
 
         Lanes do not keep step with each other where they have parts of different numbers of rows: of many parts each
         has several an epoch.
@@ -289,7 +289,7 @@ class StreamedRows(IterableDataset):
         (folder / f"stream_{self.process}.json").write_text(json.dumps(state), encoding="utf-8")
 
     def go_on(self, folder: Path, rows: int) -> None:
-        """Begin where a checkpoint's run was, after so many rows; raise ValueError if that read other data."""
+        """Continue from a checkpoint, after that many rows; raise ValueError if its run has read other data."""
         self.first = self.trained = rows
         for path in sorted(folder.glob("stream_*.json")):
             state = json.loads(path.read_text(encoding="utf-8"))

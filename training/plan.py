@@ -15,6 +15,7 @@ from vanillaformer.modeling.counts import polynomial_terms, text_flops
 
 from .memory import FLOAT32, training_memory
 from .trainer.account import WITH_GRADIENT
+from .trainer.budget import budget_option
 from .trainer.parallel import parallel_sizes
 
 CARD, SHARE = 989e12, 0.4
@@ -44,17 +45,20 @@ def print_plan(task: Any, config: Any, rows: Any) -> None:
     if args.tokens_per_batch is not None:
         step = max(1, round(args.tokens_per_batch / lengths.sum(axis=1).mean()))
         batch = math.ceil(args.tokens_per_batch / args.gradient_accumulation_steps / parts / lengths.sum(axis=1).max())
-    steps = args.max_steps if args.max_steps > 0 else None
-    if steps is None and not task.data_args.streaming:
-        steps = math.ceil(len(rows) / step * args.num_train_epochs)
     with torch.device("meta"):
         model = TASKS[task.name].auto_class.from_config(config)
     weights, terms = model.num_parameters(), polynomial_terms(np.stack([target, source])).mean(axis=1)
     flops = WITH_GRADIENT * step * text_flops(model).of(terms, terms)
     values = OPTIMIZER_VALUES.get(args.optim, 2)
+    steps, budget = args.max_steps, budget_option(args)
+    if budget is not None:
+        spent = {"max_tokens": step * lengths.sum(axis=1).mean(), "max_flops": flops}
+        steps = math.ceil(getattr(args, budget) / spent[budget]) if budget in spent else 0
+    elif steps <= 0:
+        steps = math.ceil(len(rows) / step * args.num_train_epochs)
     report(f"Model: {config.model_type}, {weights:,} parameters")
     tokens = f", {step * lengths.sum(axis=1).mean():,.0f} tokens" if "input_ids" in rows.column_names else ""
-    length = f"{steps:,} steps" if steps else "until the budget is spent"
+    length = f"{steps:,} steps" if steps else f"until --{budget} {getattr(args, str(budget))} is spent"
     report(f"Steps: {step:,} rows{tokens} and {flops:.3g} operations each, {length}")
     if steps:
         seconds = flops * steps / (processes * SHARE * CARD)

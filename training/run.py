@@ -64,7 +64,7 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
     aside: Any = nullcontext()
     if task.training_args.dry_run:  # which leaves nothing behind
         aside = TemporaryDirectory()
-        task.training_args.output_dir = aside.name
+        task.training_args.output_dir, task.training_args.push_to_hub = aside.name, False
     with aside, start(task, argv) as run:
         task.fit_to_model()
         with first(desc="reading the data"):

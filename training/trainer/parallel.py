@@ -6,7 +6,6 @@ which any other layout can go on, one process too.
 """
 
 import math
-import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 from accelerate import DistributedType
-from accelerate.utils import recursively_apply
+from accelerate.utils import parse_flag_from_env, recursively_apply
 from safetensors.torch import load_file
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.fsdp import FSDPModule
@@ -54,7 +53,7 @@ class ParallelArguments:
 
     def check_processes(self: Any) -> None:
         """Raise ValueError where there are not as many processes as the layout has."""
-        if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() not in ("false", "0"):
+        if parse_flag_from_env("ACCELERATE_USE_FSDP"):
             raise ValueError("accelerate's settings of FSDP are not supported: use --parallel fsdp=N without them")
         wanted = math.prod(parallel_sizes(self.parallel).values())
         if self.parallel and wanted != self.world_size and not self.dry_run:
@@ -181,7 +180,9 @@ class ParallelTrainer(Trainer):
         if checkpoint is None or (whole and not self.is_distributed_loading_by_transformers):
             return super()._load_optimizer_and_scheduler(checkpoint)
         if whole:
-            take_over_state(self.optimizer, torch.load(Path(checkpoint, WHOLE), map_location="cpu"), self.model)
+            take_over_state(
+                self.optimizer, torch.load(Path(checkpoint, WHOLE), map_location="cpu", weights_only=True), self.model
+            )
         else:
             try:
                 load_optimizer_distributed(self.model, self.optimizer, str(Path(checkpoint, PARTS)))
