@@ -22,7 +22,6 @@ from transformers import PreTrainedConfig, PreTrainedModel, Trainer
 from transformers.distributed import DistributedConfig
 from transformers.distributed.checkpoint import load_optimizer_distributed, save_optimizer_distributed
 from transformers.distributed.sharding_utils import DtensorShardOperation
-from transformers.utils import SAFE_WEIGHTS_NAME
 
 from vanillaformer.console.limits import option
 
@@ -210,9 +209,10 @@ class ParallelTrainer(Trainer):
 
     def _load_whole(self, folder: Any) -> None:
         with torch.no_grad():
-            for name, value in load_file(Path(folder, SAFE_WEIGHTS_NAME)).items():
-                own = self.model.get_parameter_or_buffer(name)
-                own.copy_(part_of(value, own))
+            for path in Path(folder).glob("model*.safetensors"):  # several of very large models
+                for name, value in load_file(path).items():
+                    own = self.model.get_parameter_or_buffer(name)
+                    own.copy_(part_of(value, own))
 
 
 def part_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
