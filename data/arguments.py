@@ -49,9 +49,7 @@ class DataArguments:
 
     dataset: str = option("embedded", "Hub id of the data, or embedded: no download")
     dataset_config: str | None = option(None, "Configuration of the Hub data set")
-    train_file: list[str] | None = option(
-        None, "Local files or patterns: .csv, .tsv, .json, .jsonl, .txt (each also .gz), .parquet"
-    )
+    train_file: list[str] | None = option(None, "Files: .csv .tsv .json .jsonl .txt(.gz) .parquet")
     validation_file: list[str] | None = option(None, "Local validation files")
     test_file: list[str] | None = option(None, "Local test files")
     csv_separator: str | None = option(None, "Cell separator (default: comma, in .tsv a tab)")

@@ -96,12 +96,18 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, LARGEST))
 
 
+def memory_of_process(device: torch.device) -> int:
+    """Return the bytes of a device's memory, of a CPU's those that each process of this machine can have."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return int(psutil.virtual_memory().total) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def hardware(processes: int, device: torch.device) -> dict[str, str]:
     """Return the hardware that this process, one of `processes` with a model on `device`, runs on, by heading."""
     facts = {}
     if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
-        facts["GPU"] = f"{torch.cuda.get_device_name(device)}, {memory / 2**30:.0f} GiB"
+        facts["GPU"] = f"{torch.cuda.get_device_name(device)}, {memory_of_process(device) / 2**30:.0f} GiB"
         facts["GPU memory used"] = f"{torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB at most"
     elif device.type != "cpu":
         facts["device"] = device.type

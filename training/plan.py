@@ -1,6 +1,7 @@
 """The plan of a run, which `--dry_run` prints in the place of running it."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,17 @@ from vanillaformer.data.preprocessing.denoising import DENOISING
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.modeling.counts import polynomial_terms, text_flops
 
-from .memory import FLOAT32, training_memory
-from .trainer.account import WITH_GRADIENT
+from .hardware import memory_of_process
+from .memory import FLOAT32, TrainingMemory, training_memory
+from .trainer.account import WITH_GRADIENT, from_all
 from .trainer.budget import budget_option
-from .trainer.parallel import parallel_sizes
+from .trainer.parallel import AUTO, parallel_sizes
 
 CARD, SHARE = 989e12, 0.4
 """Operations that an H100 computes in a second in bfloat16, and the share of them that large models reach."""
 OPTIMIZER_VALUES = {"muon": 1, "sgd": 0, "adafactor": 0}
 """Numbers that optimizers keep for each weight, if not two; few, of Adafactor."""
+USABLE = 0.9  # of the memory; libraries, fragments and communication need the rest
 LAYOUTS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -31,20 +34,20 @@ def print_plan(task: Any, config: Any, rows: Any) -> None:
     `rows` are those of the training data, or the first of a stream; the memory is that of a batch of the longest.
     Raises ValueError for native models, whose memory is not counted.
     """
-    if not isinstance(config, VanillaConfig):
-        raise ValueError(f"--dry_run: the memory of models of type {config.model_type!r} is not counted")
+    check_counted(config, "--dry_run")
     args = task.training_args
+    if args.parallel == AUTO:
+        args.parallel = chosen_layout(task, config, rows)
     sizes = parallel_sizes(args.parallel)
     processes = math.prod(sizes.values()) if sizes else args.world_size
     parts = processes // sizes.get("tp", 1)
     lengths = row_lengths(rows)
-    target, source = lengths[:, -1], lengths[:, 0] * bool(config.is_encoder_decoder)
-    if task.name in DENOISING:
-        target = np.ceil(source * DENOISING[task.name].predicted).astype(int)
-    batch, step = args.train_batch_size, args.train_batch_size * args.gradient_accumulation_steps * parts
+    step, (target, source) = (
+        args.train_batch_size * args.gradient_accumulation_steps * parts,
+        sides(task, config, rows),
+    )
     if args.tokens_per_batch is not None:
         step = max(1, round(args.tokens_per_batch / lengths.sum(axis=1).mean()))
-        batch = math.ceil(args.tokens_per_batch / args.gradient_accumulation_steps / parts / lengths.sum(axis=1).max())
     with torch.device("meta"):
         model = TASKS[task.name].auto_class.from_config(config)
     weights, terms = model.num_parameters(), polynomial_terms(np.stack([target, source])).mean(axis=1)
@@ -66,24 +69,67 @@ def print_plan(task: Any, config: Any, rows: Any) -> None:
         report(f"Time: {time} on {processes} x {SHARE:.0%} of {CARD / 1e12:.0f} TFLOP/s (an H100 in bfloat16)")
     report(f"Checkpoint: {_bytes(weights * FLOAT32 * (1 + values))}")
     report(f"{'memory of a process':24}{'weights':>12}{'optimizer':>12}{'activations':>13}{'peak':>12}")
-    kinds = {"dtype": torch.bfloat16 if args.bf16 else torch.float32, "device": args.device.type}
+    memory = step_memory(task, config, rows, parts)
     for devices in sorted({*LAYOUTS[: 4 if processes == 1 else 7], sizes.get("fsdp", 1)}):
-        found = training_memory(
-            config,
-            max(1, batch),
-            int(target.max()),
-            int(source.max()) or None,
-            devices=devices,
-            optimizer_values=values,
-            gradient_checkpointing=args.gradient_checkpointing,
-            **kinds,
-        )
+        found = memory(devices)
         name = "one, or DDP" if devices == 1 else f"fsdp={devices}"
         name += " (yours)" if devices == sizes.get("fsdp", 1) else ""
         columns = found.weights + found.gradients, found.optimizer, found.activations + found.workspace, found.peak
         report(f"{name:24}" + "".join(f"{_bytes(each):>{width}}" for each, width in zip(columns, (12, 12, 13, 12))))
     if sizes.get("tp", 1) > 1:
         report("tp divides weights, optimizer and most activations of layers further; this is not counted.")
+
+
+def check_counted(config: Any, option: str) -> None:
+    """Raise ValueError, naming the option, for models whose memory is not counted."""
+    if not isinstance(config, VanillaConfig):
+        raise ValueError(f"{option}: the memory of models of type {config.model_type!r} is not counted")
+
+
+def sides(task: Any, config: Any, rows: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of the targets of rows and of their sources, 0 without any."""
+    lengths = row_lengths(rows)
+    target, source = lengths[:, -1], lengths[:, 0] * bool(config.is_encoder_decoder)
+    if task.name in DENOISING:
+        target = np.ceil(source * DENOISING[task.name].predicted).astype(int)
+    return target, source
+
+
+def step_memory(task: Any, config: Any, rows: Any, parts: int) -> Callable[[int], TrainingMemory]:
+    """Return the memory of a step of the longest rows, by how many processes share the weights; `parts` share rows."""
+    args, (target, source) = task.training_args, sides(task, config, rows)
+    batch = args.train_batch_size
+    if args.tokens_per_batch is not None:
+        longest = row_lengths(rows).sum(axis=1).max()
+        batch = math.ceil(args.tokens_per_batch / args.gradient_accumulation_steps / parts / longest)
+    return lambda devices: training_memory(
+        config,
+        max(1, batch),
+        int(target.max()),
+        int(source.max()) or None,
+        devices=devices,
+        optimizer_values=OPTIMIZER_VALUES.get(args.optim, 2),
+        gradient_checkpointing=args.gradient_checkpointing,
+        dtype=torch.bfloat16 if args.bf16 else torch.float32,
+        device=args.device.type,
+    )
+
+
+def chosen_layout(task: Any, config: Any, rows: Any) -> str | None:
+    """Return the layout of `--parallel auto`, which divides weights among as few processes as have room for them."""
+    check_counted(config, f"--parallel {AUTO}")
+    args = task.training_args
+    memory, room = step_memory(task, config, rows, args.world_size), USABLE * memory_of_process(args.device)
+    numbers = [number for number in range(1, args.world_size + 1) if args.world_size % number == 0]
+    fitting = next((number for number in numbers if memory(number).peak <= room), args.world_size)
+    devices = max(from_all(fitting, args.device))  # hosts may differ
+    need = memory(devices).peak
+    layout = f"fsdp={devices},replicate={args.world_size // devices}" if devices > 1 else None
+    words = f"--parallel {layout}" if layout else "every process has the whole model"
+    report(
+        f"Layout: {words}: a step takes {_bytes(need)} of {_bytes(room)}{'' if need <= room else ', which is less'}"
+    )
+    return layout
 
 
 def _bytes(number: float) -> str:

@@ -49,7 +49,7 @@ from .trainer.adaptation import measure_new_model
 from .trainer.averaging import AverageCheckpoints
 from .trainer.budget import budget_in_words, budget_option, set_length
 from .trainer.callbacks import RecordProgress, StopWithCheckpoint, replace_callbacks
-from .trainer.parallel import check_layout, divided
+from .trainer.parallel import AUTO, check_layout, divided
 from .trainer.saving import check_pushing, make_writable
 from .trainer.trainer import RunTrainer
 
@@ -91,6 +91,10 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         task.fit_model(model, run)
         collator = task.collator(model, rows, tokenizers)
         transformers_logging.disable_progress_bar()  # from here on: it has one for each file
+        if task.training_args.parallel == AUTO:
+            from .plan import chosen_layout
+
+            task.training_args.parallel = chosen_layout(task, model.config, rows["train"])
         if task.training_args.parallel is not None:
             model = divided(model, task.training_args.parallel)
         counted = collator.computed if isinstance(collator, PackedBatches) else None

@@ -145,6 +145,7 @@ class RunDefaults(
 
     output_dir: str | None = option(None, "Folder of the run, resumed if unfinished", OUTPUT)
     overwrite_output_dir: bool = option(False, "Replace the run in the folder", OUTPUT)
+    async_save: bool = option(False, "Write checkpoints while training goes on", EVALUATION)
     license: str | None = option(None, "License of the model, such as apache-2.0", CARD)
     num_train_epochs: float = option(3.0, EPOCHS)
     per_device_train_batch_size: int = option(64, "Rows per batch and process")

@@ -4,7 +4,9 @@
 """
 
 import os
+import socket
 import time
+from multiprocessing import connection
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,7 +14,20 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from script_runs import PROGRAMS, arguments, assert_equal_weights, losses, processes, record
+from script_runs import (
+    ALONE,
+    PROGRAMS,
+    arguments,
+    as_accelerators,
+    assert_equal_weights,
+    logged,
+    losses,
+    processes,
+    record,
+    stream_options,
+    train_as_rank,
+)
+from test_parallel import processes_of
 
 RUNS, SEED = (int(os.environ.get(name, "0")) for name in ("VANILLAFORMER_KILLS", "VANILLAFORMER_FUZZ_SEED"))
 PATIENCE = 300  # kills of one run
@@ -69,3 +84,54 @@ def test_killed_again_and_again(job: str, number: int, tmp_path: Path) -> None:
     assert {path.name for path in killed.iterdir()} == {path.name for path in whole.iterdir()}
     assert scores(whole) == scores(killed)
     assert not list(killed.glob("*.part"))
+
+
+EVERY_STEP = "--eval_steps 1 --save_total_limit 2"
+LAYOUTS = [None, "fsdp=2", "replicate=2", "tp=2", "fsdp=2,replicate=2", "fsdp=2,tp=2"]
+DIVIDED = {
+    "translation": f"--tokens_per_batch 400 --predict_with_generate False --async_save {EVERY_STEP}",
+    "causal": f"--optim muon {EVERY_STEP}",
+    "classification": f"STREAM --async_save {EVERY_STEP}",
+}
+
+
+def together(layout: str | None, job: str, folder: Path, options: list[str], most: float, random: Random) -> bool:
+    """Train in a layout, and kill one of the processes after some time, and then the rest; return whether it ended."""
+    count, parts = processes_of(layout) if layout else (1, 1)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = [*options, "--per_device_train_batch_size", str(8 // parts)]
+    argv = arguments(job, folder, *options, *(["--parallel", layout] if layout else []))
+    setups = [as_accelerators] if "tp" in str(layout) else []
+    details = [(job, rank, count, port, argv, setups) for rank in range(count)]
+    ranks = [processes().Process(target=train_as_rank, args=each) for each in details]
+    for process in ranks:
+        process.start()
+    connection.wait([process.sentinel for process in ranks], timeout=most)
+    if all(process.exitcode is None for process in ranks):
+        random.choice(ranks).kill()
+        time.sleep(random.uniform(0, 0.1))
+    for process in ranks:
+        process.join(timeout=None if process.exitcode == 0 else 20)
+        process.kill()
+        process.join()
+    codes = {process.exitcode for process in ranks}
+    return codes == {0}
+
+
+@pytest.mark.skipif(not RUNS, reason="takes minutes: set VANILLAFORMER_KILLS")
+@pytest.mark.parametrize("number", range(RUNS))
+@pytest.mark.parametrize("job", DIVIDED)
+def test_killed_in_other_layouts(job: str, number: int, tmp_path: Path) -> None:
+    whole, killed, random = tmp_path / "whole", tmp_path / "killed", Random(f"{job} {number} {SEED}")
+    options = [*ALONE, "--max_steps", "8", *DIVIDED[job].replace("STREAM", "").split()]
+    options += stream_options(job, tmp_path) if "STREAM" in DIVIDED[job] else []
+    assert together(None, job, whole, options, 600, random)
+    began, kills = time.perf_counter(), 0
+    while not together(random.choice(LAYOUTS), job, killed, options, random.uniform(3, 12 + kills), random):
+        kills += 1
+        assert kills < PATIENCE, f"no end after {kills} kills"
+    print(f"{job}: {kills} kills in {time.perf_counter() - began:.0f} s")
+    assert logged(killed, "loss", "step") == list(range(1, 9))
+    assert losses(killed) == pytest.approx(losses(whole), rel=1e-5)

@@ -11,6 +11,7 @@ from script_runs import ALONE, die_after_four, kill_in_step, losses, record, str
 from test_processes import arguments
 
 from vanillaformer.data.tasks import TASKS
+from vanillaformer.training import plan
 
 SCORED_BY_LOSS = "--predict_with_generate False"
 CASES = [
@@ -61,6 +62,19 @@ def test_a_divided_model_trains_as_a_whole_one(job: str, layout: str, recipe: st
     loaded = TASKS[job].auto_class.from_pretrained(tmp_path / "together").state_dict()
     for name, value in saved.items():
         assert torch.equal(loaded[name], value), name
+
+
+def little_memory(rank: int, folder: Path) -> None:
+    plan.memory_of_process = lambda device: 1_500_000
+
+
+@pytest.mark.parametrize(("width", "divides"), [(16, False), (48, True)])
+def test_auto_divides_what_has_no_room(width: int, divides: bool, tmp_path: Path) -> None:
+    options = ["--parallel", "auto", "--set", f"hidden_size={width}"]
+    train("causal", tmp_path / "alone", *ALONE, *options[2:])
+    script_runs.train_together("causal", tmp_path / "together", *options, setups=[little_memory])
+    script_runs.assert_same_training(tmp_path / "alone", tmp_path / "together", error=1e-5)
+    assert (tmp_path / "together" / "checkpoint-6" / "optimizer").is_dir() is divides
 
 
 # Layouts before and after a kill; None is one process

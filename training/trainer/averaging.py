@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers import TrainerCallback
@@ -159,14 +159,14 @@ class MovingAverage(TrainerCallback):
             self._exchange()
         self.average = None
 
-    def save(self, checkpoint: Path) -> None:
-        """Save the weights that training resumes with, while the model has the average."""
-        if self.average is not None:
-            checkpoint.mkdir(parents=True, exist_ok=True)
-            trained, updates = self.average.module, str(int(self.average.n_averaged))
-            tied = trained.all_tied_weights_keys
-            weights = {name: value for name, value in trained.state_dict().items() if name not in tied}
-            save_file(weights, checkpoint / TRAINING_WEIGHTS, {"updates": updates})
+    def content(self) -> tuple[dict[str, torch.Tensor], dict[str, str]] | None:
+        """Return the weights that training resumes with, while the model has the average, and how many updates."""
+        if self.average is None:
+            return None
+        trained = self.average.module
+        tied = trained.all_tied_weights_keys
+        weights = {name: value for name, value in trained.state_dict().items() if name not in tied}
+        return weights, {"updates": str(int(self.average.n_averaged))}
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:

@@ -15,18 +15,25 @@ import torch
 from accelerate import DistributedType
 from accelerate.utils import parse_flag_from_env, recursively_apply
 from safetensors.torch import load_file
-from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.checkpoint import CheckpointException, async_save
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedConfig, PreTrainedModel, Trainer
 from transformers.distributed import DistributedConfig
-from transformers.distributed.checkpoint import load_optimizer_distributed, save_optimizer_distributed
+from transformers.distributed.checkpoint import (
+    _redistribute_state_dict,
+    load_optimizer_distributed,
+    save_optimizer_distributed,
+)
 from transformers.distributed.sharding_utils import DtensorShardOperation
 
+from vanillaformer.configuration import VanillaRecurrentEncoderDecoderConfig
 from vanillaformer.console.limits import option
 
 AXES = {"replicate": "dp_replicate_size", "fsdp": "fsdp_size", "tp": "tp_size"}
 """The axes of a layout, as `DistributedConfig` names them."""
+AUTO = "auto"
 PARTS, WHOLE = "optimizer", "optimizer.pt"
 """Names of the optimizer's state in a checkpoint."""
 
@@ -37,7 +44,7 @@ class ParallelArguments:
 
     HELP_GROUP = "Machine"
 
-    parallel: str | None = option(None, "Divide the model, e.g. fsdp=4,replicate=2,tp=2")
+    parallel: str | None = option(None, "Layout: auto, or fsdp=4,replicate=2,tp=2")
     dry_run: bool = option(False, "Print what a run would take, and run nothing")
 
     def check(self: Any) -> None:
@@ -47,6 +54,8 @@ class ParallelArguments:
             raise ValueError(f"--parallel {self.parallel} and --deepspeed both divide the model: give one of them")
         if self.deepspeed and self.optim == "muon":  # it cuts matrices up
             raise ValueError("--optim muon does not go together with --deepspeed")
+        if self.deepspeed and self.async_save:
+            raise ValueError("--async_save does not go together with --deepspeed")
         if self.deepspeed and find_spec("deepspeed") is None:
             raise ValueError("--deepspeed needs deepspeed, which is not installed: pip install deepspeed")
 
@@ -55,7 +64,7 @@ class ParallelArguments:
         if parse_flag_from_env("ACCELERATE_USE_FSDP"):
             raise ValueError("accelerate's settings of FSDP are not supported: use --parallel fsdp=N without them")
         wanted = math.prod(parallel_sizes(self.parallel).values())
-        if self.parallel and wanted != self.world_size and not self.dry_run:
+        if self.parallel not in (None, AUTO) and wanted != self.world_size and not self.dry_run:
             raise ValueError(
                 f"--parallel {self.parallel} is for {wanted} processes, and there are {self.world_size}: "
                 f"torchrun --nproc_per_node {wanted} ..., or another layout"
@@ -81,9 +90,9 @@ class ParallelArguments:
 
 
 def parallel_sizes(layout: str | None) -> dict[str, int]:
-    """Return the number of processes of each axis of a layout; raise ValueError if it cannot be read."""
+    """Return the number of processes of each axis of a layout, if named; raise ValueError if it cannot be read."""
     found: dict[str, int] = {}
-    for part in [] if layout is None else layout.split(","):
+    for part in [] if layout in (None, AUTO) else str(layout).split(","):
         name, _, number = part.strip().partition("=")
         if name == "pp":
             raise ValueError(f"--parallel {layout}: pipeline parallelism of transformers computes no gradients")
@@ -97,6 +106,8 @@ def parallel_sizes(layout: str | None) -> dict[str, int]:
 
 def check_layout(config: PreTrainedConfig, layout: str | None) -> None:
     """Raise ValueError, naming the field, for a layout by which the models of a config cannot be divided."""
+    if layout == AUTO and isinstance(config, VanillaRecurrentEncoderDecoderConfig):
+        raise ValueError(f"--parallel {layout}: the memory of models of type {config.model_type!r} is not counted")
     tensor_parallel = parallel_sizes(layout).get("tp", 1)
     if tensor_parallel == 1:
         return
@@ -149,6 +160,7 @@ class ParallelTrainer(Trainer):
     model: Any
     optimizer: Any
     lr_scheduler: Any
+    writers: Any = None
 
     @property
     def is_divided(self) -> bool:
@@ -168,11 +180,22 @@ class ParallelTrainer(Trainer):
         return recursively_apply(once, self.accelerator.gather(values))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if not self.is_distributed_loading_by_transformers:
-            return super()._save_optimizer_and_scheduler(output_dir)
-        save_optimizer_distributed(self.model, self.optimizer, str(Path(output_dir, PARTS)))
+        if self.is_distributed_loading_by_transformers:
+            self.save_parts(Path(output_dir))
+        else:
+            super()._save_optimizer_and_scheduler(output_dir)
+
+    def save_parts(self, folder: Path, *, later: bool = False) -> Any:
+        """Save the state of the optimizer in parts, and the schedule; return when it will be there, if `later`."""
         if self.args.should_save:
-            torch.save(self.lr_scheduler.state_dict(), Path(output_dir, "scheduler.pt"))
+            torch.save(self.lr_scheduler.state_dict(), folder / "scheduler.pt")
+        if not later:
+            return save_optimizer_distributed(self.model, self.optimizer, str(folder / PARTS))
+        if self.writers is None:  # processes, for messages of their own beside those of the training
+            self.writers = torch.distributed.new_group(backend="gloo")
+        options = StateDictOptions(flatten_optimizer_state_dict=True)
+        state = _redistribute_state_dict(get_optimizer_state_dict(self.model, self.optimizer, options=options))
+        return async_save({"optimizer": state}, checkpoint_id=folder / PARTS, process_group=self.writers)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         whole = checkpoint is None or not Path(checkpoint, PARTS).is_dir()

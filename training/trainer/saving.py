@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import HubStrategy, SaveStrategy, rotate_checkpoints
 
@@ -16,8 +17,9 @@ from vanillaformer.data.streaming import StreamedRows
 from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
 
 from ..metrics.scores import SCORES, evaluations, is_better
-from ..run_folder.files import EXTRA, extra_checkpoints, flush_all, is_complete, resume_point, written_aside
-from .averaging import MovingAverage
+from ..run_folder.files import EXTRA, SAVING, extra_checkpoints, flush_all, is_complete, resume_point, written_aside
+from .averaging import TRAINING_WEIGHTS, MovingAverage
+from .background import Background
 from .parallel import ParallelTrainer
 
 INTERVALS = ("logging_steps", "eval_steps", "save_steps")
@@ -59,6 +61,7 @@ def reporting_write_errors(folder: Path, content: str) -> Iterator[None]:
         if checkpoint and not is_complete(folder):
             shutil.rmtree(folder, ignore_errors=True)
         run = folder.parent if checkpoint else folder
+        shutil.rmtree(run / SAVING, ignore_errors=True)
         raise OSError(
             f"{content} could not be written to {folder} ({error}); {resume_point(run)}, "
             "from which the same command resumes"
@@ -99,13 +102,14 @@ class SavingTrainer(ParallelTrainer):
 
     args: Any  # of the run, with the arguments of this package
     model: Any
+    has_checkpoint = False  # whether one has been written
     extra_checkpoint = False  # whether the next checkpoint is one that only a stopped run has
     target_tokenizer: PreTrainedTokenizerBase | None = None  # of separate vocabularies; the Trainer saves the source's
     resumed_from: str | None = None  # the checkpoint
     saved_form: Callable[[Any, Path], AbstractContextManager] = staticmethod(lambda trainer, folder: nullcontext())
 
     def __init__(self, *arguments: Any, **keywords: Any):
-        self.average = MovingAverage(self)
+        self.average, self.background = MovingAverage(self), Background()
         args: Any = keywords["args"] if "args" in keywords else arguments[1]
         with temporarily(args, save_only_model=args.parallel is not None):  # what Trainer asks of divided models
             super().__init__(*arguments, **keywords)
@@ -125,18 +129,24 @@ class SavingTrainer(ParallelTrainer):
         self.state.best_global_step = self.state.global_step
         return True
 
+    def gathered_weights(self) -> dict[str, Any]:
+        """Return the weights of a divided model, whole and in host memory, on the process that saves."""
+        layout, here = self.model.config.distributed_config, {"save_on_this_rank": self.args.should_save}
+        return self.model.gather_sharded_state_dict_for_save(self.model, self.model.state_dict(), layout, **here)
+
+    def without_ties(self, weights: dict[str, Any]) -> dict[str, Any]:
+        """Return weights with one name of each that is tied."""
+        tied = getattr(self.accelerator.unwrap_model(self.model), "all_tied_weights_keys", {})
+        return {name: value for name, value in weights.items() if name not in tied}
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         whole: Any = nullcontext()
         if self.is_distributed_loading_by_transformers:
-            layout, here = self.model.config.distributed_config, {"save_on_this_rank": self.args.should_save}
-            gather = self.model.gather_sharded_state_dict_for_save
-            state_dict = gather(self.model, self.model.state_dict(), layout, **here)
+            state_dict = self.gathered_weights()
             whole = temporarily(self.model.config, distributed_config=None)  # it would be gathered once more
-        if state_dict is not None:  # gathered, so that tied weights are no longer one tensor
-            tied = getattr(self.accelerator.unwrap_model(self.model), "all_tied_weights_keys", {})
-            state_dict = {name: value for name, value in state_dict.items() if name not in tied}
         with whole:
-            super()._save(output_dir, state_dict)
+            # Those that were gathered or copied are no longer one tensor where they are tied
+            super()._save(output_dir, None if state_dict is None else self.without_ties(state_dict))
         if self.target_tokenizer is not None and self.args.should_save:
             self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir, TARGET_SUBFOLDER))
 
@@ -147,22 +157,48 @@ class SavingTrainer(ParallelTrainer):
         self.accelerator.wait_for_everyone()  # a checkpoint is complete with the file that the first one writes next
 
     def _save_checkpoint(self, *arguments: Any, **keywords: Any) -> None:
+        self.background.wait()
         folder, step = Path(self.args.output_dir), self.state.global_step
-        checkpoint, limit = folder / f"checkpoint-{step}", self.args.save_total_limit
-        extra = extra_checkpoints(folder) | ({checkpoint} if self.extra_checkpoint else set())
-        with reporting_write_errors(checkpoint, f"the checkpoint of step {step:,}"), self.average.exchanged():
-            if self.extra_checkpoint and self.args.should_save:
-                checkpoint.mkdir(parents=True, exist_ok=True)
-                (checkpoint / EXTRA).touch()
+        checkpoint, content = folder / f"checkpoint-{step}", f"the checkpoint of step {step:,}"
+        if self._saves_later():
+            self.store_flos()
+            if self.state.best_global_step == step:
+                self.state.best_model_checkpoint = str(checkpoint)
+            with reporting_write_errors(checkpoint, content), self.average.exchanged():
+                write = self.background.keep(self, checkpoint)
+
+            def write_and_delete() -> None:
+                with reporting_write_errors(checkpoint, content):
+                    write()
+                self._delete_older(checkpoint)
+
+            return self.background.start(write_and_delete)
+        with reporting_write_errors(checkpoint, content), self.average.exchanged():
             if self.args.should_save:
-                self.average.save(checkpoint)  # first: a checkpoint is complete with its last file
+                checkpoint.mkdir(parents=True, exist_ok=True)
+                if self.extra_checkpoint:
+                    (checkpoint / EXTRA).touch()
+                if average := self.average.content():  # first: a checkpoint is complete with its last file
+                    save_file(average[0], checkpoint / TRAINING_WEIGHTS, average[1])
             # Older ones are deleted once this one is on the disk; intervals of a resumed run follow from its options
             with temporarily(self.args, save_total_limit=None), temporarily(self.state, **dict.fromkeys(INTERVALS)):
                 super()._save_checkpoint(*arguments, **keywords)
             if self.args.should_save:
                 flush_all(checkpoint)
+        self.has_checkpoint = True
+        self._delete_older(checkpoint)
+
+    def _saves_later(self) -> bool:
+        """Whether the next checkpoint is written while training goes on: not the first one, and none at the end."""
+        ends = self.control.should_training_stop or self.state.global_step >= self.state.max_steps
+        begins = not self.has_checkpoint and self.resumed_from is None
+        return self.args.async_save and not (begins or ends or self.extra_checkpoint)
+
+    def _delete_older(self, checkpoint: Path) -> None:
+        """Delete checkpoints that a run no longer needs, now that it has this one."""
+        folder, limit = checkpoint.parent, self.args.save_total_limit
         if self.args.should_save:
-            for path in extra - {checkpoint}:
+            for path in extra_checkpoints(folder) - {checkpoint}:
                 shutil.rmtree(path, ignore_errors=True)
             more = int(self.extra_checkpoint)
             rotate_checkpoints(str(folder), limit and limit + more, self.state.best_model_checkpoint)

@@ -75,7 +75,10 @@ class RunTrainer(EvaluatingTrainer):
     def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **keywords: Any) -> Any:
         """Train; raise ValueError if not one step was made."""
         self.resumed_from = resume_from_checkpoint
-        result = super().train(resume_from_checkpoint, *arguments, **keywords)
+        try:
+            result = super().train(resume_from_checkpoint, *arguments, **keywords)
+        finally:
+            self.background.wait()
         if not self.state.global_step:
             rows = self.args.train_batch_size * self.args.data_processes
             raise ValueError(

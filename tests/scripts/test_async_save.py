@@ -1,0 +1,152 @@
+"""Checkpoints that are written while training goes on are those of a run that waits for them."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from script_runs import (
+    arguments,
+    assert_equal_weights,
+    die_after_four,
+    kill,
+    losses,
+    state,
+    train,
+    weights,
+)
+from test_parallel import train_in
+
+from vanillaformer.training.run_folder.files import SAVING, checkpoints, is_complete
+from vanillaformer.training.trainer.background import Background
+from vanillaformer.training.trainer.trainer import RunTrainer
+
+RECIPES = {
+    "translation": "--joint_vocabulary False --optim muon --ema_decay 0.5 --metric_for_best_model loss",
+    "causal": "--optim adamw_torch --scheduled_sampling linear --scheduled_sampling_k 9 --bf16",
+    "classification": "--r_drop 1 --lora_rank 2",
+}
+ONE = ["--async_save", "--eval_steps", "1", "--save_total_limit", "9"]
+
+
+def written_late() -> None:
+    """Let no checkpoint be written before the next step has been made."""
+    start, step, stepped = Background.start, RunTrainer.training_step, threading.Event()
+
+    def start_late(self, write):
+        stepped.clear()
+        start(self, lambda: stepped.wait(60) and write())
+
+    def and_tell(*details, **keywords):
+        loss = step(*details, **keywords)
+        stepped.set()
+        return loss
+
+    Background.start, RunTrainer.training_step = start_late, and_tell
+
+
+def written_late_in_rank(rank: int, folder: Path) -> None:
+    written_late()
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Background, "start", Background.start)
+    monkeypatch.setattr(RunTrainer, "training_step", RunTrainer.training_step)
+    written_late()
+
+
+@pytest.mark.parametrize("job", RECIPES)
+def test_the_same_checkpoints(job: str, tmp_path: Path, late) -> None:
+    options = [*RECIPES[job].split(), "--eval_steps", "1", "--save_total_limit", "9"]
+    train(job, tmp_path / "waits", *options)
+    train(job, tmp_path / "goes on", *options, "--async_save")
+    ours, theirs = checkpoints(tmp_path / "goes on"), checkpoints(tmp_path / "waits")
+    assert sorted(ours) == sorted(theirs) == [1, 2, 3, 4, 5, 6]
+    assert_equal_weights(tmp_path / "goes on", tmp_path / "waits")
+    for step, folder in ours.items():
+        files = {path.relative_to(folder) for path in folder.rglob("*")}
+        assert files == {path.relative_to(theirs[step]) for path in theirs[step].rglob("*")}
+        for path in (path for path in files if path.suffix == ".safetensors"):
+            one, other = load_file(folder / path), load_file(theirs[step] / path)
+            assert one.keys() == other.keys()
+            assert all(torch.equal(value, other[name]) for name, value in one.items())
+        one, other = (torch.load(place / "optimizer.pt", weights_only=False) for place in (folder, theirs[step]))
+        torch.testing.assert_close(one["state"], other["state"], rtol=0, atol=0)
+        assert one["param_groups"] == other["param_groups"]
+        for name in ("scheduler.pt", "rng_state.pth"):
+            one, other = (torch.load(place / name, weights_only=False) for place in (folder, theirs[step]))
+            assert str(one) == str(other), name
+        ours_state, theirs_state = state(folder), state(theirs[step])
+        assert ours_state["stateful_callbacks"].keys() == theirs_state["stateful_callbacks"].keys()
+        for entry in ("global_step", "best_global_step", "epoch", "save_steps", "total_flos"):
+            assert ours_state[entry] == theirs_state[entry], entry
+        assert Path(ours_state["best_model_checkpoint"]).name == Path(theirs_state["best_model_checkpoint"]).name
+    assert not (tmp_path / "goes on" / SAVING).exists()
+
+
+def die_while_written() -> None:
+    """Let the process be killed when the checkpoint of step 3 is nearly written."""
+    written_late()
+    replace = os.replace
+
+    def die(source, target):
+        if str(target).endswith("checkpoint-3"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return replace(source, target)
+
+    os.replace = die
+
+
+@pytest.mark.parametrize("job", ["translation", "causal"])
+def test_killed_while_one_is_written(job: str, tmp_path: Path) -> None:
+    options = [*RECIPES[job].split(), *ONE]
+    killed = tmp_path / "killed"
+    train(job, tmp_path / "whole", *options)
+    kill(job, arguments(job, killed, *options), die_while_written)
+    assert sorted(checkpoints(killed)) == [1, 2]
+    assert not (killed / "checkpoint-3").exists()
+    train(job, killed, *options)
+    assert_equal_weights(killed, tmp_path / "whole")
+    assert losses(killed) == losses(tmp_path / "whole")
+    assert not (killed / SAVING).exists()
+
+
+def test_one_that_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
+    save = RunTrainer._save
+
+    def full(self, output_dir=None, state_dict=None):
+        if output_dir.endswith("checkpoint-3"):
+            raise OSError(28, "No space left on device")
+        save(self, output_dir, state_dict)
+
+    options = [*RECIPES["causal"].split(), *ONE]
+    with monkeypatch.context() as patched:
+        patched.setattr(RunTrainer, "_save", full)
+        with pytest.raises(
+            OSError, match=r"the checkpoint of step 3 could not be written .*No space.*checkpoint-2, from"
+        ):
+            train("causal", tmp_path / "run", *options)
+    assert sorted(checkpoints(tmp_path / "run")) == [1, 2]
+    assert not (tmp_path / "run" / SAVING).exists()
+    train("causal", tmp_path / "run", *options)
+    train("causal", tmp_path / "whole", *options)
+    assert_equal_weights(tmp_path / "run", tmp_path / "whole")
+
+
+def test_in_parts(tmp_path: Path) -> None:
+    """Of a divided model, which another layout takes up."""
+    train_in("fsdp=2", "causal", tmp_path / "whole", *ONE)
+    for folder in checkpoints(tmp_path / "whole").values():
+        assert is_complete(folder)
+        assert (folder / "optimizer" / ".metadata").exists()
+    late_and_dies = [written_late_in_rank, die_after_four]
+    train_in("fsdp=2", "causal", tmp_path / "killed", *ONE, setups=late_and_dies, exitcode=-signal.SIGKILL)
+    assert sorted(checkpoints(tmp_path / "killed")) == [1, 2, 3]
+    train("causal", tmp_path / "killed", "--set", "dropout=0", *ONE)
+    assert losses(tmp_path / "killed") == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
+    for name, value in weights(tmp_path / "whole").items():
+        assert (value - weights(tmp_path / "killed")[name]).norm() <= 1e-4 * value.norm() + 1e-5
