@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from vanillaformer.modeling.parts.dropout import identity
+
 from .linear import linear_backward, linear_forward, takes_onednn
 from .plain import is_plain, is_unchanged
 
@@ -95,13 +97,15 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         total = zeros(())
         for start in range(0, len(states), positions):
             part = slice(start, start + positions)
-            logits = linear_forward(states[part], weight, bias).to(exact).requires_grad_(needed)
+            logits = linear_forward(states[part], weight, bias).requires_grad_(needed)
             with torch.enable_grad():
-                loss = nn.functional.cross_entropy(transform(logits), targets[part], reduction="sum", **options)
-            total += loss.detach()
-            if needed:
-                (grad_output,) = torch.autograd.grad(loss, logits)
-                add_gradients(gradients, grad_output.to(weight.dtype), states, weight, part)
+                outputs = logits if transform is identity else transform(logits.to(exact))
+            loss, grad_output = softmax_loss(outputs.detach(), targets[part], needed=needed, **options)
+            total += loss
+            if grad_output is not None and outputs is not logits:
+                (grad_output,) = torch.autograd.grad(outputs, logits, grad_output)
+            if grad_output is not None:
+                add_gradients(gradients, grad_output, states, weight, part)
         ctx.save_for_backward(*gradients)
         ctx.dtype = weight.dtype
         return total
@@ -111,6 +115,37 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gradients = (None if saved is None else (saved * grad_output).to(ctx.dtype) for saved in ctx.saved_tensors)
         return (*gradients, None, None, None, None)
+
+
+def softmax_loss(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    needed: bool,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the sum of cross-entropies of logits (n, V), in float32 or more, and, if needed, the gradient by them.
+
+    That is `p - (1 - ε) onehot(y) - ε / V`, in the logits' type: fewer passes over n · V numbers than by autograd.
+    """
+    kept = targets != ignore_index
+    index = targets.where(kept, 0)[:, None]
+    scores = logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    chosen, each = scores.gather(1, index), label_smoothing / logits.shape[1]
+    losses = (label_smoothing - 1) * chosen[:, 0]
+    if label_smoothing:
+        losses -= each * scores.sum(dim=1)
+    loss = losses.where(kept, 0).sum()
+    if not needed:
+        return loss, None
+    gradient = scores.exp_() if scores.dtype == logits.dtype else torch.exp(scores, out=torch.empty_like(logits))
+    if label_smoothing:
+        gradient -= each
+    gradient.scatter_(1, index, (chosen.exp() - each - (1 - label_smoothing)).to(gradient.dtype))
+    if logits.device.type != "cpu" or not kept.all():  # which a graphics card would have to be waited for
+        gradient *= kept[:, None]
+    return loss, gradient
 
 
 def add_gradients(
