@@ -16,7 +16,7 @@ from vanillaformer.modeling.parts.dropout import identity
 from .linear import linear_backward, linear_forward, takes_onednn
 from .plain import is_plain, is_unchanged
 
-LOGITS = {"cpu": 2**21, "cuda": 2**26}
+LOGITS = {"cpu": 2**21, "cuda": 2**27}
 """Logits in a chunk: few enough for a processor's caches, enough to keep a graphics card busy."""
 POSITIONS = 256  # positions in a chunk at least: fewer would read the weights too often
 
