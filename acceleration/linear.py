@@ -37,7 +37,7 @@ def faster_forward(self: nn.Linear, input: torch.Tensor) -> torch.Tensor:
 
 
 def apply_layer(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    if is_computed_now() and MARK in layer.__dict__ and type(x) is torch.Tensor:
+    if MARK in layer.__dict__ and type(x) is torch.Tensor and x.is_cpu and is_computed_now():
         # The others at once: there are dozens of these for every generated token
         pays = TRANSPOSED.get() is not None or x.numel() * layer.out_features >= WORK
         if pays and is_plain(layer, x):
