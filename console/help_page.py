@@ -2,9 +2,10 @@
 
 import argparse
 import dataclasses
+import difflib
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 INDENT = 32
@@ -80,6 +81,36 @@ class HelpPage:
         lines = textwrap.wrap(words, width - INDENT, break_on_hyphens=False) or [""]
         first = f"{option:{INDENT}}{lines[0]}" if len(option) < INDENT else f"{option}\n{'':{INDENT}}{lines[0]}"
         return "\n".join([first.rstrip(), *(f"{'':{INDENT}}{line}" for line in lines[1:])])
+
+
+class Names:
+    """The fields of a program by the names of their options; `others` returns the names that other programs have."""
+
+    def __init__(
+        self,
+        fields: Mapping[str, str],
+        others: Callable[[], Mapping[str, Container[str]]],
+        config_fields: Iterable[str],
+    ):
+        self.fields, self.others, self.config_fields = fields, others, frozenset(config_fields)
+
+    def field(self, key: Any, where: str) -> str:
+        """Return the field that a name stands for; raise ValueError if none has that name."""
+        name = str(key).replace("-", "_")
+        if name not in self.fields:
+            raise ValueError(f"{where}: unknown key {key!r}{self.hint(name)}")
+        return self.fields[name]
+
+    def hint(self, given: str, value: str = "...") -> str:
+        """Return where an option belongs that there is not: to a configuration, to another program, or to a typo."""
+        dashes, name = given[: len(given) - len(given.lstrip("-"))], given.lstrip("-").partition("=")[0]
+        if (option := name.replace("-", "_")) in self.config_fields:
+            value = given.partition("=")[2] or ("..." if value.startswith("--") else value)
+            return f": {option} is a field of the model's configuration, --set {option}={value}"
+        if programs := [program for program, names in self.others().items() if option in names]:
+            return f": {dashes}{name} is an option of {' and '.join(programs)}"
+        close = difflib.get_close_matches(name, self.fields, n=1, cutoff=0.5)
+        return f"; did you mean {dashes + close[0]!r}?" if close else ""
 
 
 def shown_name(action: argparse.Action) -> str:

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import difflib
 import json
 import re
 import sys
@@ -15,7 +14,7 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
-from .help_page import HelpPage
+from .help_page import HelpPage, Names
 from .reporting import redact_tokens
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -82,7 +81,11 @@ def parse(
     usage = "%(prog)s [settings.yaml | settings.json] [--option value ...]"
     page = HelpPage(types, notes or {}, names or {})
     parser = Parser(types, page, prog=program, usage=usage, description=description, allow_abbrev=False)
-    known = Names(types, elsewhere, config_fields)
+    known = Names(
+        _fields_by_name(types),
+        lambda: {program: _fields_by_name(kinds) for program, kinds in elsewhere().items()},
+        config_fields,
+    )
     if "--help-all" in words:
         print(parser.format_help(everything=True))
         raise SystemExit(0)
@@ -110,39 +113,6 @@ def parse(
 def was_given(arguments: Any, name: str) -> bool:
     """Tell whether a user gave a field of parsed arguments; those made in Python count as given."""
     return name in getattr(arguments, "given", (name,))
-
-
-class Names:
-    """The names that options of a program are given by; `elsewhere` returns the dataclasses of other programs."""
-
-    def __init__(
-        self,
-        types: Iterable[type],
-        elsewhere: Callable[[], Mapping[str, Iterable[type]]],
-        config_fields: Iterable[str],
-    ):
-        self.config_fields = frozenset(config_fields)
-        self.fields = _fields_by_name(types)
-        self.elsewhere = elsewhere
-
-    def field(self, key: Any, where: str) -> str:
-        """Return the field that a name stands for; raise ValueError if none has that name."""
-        name = str(key).replace("-", "_")
-        if name not in self.fields:
-            raise ValueError(f"{where}: unknown key {key!r}{self.hint(name)}")
-        return self.fields[name]
-
-    def hint(self, given: str, value: str = "...") -> str:
-        """Return where an option belongs that there is not: to a configuration, to another program, or to a typo."""
-        dashes, name = given[: len(given) - len(given.lstrip("-"))], given.lstrip("-").partition("=")[0]
-        if (option := name.replace("-", "_")) in self.config_fields:
-            value = given.partition("=")[2] or ("..." if value.startswith("--") else value)
-            return f": {option} is a field of the model's configuration, --set {option}={value}"
-        others = self.elsewhere().items()
-        if programs := [program for program, types in others if option in _fields_by_name(types)]:
-            return f": {dashes}{name} is an option of {' and '.join(programs)}"
-        close = difflib.get_close_matches(name, self.fields, n=1, cutoff=0.5)
-        return f"; did you mean {dashes + close[0]!r}?" if close else ""
 
 
 def _fields_by_name(types: Iterable[Any]) -> dict[str, str]:

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedTokenizerBase
-
-if TYPE_CHECKING:  # which a chat needs no second of
+if TYPE_CHECKING:  # which reading rows needs no second of
     from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase
 
 SEPARATOR = "[SEP]"
 # Renders a dialogue as `<s> text </s>`, as in training; a reply is what follows, up to the separator.
@@ -29,7 +28,7 @@ def reverse_dialogues(dataset: "DatasetDict") -> "DatasetDict":
     return dataset.map(reverse, desc="Reversing turns")
 
 
-def set_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
+def set_chat_template(tokenizer: "PreTrainedTokenizerBase") -> None:
     """Have `tokenizer.apply_chat_template` render messages as dialogues are in training; it needs the separator."""
     separator_id(tokenizer)
     if SEPARATOR not in tokenizer.all_special_tokens:  # so that decoding drops it
@@ -37,7 +36,7 @@ def set_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
     tokenizer.chat_template = CHAT_TEMPLATE
 
 
-def separator_id(tokenizer: PreTrainedTokenizerBase) -> int:
+def separator_id(tokenizer: "PreTrainedTokenizerBase") -> int:
     """Return the id of the separator; raise ValueError if the tokenizer has none."""
     number = tokenizer.get_vocab().get(SEPARATOR)
     if number is None:

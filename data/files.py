@@ -1,6 +1,5 @@
 """The user's data files: which they are, and their rows as a `Dataset` that lies on disk or as a stream."""
 
-import glob
 import hashlib
 import zlib
 from collections import Counter
@@ -37,13 +36,7 @@ def find_files(option: str, names: Sequence[str], *, parallel: bool = False) -> 
 
     Parallel texts are often named by their language, such as `train.en`: with `parallel`, unknown extensions are text.
     """
-    paths: list[Path] = []
-    for name in names:
-        matches = [Path(name)] if Path(name).is_file() else sorted(map(Path, glob.glob(name, recursive=True)))
-        if not (found := [path for path in matches if path.is_file()]):
-            other = ", nor one that matches" if glob.has_magic(name) else ""
-            raise ValueError(f"--{option} {name!r}: no such file{other}")
-        paths += found
+    paths = [path for name in names for path in formats.matching_files(option, name)]
     for path, count in Counter(path.resolve() for path in paths).items():
         if count > 1:
             raise ValueError(f"--{option}: {path} is named {count} times")

@@ -4,6 +4,7 @@ The builders of `datasets` guess the types of cells, and do not say which row is
 """
 
 import csv
+import glob
 import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,6 +56,15 @@ class ImageOptions:
     folder: Path = Path()  # where relative paths begin
     workers: int = 1  # threads that decode
     kept: bool = True  # whether the pixels are kept for another run
+
+
+def matching_files(option: str, name: str) -> list[Path]:
+    """Return the files that a name or pattern stands for; raise ValueError if there is none."""
+    matches = [Path(name)] if Path(name).is_file() else sorted(map(Path, glob.glob(name, recursive=True)))
+    if not (found := [path for path in matches if path.is_file()]):
+        other = ", nor one that matches" if glob.has_magic(name) else ""
+        raise ValueError(f"--{option} {name!r}: no such file{other}")
+    return found
 
 
 def format_of(path: Path) -> str:

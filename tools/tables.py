@@ -1,19 +1,37 @@
-"""The tables in docs/parts.md and docs/deploy.md, which are made of the package's own entries.
+"""The tables in docs/parts.md and docs/deploy.md, and that of the programs' options in console/options.json.
 
 `python tools/tables.py` makes them anew; a test says where they are not what the code makes.
 """
 
+import argparse
+import json
 import re
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+import vanillaformer_cli
 from vanillaformer import PRESETS, preset
 from vanillaformer.configuration.options import OPTIONS, POSITION_CHOICES, Choice
+from vanillaformer.console.help_page import HelpPage
 from vanillaformer.conversion.exports import EXPORTERS, targets
 from vanillaformer.modeling.parts.residual import RESIDUALS
 from vanillaformer.training.report.card.descriptions import references
 
 DOCS = Path(__file__).parents[1] / "docs"
+OPTIONS_FILE = DOCS.parent / "console" / "options.json"
+ACTIONS = {
+    "StoreTrue": "store_true",
+    "StoreFalse": "store_false",
+    "Append": "append",
+    "Extend": "extend",
+    "Help": "help",
+}
 # Columns that one option has more than the others
 COLUMNS: dict[str, tuple[str, Callable[[str], str]]] = {
     "norm_placement": ("needs a final norm", lambda name: "yes" if RESIDUALS[name].needs_final_norm else "no"),
@@ -77,6 +95,63 @@ def markdown_table(rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in cells)
 
 
+def option_entry(action: argparse.Action, described: tuple[str, str] | None) -> list[Any]:
+    """Return an option's names, its arguments of `add_argument` without the type, and its group and help text."""
+    kind = type(action).__name__.removeprefix("_").removesuffix("Action")
+    words = action.option_strings or [action.dest]
+    how: dict[str, Any] = {} if kind == "Store" else {"action": ACTIONS[kind]}
+    if kind in ("Store", "Append", "Extend"):
+        names = ("metavar", "nargs", "const", "choices", "required")[: None if action.option_strings else 3]
+        how |= {name: value for name in names if (value := getattr(action, name))}
+    if "choices" in how:
+        how["choices"] = list(how["choices"])
+    if action.option_strings and action.dest != words[0].lstrip("-"):
+        how["dest"] = action.dest
+    if described is not None and action.default is not None and kind != "Help":
+        how["default"] = str(action.default) if isinstance(action.default, Path) else action.default
+    return [words, how, described]
+
+
+def program_entry(program: str) -> dict[str, Any]:
+    """Return what `--help` of a program prints, and its options."""
+    actions: list[argparse.Action] = []
+    printed: list[Any] = []
+    add = HelpPage.add
+
+    def keep(page: HelpPage, action: argparse.Action) -> None:
+        actions.append(action)
+        add(page, action)
+
+    def text(*words: Any) -> str:
+        printed.append(words)
+        return ""
+
+    main = import_module(f"vanillaformer.scripts.{program.replace('-', '_')}").main
+    patches = patch.object(HelpPage, "add", keep), patch.object(HelpPage, "text", text)
+    with patches[0], patches[1], patch.object(sys, "argv", [program]), suppress(SystemExit):
+        main(["--help"])
+    page, usage, description, *_ = printed[0]
+    return {
+        "usage": usage.removeprefix(f"usage: {program} ").strip(),
+        "description": description,
+        "notes": page.notes,
+        "names": page.names,
+        "options": [option_entry(action, page.described.get(action.dest)) for action in actions],
+    }
+
+
+def options_table() -> str:
+    """Return the options of all programs as the command `vanillaformer` reads them before it imports a library."""
+    programs = {name: program_entry(name) for name in vanillaformer_cli.PROGRAMS if name != "demo"}
+    lines: dict[str, int] = {}  # each option once, with its number
+    for entry in programs.values():
+        texts = [json.dumps(option, ensure_ascii=False) for option in entry["options"]]
+        entry["options"] = [lines.setdefault(text, len(lines)) for text in texts]
+    rest = [f'"{name}": {json.dumps(entry, ensure_ascii=False)}' for name, entry in programs.items()]
+    options, rest = ",\n".join(lines), ",\n".join(rest)
+    return f'{{"transformers": "{version("transformers")}",\n"options": [\n{options}],\n"programs": {{\n{rest}}}}}\n'
+
+
 # Page, name of the table and what makes it
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     **{option: ("parts.md", lambda option=option: option_table(option)) for option in OPTIONS},
@@ -98,6 +173,8 @@ def outdated() -> Iterator[str]:
     for name, (_, make) in TABLES.items():
         if split(name)[1] != make():
             yield name
+    if OPTIONS_FILE.read_text(encoding="utf-8") != options_table():
+        yield OPTIONS_FILE.name
 
 
 def write() -> None:
@@ -105,6 +182,7 @@ def write() -> None:
     for name, (page, make) in TABLES.items():
         before, _, after = split(name)
         (DOCS / page).write_text(before + make() + after, encoding="utf-8")
+    OPTIONS_FILE.write_text(options_table(), encoding="utf-8")
 
 
 if __name__ == "__main__":
