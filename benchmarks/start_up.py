@@ -19,7 +19,7 @@ PROGRAMS = {
     REFERENCE: REFERENCE,
     "import torch; from transformers import MarianMTModel": "import torch; from transformers import MarianMTModel",
     "import vanillaformer": "import vanillaformer",
-    "vanillaformer generate: its imports": "import vanillaformer_cli; vanillaformer_cli.load_program('generate', [])",
+    "vanillaformer generate: imports": "from vanillaformer_cli import *; load_program('generate', ['--model', 'x'])",
 }
 RUN = "import vanillaformer_cli; vanillaformer_cli.main(['generate', *{words!r}])"
 

@@ -53,7 +53,7 @@ def test_generate_and_explore_load_neither_training_nor_exports():
     program = """
 import sys, vanillaformer_cli
 for name in ("generate", "explore"):
-    vanillaformer_cli.load_program(name, [])
+    vanillaformer_cli.load_program(name, ["--model", "x"])
     print(*sys.modules)
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
