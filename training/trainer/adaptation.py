@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.pytorch_utils import Conv1D
 
+from vanillaformer.configuration import VanillaConfig
 from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, check_limits, option
 from vanillaformer.console.reporting import report
 from vanillaformer.data.streaming import PLACES
@@ -64,6 +65,8 @@ def prepare_parameters(model: PreTrainedModel, args: Any) -> Any:
     if rate := getattr(model.config, "layer_drop", 0.0):
         refuse_sharded(args, f"layer_drop={rate}")  # the processes do not skip the same layers
         args.ddp_find_unused_parameters = True
+    elif args.ddp_find_unused_parameters is None and isinstance(model.config, VanillaConfig):
+        args.ddp_find_unused_parameters = False  # each step trains all of them, and looking for others takes time
     return with_adapters(model, args) if args.lora_rank else model
 
 
