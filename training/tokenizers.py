@@ -12,7 +12,7 @@ from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, t
 
 from .arguments import TokenizerArguments
 from .auto_defaults import follow_tokens
-from .models import check_preset
+from .models import check_model, check_preset
 from .run_folder.files import SAVING
 from .run_folder.run import Run
 from .tasks.base import TrainingTask
@@ -45,6 +45,8 @@ def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) ->
                     names = tokenizer_args.tokenizer_name_or_path, model_args.saved, str(model_args.model_name_or_path)
                     warn_of_other_tokenizers(pair, *names)
                 task.complete(pair)
+                if getattr(check_model(task.name, model_args, length=0), "type_vocab_size", None) == 0:
+                    without_token_types(pair)
                 save_pair(*pair, folder)
     source, target = load_pair(folder, trust_remote_code=False)
     size = f"{len(source):,} tokens" if source is target else f"{len(source):,} and {len(target):,} tokens"
@@ -53,6 +55,13 @@ def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) ->
     report(f"Tokenizer: {size}; {pieces!r}{' ...' if len(ids) > SHOWN else ''}")
     follow_tokens(run, task, (source, target), columns)
     return source, target
+
+
+def without_token_types(pair: Pair) -> None:
+    """Have tokenizers, loaded again too, return no token types, for a model that takes none."""
+    for tokenizer in pair:
+        names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+        tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
 
 
 def warn_of_other_tokenizers(pair: Pair, name: str, saved: Path, model_name: str) -> None:

@@ -93,3 +93,19 @@ def test_a_pipeline_truncates_a_long_text_and_our_own_reading_does_not_warn(trai
     output = capsys.readouterr()
     assert output.out.startswith(answer["label"])
     assert "longer than the specified maximum" not in output.err
+
+
+@pytest.mark.parametrize(
+    ("job", "problem", "text"),
+    [
+        ("masked", "fill-mask", "import [MASK]"),
+        ("classification", "text-classification", "May"),
+        ("token_classification", "token-classification", "May 6"),
+    ],
+)
+def test_tokenizers_of_models_without_token_types_return_none(
+    job: str, problem: str, text: str, tmp_path: Path
+) -> None:
+    train(job, tmp_path, "--set", "type_vocab_size=0")
+    assert pipeline(problem, str(tmp_path))(text)
+    assert "token_type_ids" not in AutoTokenizer.from_pretrained(tmp_path)(text)
