@@ -113,7 +113,9 @@ def training_memory(
     model = build(config, dtype)
     saved = saved_bytes(model, inputs_on_meta(config, batch, length, source_length or length), device)
     weights = size_of(model)
-    gathered = max(map(size_of, layers_of(model)), default=0) if devices > 1 else 0
+    layers = list(map(size_of, layers_of(model)))
+    # Whole at a time: a layer, and what is outside of layers, which stays so until its backward pass
+    gathered = max(layers, default=0) + weights - sum(layers) if devices > 1 else 0
     activations = (
         saved.outside + saved.inputs + max(saved.layers, default=0) if gradient_checkpointing else saved.total
     )

@@ -31,7 +31,7 @@ def as_ours(model: PreTrainedModel, save_as: str | None, args: Any, checkpoint: 
     name = type(model).__name__
     if isinstance(model, VanillaPreTrainedModel):
         if save_as == "native":
-            if args.divides:
+            if args.parallel is not None:
                 raise ValueError(
                     "--save_as native: models divided among processes are saved as the class that they are"
                 )
@@ -45,7 +45,7 @@ def as_ours(model: PreTrainedModel, save_as: str | None, args: Any, checkpoint: 
         return model
     implementation = model.config._attn_implementation
     try:
-        if args.divides:
+        if args.parallel is not None:
             raise ValueError("models divided among processes are saved as the class that they are")
         ours = take_over(model)
     except ValueError as error:

@@ -85,6 +85,7 @@ REFUSED = {
     "ignore_data_skip": "a resumed run would see rows again, and end at other weights",
     "restore_callback_states_from_checkpoint": "a run's state is restored in any case; its options are those given",
     "accelerator_config": "the programs divide batches among processes themselves",
+    "deepspeed": "nobody has tried it with this package; use --parallel fsdp=N",
     "fsdp": "use --parallel fsdp=N, which divides the model among N processes",
     "fsdp_config": "use --parallel fsdp=N, which divides the model among N processes",
     "parallelism_config": "it cannot be given in words; use --parallel",

@@ -22,6 +22,7 @@ from accelerate import DistributedType, PartialState
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as Pillow
 from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from vanillaformer.modeling.block import LayerDrop
@@ -357,6 +358,19 @@ def as_accelerators(rank: int, folder: Path) -> None:
             state.distributed_type = DistributedType.MULTI_GPU
 
     PartialState.__init__ = changed  # type: ignore[method-assign]
+
+
+def own_parts(rank: int, folder: Path) -> None:
+    """Have runs of this process fail if the memory of a part of a weight holds more of it."""
+
+    class Look(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+            for name, parameter in model.named_parameters():
+                part = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+                row = part.element_size() * parameter.numel() // len(parameter)
+                assert part.untyped_storage().nbytes() <= part.nbytes + row, name  # of padding
+
+    runs.replace_callbacks = adding(Look())
 
 
 def die_after_four(rank: int, folder: Path) -> None:

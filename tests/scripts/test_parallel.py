@@ -43,7 +43,9 @@ def train_in(layout: str, job: str, folder: Path, *options: str, setups=(), exit
     size = "--per_device_train_batch_size", str(8 // parts)
     accelerated = [script_runs.as_accelerators] if "tp" in layout else []
     options = "--parallel", layout, *size, *options
-    script_runs.train_together(job, folder, *options, count=count, setups=[*accelerated, *setups], exitcode=exitcode)
+    script_runs.train_together(
+        job, folder, *options, count=count, setups=[*accelerated, script_runs.own_parts, *setups], exitcode=exitcode
+    )
 
 
 @pytest.mark.parametrize(("job", "layout", "recipe"), CASES)

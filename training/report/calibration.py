@@ -79,7 +79,7 @@ def obstacle_to_fitting(trainer: RunTrainer, rows: Dataset | None, layer: Any) -
         return f"{0 if rows is None else len(rows)} validation rows are fewer than {MIN_ROWS}"
     if layer is None:
         return f"{type(trainer.model).__name__} does not end in a linear layer ({', '.join(OUTPUT_LAYERS)})"
-    if trainer.is_divided:
+    if trainer.args.parallel is not None:
         return "the weights are distributed over the processes"
     return None
 

@@ -235,7 +235,7 @@ def prompts(rows: Dataset, collator: Any) -> Iterator[tuple[list[int], list[int]
 
 def write_samples(folder: Path, trainer: RunTrainer, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
     """Continue, or restore, some rows as the saved model generates; one process cannot with a sharded model."""
-    if not trainer.is_world_process_zero() or trainer.is_divided:
+    if not trainer.is_world_process_zero() or trainer.args.parallel is not None:
         return
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     model.eval()

@@ -24,9 +24,8 @@ from ..run_folder.files import checkpoints
 
 def refuse_sharded(arguments: Any, flag: str) -> None:
     """Raise ValueError where no process has the weights as a whole."""
-    for name in ("parallel", "deepspeed"):
-        if getattr(arguments, name, None):
-            raise ValueError(f"{flag} needs the whole model on every process: not --{name}")
+    if arguments.parallel is not None:
+        raise ValueError(f"{flag} needs the whole model on every process: not --parallel {arguments.parallel}")
 
 
 @dataclass

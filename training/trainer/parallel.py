@@ -7,7 +7,6 @@ which any other layout can go on, one process too.
 
 import math
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +49,6 @@ class ParallelArguments:
     def check(self: Any) -> None:
         """Raise ValueError for settings that cannot work."""
         parallel_sizes(self.parallel)
-        if self.deepspeed and self.parallel:
-            raise ValueError(f"--parallel {self.parallel} and --deepspeed both divide the model: give one of them")
-        if self.deepspeed and self.optim == "muon":  # it cuts matrices up
-            raise ValueError("--optim muon does not go together with --deepspeed")
-        if self.deepspeed and self.async_save:
-            raise ValueError("--async_save does not go together with --deepspeed")
-        if self.deepspeed and find_spec("deepspeed") is None:
-            raise ValueError("--deepspeed needs deepspeed, which is not installed: pip install deepspeed")
 
     def check_processes(self: Any) -> None:
         """Raise ValueError where there are not as many processes as the layout has."""
@@ -72,11 +63,6 @@ class ParallelArguments:
         on_cpus = self.distributed_state.distributed_type == DistributedType.MULTI_CPU
         if on_cpus and parallel_sizes(self.parallel).get("tp", 1) > 1:
             raise ValueError(f"--parallel {self.parallel}: tp needs an accelerator for every process (accelerate)")
-
-    @property
-    def divides(self: Any) -> bool:
-        """Whether no process has all weights."""
-        return bool(self.parallel or self.deepspeed)
 
     @property
     def data_processes(self: Any) -> int:
@@ -131,10 +117,20 @@ def divided(model: PreTrainedModel, layout: str) -> PreTrainedModel:
     )
     for name, parameter in model.named_parameters():
         new.get_parameter(name).requires_grad_(parameter.requires_grad)
+    _own_parts(new)
     _share_padding(new)
     if model.can_generate():
         new.generation_config = model.generation_config
     return new
+
+
+def _own_parts(model: torch.nn.Module) -> None:
+    """Copy parts that are views of whole weights, as transformers leaves them on a CPU: all would stay in memory."""
+    parameters: Any = model.parameters()
+    for parameter in parameters:
+        part = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        if part.untyped_storage().nbytes() > part.nbytes:
+            parameter._local_tensor = part.clone()
 
 
 def _share_padding(model: torch.nn.Module) -> None:
@@ -161,11 +157,6 @@ class ParallelTrainer(Trainer):
     optimizer: Any
     lr_scheduler: Any
     writers: Any = None
-
-    @property
-    def is_divided(self) -> bool:
-        """Whether no process has all weights."""
-        return self.is_deepspeed_enabled or self.is_distributed_loading_by_transformers
 
     def gather_rows(self, values: Any, **keywords: Any) -> Any:
         """Gather what processes have found for the rows of a batch: tensor parallel ones have the same rows."""
