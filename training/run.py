@@ -45,6 +45,7 @@ from .run_folder.run import Run, compared_settings, keep_rows_per_step, open_fol
 from .tasks import PROGRAMS, task_of
 from .tasks.base import Tokenizers, TrainingTask
 from .tokenizers import prepare_tokenizers
+from .trainer.account import check_equal
 from .trainer.adaptation import measure_new_model
 from .trainer.averaging import AverageCheckpoints
 from .trainer.budget import budget_in_words, budget_option, set_length
@@ -69,8 +70,10 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         task.fit_to_model()
         with first(desc="reading the data"):
             data = load_data(task.data_args, task.name, order_seed(task.training_args))
-            run.check_data(fingerprints(data.splits.select_columns(list(COLUMNS[task.name]))))
+            prints = fingerprints(data.splits.select_columns(list(COLUMNS[task.name])))
+            run.check_data(prints)
             follow_data(run, task, data)
+        check_equal(prints, "the rows", task.training_args.device)
         example = task.example(run, data)
         if run.finished and not run.needs_test:
             return already_finished(run, task, example=example)
@@ -143,6 +146,7 @@ def start(task: TrainingTask, argv: Sequence[str] | None) -> Iterator[Run]:
     groups = {name: group for name, group in groups.items() if group is not None}
     keep_rows_per_step(Path(training_args.output_dir), training_args)
     settings = compared_settings(task.program.replace("-", "_"), training_args, groups)
+    check_equal(settings, "the options", training_args.device)
     run = Run(Path(training_args.output_dir), command_line(task.program, argv), explicit_settings(settings, task))
     data_args.check()
     if data_args.streaming:

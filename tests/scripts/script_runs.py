@@ -308,6 +308,29 @@ def nan_loss(*steps: int) -> Any:
     return mock.patch.object(RunTrainer, "compute_loss", spoiled)
 
 
+def other_seed(rank: int, folder: Path) -> None:
+    """Let the second process have been started with another seed."""
+    parse = runs.parse_arguments
+
+    def changed(program: str, argv: Sequence[str]) -> Any:
+        found = parse(program, argv)
+        found.training_args.seed += rank
+        return found
+
+    runs.parse_arguments = changed
+
+
+def other_rows(rank: int, folder: Path) -> None:
+    """Let the second process find other data, as on another machine whose files are older."""
+    load = runs.load_data
+
+    def changed(data_args: Any, *details: Any) -> Any:
+        data_args.max_train_samples -= rank
+        return load(data_args, *details)
+
+    runs.load_data = changed
+
+
 def nan_in_second(rank: int, folder: Path) -> None:
     """Let the loss of the second process be no number at step 3."""
     if rank == 1:

@@ -181,3 +181,9 @@ def test_all_processes_stop_at_the_step_that_one_cannot_take(tmp_path: Path) -> 
     train_together("causal", tmp_path, *options, setups=[script_runs.nan_in_second], exitcode=1)
     assert all(value.isfinite().all() for value in weights(tmp_path / "checkpoint-2").values())
     assert not (tmp_path / "checkpoint-3").exists()
+
+
+@pytest.mark.parametrize("setup", [script_runs.other_seed, script_runs.other_rows])
+def test_processes_that_were_not_started_alike_stop_before_training(setup, tmp_path: Path) -> None:
+    train_together("classification", tmp_path / "run", setups=[setup], exitcode=1)
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
