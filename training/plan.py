@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vanillaformer.configuration import VanillaConfig
+from vanillaformer.configuration import VanillaConfig, VanillaRecurrentEncoderDecoderConfig
 from vanillaformer.console.reporting import report
 from vanillaformer.data.preprocessing.batching import row_lengths
 from vanillaformer.data.preprocessing.denoising import DENOISING
@@ -32,9 +32,7 @@ def print_plan(task: Any, config: Any, rows: Any) -> None:
     """Print what a run takes: parameters, rows and steps, operations and time, memory in several layouts, checkpoints.
 
     `rows` are those of the training data, or the first of a stream; the memory is that of a batch of the longest.
-    Raises ValueError for native models, whose memory is not counted.
     """
-    check_counted(config, "--dry_run")
     args = task.training_args
     if args.parallel == AUTO:
         args.parallel = chosen_layout(task, config, rows)
@@ -82,7 +80,7 @@ def print_plan(task: Any, config: Any, rows: Any) -> None:
 
 def check_counted(config: Any, option: str) -> None:
     """Raise ValueError, naming the option, for models whose memory is not counted."""
-    if not isinstance(config, VanillaConfig):
+    if not isinstance(config, VanillaConfig) or isinstance(config, VanillaRecurrentEncoderDecoderConfig):
         raise ValueError(f"{option}: the memory of models of type {config.model_type!r} is not counted")
 
 

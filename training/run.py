@@ -185,7 +185,12 @@ def _open(run: Run, task: TrainingTask) -> None:
         if not run.finished:
             # A saved one is fetched and looked through; one that follows the data will be long enough
             length = 0 if task.uses_auto_defaults else task.length
-            check_layout(check_model(task.name, task.model_args, length=length), training_args.parallel)
+            config = check_model(task.name, task.model_args, length=length)
+            check_layout(config, training_args.parallel)
+            if training_args.dry_run:
+                from .plan import check_counted  # which other runs do not need
+
+                check_counted(config, "--dry_run")
         if training_args.should_save and not run.finished:
             make_writable(run.folder)
         if training_args.should_save and training_args.push_to_hub:

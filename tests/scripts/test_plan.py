@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 from script_runs import ALONE, PROGRAMS, arguments, record, train
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from vanillaformer.training import run as runs
 
 
 @pytest.mark.parametrize("job", ["causal", "translation", "classification", "image_classification", "span"])
@@ -32,3 +35,17 @@ def test_a_plan_of_more_processes_than_there_are(tmp_path: Path, capfd) -> None:
     printed = capfd.readouterr().out
     assert "Steps: 512 rows" in printed
     assert re.search(r"fsdp=32 \(yours\)( +[\d.]+ GiB){4}\n", printed)
+
+
+def test_a_model_whose_memory_is_not_counted_is_refused_before_the_data_is_read(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(runs, "load_data", None)
+    recurrent = "--dry_run", "--preset", "gru-tiny", "--output_dir", str(tmp_path / "plan")
+    with pytest.raises(
+        ValueError, match="--dry_run: the memory of models of type 'vanilla_recurrent_encoder_decoder'"
+    ):
+        PROGRAMS["translation"][0].train(recurrent)
+    GPT2LMHeadModel(GPT2Config(vocab_size=300, n_embd=16, n_layer=1, n_head=2)).save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(ValueError, match="--dry_run: the memory of models of type 'gpt2' is not counted"):
+        PROGRAMS["causal"][0].train(
+            ["--dry_run", "--model_name_or_path", str(tmp_path / "gpt2"), "--output_dir", str(tmp_path / "plan")]
+        )
