@@ -52,11 +52,14 @@ def print_plan(task: Any, config: Any, rows: Any) -> None:
     flops = WITH_GRADIENT * step * text_flops(model).of(terms, terms)
     values = OPTIMIZER_VALUES.get(args.optim, 2)
     steps, budget = args.max_steps, budget_option(args)
+    epoch = math.ceil(len(rows) / step)
     if budget is not None:
         spent = {"max_tokens": step * lengths.sum(axis=1).mean(), "max_flops": flops}
         steps = math.ceil(getattr(args, budget) / spent[budget]) if budget in spent else 0
+        if steps and args.max_epochs is not None and not task.data_args.streaming:
+            steps = min(steps, math.ceil(args.max_epochs * epoch))
     elif steps <= 0:
-        steps = math.ceil(len(rows) / step * args.num_train_epochs)
+        steps = math.ceil(args.num_train_epochs * epoch)
     report(f"Model: {config.model_type}, {weights:,} parameters")
     tokens = f", {step * lengths.sum(axis=1).mean():,.0f} tokens" if "input_ids" in rows.column_names else ""
     length = f"{steps:,} steps" if steps else f"until --{budget} {getattr(args, str(budget))} is spent"

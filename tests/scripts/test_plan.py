@@ -28,6 +28,17 @@ def test_a_plan_has_the_numbers_of_the_run(job: str, tmp_path: Path, capfd) -> N
     assert printed.count("GiB") == 1 + 4 * 4  # a checkpoint, and four layouts
 
 
+@pytest.mark.parametrize("length", [["--num_train_epochs", "2.5"], ["--max_tokens", "1e6", "--max_epochs", "2"]])
+def test_a_plan_has_the_steps_of_whole_epochs(length: list[str], tmp_path: Path, capfd) -> None:
+    options = arguments("classification", tmp_path, *ALONE, *length)
+    del options[options.index("--max_steps") : options.index("--max_steps") + 2]
+    assert "--max_train_samples" in options  # 60, of which the last batch of an epoch has 4
+    PROGRAMS["classification"][0].train([*options, "--dry_run"])
+    PROGRAMS["classification"][0].train(options)
+    steps = record(tmp_path)["details"]["consumed"]["steps"]
+    assert f" operations each, {steps} steps\n" in capfd.readouterr().out
+
+
 def test_a_plan_of_more_processes_than_there_are(tmp_path: Path, capfd) -> None:
     PROGRAMS["causal"][0].train(
         arguments("causal", tmp_path / "plan", "--dry_run", "--parallel", "fsdp=32,replicate=2")
