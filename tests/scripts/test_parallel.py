@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import script_runs
 import torch
+from safetensors.torch import save_file
 from script_runs import ALONE, die_after_four, kill_in_step, losses, record, stream_options, train, weights
 from test_processes import arguments
 
@@ -120,6 +121,12 @@ def test_a_divided_model_after_a_kill(tmp_path: Path) -> None:
         ValueError, match=r"checkpoint-4/optimizer cannot be read as a state of the optimizer: .*__1_0"
     ):
         train("causal", tmp_path / "damaged", *ALONE, *options)
+    shutil.copytree(killed, tmp_path / "partial")
+    checkpoint = tmp_path / "partial" / "checkpoint-4"
+    kept = weights(checkpoint)
+    del kept["model.layers.0.self_attn.q_proj.weight"]
+    save_file(kept, checkpoint / "model.safetensors", {"format": "pt"})
+    train_in("fsdp=2", "causal", tmp_path / "partial", *options, exitcode=1)
     train_in("fsdp=2", "causal", killed, *options)
     for name, value in weights(whole).items():
         assert torch.equal(weights(killed)[name], value), name

@@ -222,11 +222,15 @@ class ParallelTrainer(Trainer):
         self._load_whole(self.state.best_model_checkpoint)
 
     def _load_whole(self, folder: Any) -> None:
+        left = dict(self.model.named_parameters())  # a tied one by its first name
         with torch.no_grad():
             for path in Path(folder).glob("model*.safetensors"):  # several of very large models
                 for name, value in load_file(path).items():
                     own = self.model.get_parameter_or_buffer(name)
                     own.copy_(part_of(value, own))
+                    left = {other: weight for other, weight in left.items() if weight is not own}
+        if left:
+            raise ValueError(f"{folder} has no weights of {next(iter(left))}: resume from another checkpoint")
 
 
 def part_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
