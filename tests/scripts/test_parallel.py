@@ -13,6 +13,7 @@ from test_processes import arguments
 
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.training import plan
+from vanillaformer.training.run_folder.files import checkpoints
 
 SCORED_BY_LOSS = "--predict_with_generate False"
 CASES = [
@@ -121,6 +122,9 @@ def test_a_divided_model_after_a_kill(tmp_path: Path) -> None:
         ValueError, match=r"checkpoint-4/optimizer cannot be read as a state of the optimizer: .*__1_0"
     ):
         train("causal", tmp_path / "damaged", *ALONE, *options)
+    assert sorted(checkpoints(tmp_path / "damaged")) == [2, 4]
+    (tmp_path / "damaged" / "checkpoint-4" / "optimizer" / ".metadata").unlink()
+    assert sorted(checkpoints(tmp_path / "damaged")) == [2]
     shutil.copytree(killed, tmp_path / "partial")
     checkpoint = tmp_path / "partial" / "checkpoint-4"
     kept = weights(checkpoint)

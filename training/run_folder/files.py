@@ -216,7 +216,8 @@ def is_complete(checkpoint: Path) -> bool:
     try:
         if "global_step" not in json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")):
             return False
-        return all(map(_is_whole, checkpoint.iterdir()))
+        parts = checkpoint / "optimizer"  # of a divided model, complete with their table
+        return all(map(_is_whole, checkpoint.iterdir())) and (not parts.is_dir() or (parts / ".metadata").is_file())
     except (OSError, ValueError):
         return False
 
