@@ -42,8 +42,7 @@ def test_every_folder_with_python_files_is_a_package(folder):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_installed_package_is_this_checkout(package):
-    module = importlib.import_module(package)
-    assert Path(module.__file__).resolve().parent == package_folders()[package]
+    assert Path(importlib.import_module(package).__file__).resolve().parent == package_folders()[package]
 
 
 def test_src_holds_the_root_the_command_and_links_to_the_mapped_folders():

@@ -69,8 +69,7 @@ def test_windows_are_found_without_dropout(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(attention_dropout, "sdpa_attention_forward", counted)
     plain = sdpa(False)
     for name, mask in MASKS.items():
-        function = with_dropout(partial(counted, *plain.args, scaling=0.3))
-        output = function(*inputs(), mask)[0]
+        output = with_dropout(partial(counted, *plain.args, scaling=0.3))(*inputs(), mask)[0]
         assert_close(output, plain.func(*plain.args, *inputs(), mask, scaling=0.3)[0], rtol=1e-4, atol=1e-4)
         assert len(calls) == (name != "window"), name
         calls.clear()
@@ -95,16 +94,11 @@ def test_probabilities_are_dropped_and_scaled(name: str) -> None:
     {"is_causal": False}, {"softcap": 5.0},
     {"position_bias": torch.zeros(1, HEADS, LENGTH, LENGTH)},
 ])  # fmt: skip
-def test_what_it_does_not_know_is_left_to_sdpa(options: dict[str, Any]) -> None:
+def test_what_it_does_not_know_is_left_to_sdpa_and_other_functions_stay(options: dict[str, Any]) -> None:
     plain = sdpa(True)
     plain = partial(plain.func, *plain.args, **plain.keywords | options)
-    assert with_dropout(plain) is plain
-
-
-@pytest.mark.parametrize("case", ["another function", "eager"])
-def test_other_functions_stay(case: str) -> None:
-    function: Any = len if case == "another function" else partial(len, [])
-    assert with_dropout(function) is function
+    for function in (plain, len, partial(len, [])):
+        assert with_dropout(function) is function
 
 
 @pytest.mark.parametrize("shape", ["more keys", "bfloat16", "autocast"])

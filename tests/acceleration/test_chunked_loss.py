@@ -30,8 +30,7 @@ def layer_and_states(bias: bool, dtype: torch.dtype = torch.float64) -> tuple[nn
 
 
 def whole(states: torch.Tensor, layer: nn.Linear, transform: Any, options: dict[str, Any]) -> torch.Tensor:
-    logits = transform(layer(states))
-    return nn.functional.cross_entropy(logits, TARGETS, reduction="sum", **options)
+    return nn.functional.cross_entropy(transform(layer(states)), TARGETS, reduction="sum", **options)
 
 
 def gradients(loss: torch.Tensor, states: torch.Tensor, layer: nn.Linear) -> tuple[torch.Tensor, ...]:
@@ -129,8 +128,7 @@ def test_a_model_asked_for_no_logits_never_has_them_all(kind, fields, monkeypatc
         with Largest() as largest:
             model(**inputs_of(kind), labels=labels, return_logits=asked).loss.backward()
         sizes[asked] = largest.size
-    table = model.lm_head.weight.numel()
-    assert sizes[False] == table
+    assert sizes[False] == model.lm_head.weight.numel()
     assert sizes[True] >= labels.numel() * model.lm_head.out_features
 
 

@@ -107,7 +107,7 @@ def test_a_dtype_or_weights_that_change_on_the_way(used):
     assert not used
 
 
-def test_copies_end_with_the_call_however_it_ends(used):
+def test_copies_end_with_the_call_and_a_call_inside_of_another_has_its_own(used):
     seen = []
 
     @transposed_weights(layer())
@@ -119,9 +119,6 @@ def test_copies_end_with_the_call_however_it_ends(used):
         fail()
     assert seen != [None]
     assert TRANSPOSED.get() is None
-
-
-def test_a_call_inside_of_another_has_its_own_copies(used):
     with transposed_weights(layer()):
         outer = TRANSPOSED.get()
         with transposed_weights(layer()):

@@ -73,15 +73,11 @@ def test_tokens_and_scores_are_those_of_one_batch(kind, overrides, beams, encode
         assert_close(ours, theirs, f"scores of step {step}", 1e-10)
 
 
-def test_vectors_are_grouped_as_tokens_are():
+def test_vectors_are_grouped_as_tokens_are_and_recorded_states_are_those_of_the_whole_batch():
     model, batch = shared_toy("encoder_decoder", {}), sources()
     vectors = model.get_input_embeddings()(batch["input_ids"])
     found = generate(model, inputs_embeds=vectors, attention_mask=batch["attention_mask"])
     assert torch.equal(found[0], generate(model, **batch)[0])
-
-
-def test_recorded_states_are_those_of_the_whole_batch():
-    model, batch = shared_toy("encoder_decoder", {}), sources()
     with attending(model, "eager"):
         recorded = {"output_hidden_states": True, "output_attentions": True, "return_dict_in_generate": True}
         output = model.generate(**batch, **recorded, max_new_tokens=6, num_beams=2)

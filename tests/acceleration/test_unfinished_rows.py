@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from modeling.toys import PAD, TARGET_VOCABULARY, attending, few_choices, over, shared_toy, tokens, with_autocast
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessorList
 
 from vanillaformer.acceleration.unfinished_rows import UnfinishedRows
 
@@ -95,15 +95,11 @@ def test_all_rows_stay_where_more_than_tokens_is_asked_for(options, computed):
         assert all(len(scores) == len(ENDS) for scores in found.scores)
 
 
-class MeanOfRows(LogitsProcessor):
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        return scores + 4 * scores.mean(0, keepdim=True)
-
-
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
 def test_a_processor_of_the_caller_sees_the_scores_of_all_rows(kind, computed):
     model = shared_toy(kind, {"max_position_embeddings": 40})
-    options = {"logits_processor": LogitsProcessorList([MeanOfRows()])}
+    mean_of_rows = lambda input_ids, scores: scores + 4 * scores.mean(0, keepdim=True)  # noqa: E731
+    options = {"logits_processor": LogitsProcessorList([mean_of_rows])}
     found = generate(model, kind, **options)
     assert not computed
     assert torch.equal(found, generate(model, kind, **options, return_dict_in_generate=True).sequences)

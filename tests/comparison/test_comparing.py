@@ -101,8 +101,7 @@ def test_each_variant_is_tuned_alike(tmp_path, pretended):
     assert settings_of(tmp_path, "runs-pre-1")["learning_rate"] == 1e-3
     assert settings_of(tmp_path, "runs-post-1")["learning_rate"] == 1e-2
     assert settings_of(tmp_path, "tuning-post-0-7")["seed"] == 7
-    text = write_report(found, tmp_path)
-    assert "Nothing was tuned" not in text
+    assert "Nothing was tuned" not in write_report(found, tmp_path)
     assert (tmp_path / "figures" / "tuning.png").exists()
 
 
@@ -110,8 +109,7 @@ def test_what_does_not_finish_is_counted_and_not_averaged(tmp_path, pretended):
     variants = {
         "pre": None, "nan": {"learning_rate": 50.0}, "gone": {"learning_rate": 13}, "twice": {"learning_rate": 0.8},
     }  # fmt: skip
-    plan = read_plan(plan_file(tmp_path, variants=variants, budget={"steps": 4}))
-    found = compare(plan, tmp_path)
+    found = compare(read_plan(plan_file(tmp_path, variants=variants, budget={"steps": 4})), tmp_path)
     states = {name: [lost.state for lost in variant.lost.values()] for name, variant in found.variants.items()}
     assert states == {"pre": [], "nan": ["diverged"] * 3, "gone": ["failed"] * 3, "twice": ["unequal"] * 3}
     text = write_report(found, tmp_path)

@@ -20,16 +20,14 @@ def test_interval_is_that_of_students_t_and_holds_the_mean_as_often_as_it_says()
     low, high = stats.t.interval(0.95, 5, loc=np.mean(BLOOD["control"]), scale=stats.sem(BLOOD["control"]))
     assert interval(BLOOD["control"]) == pytest.approx((high - low) / 2, rel=1e-12)
     assert math.isnan(interval([1.0]))
-    rng = np.random.default_rng(0)
-    samples = rng.normal(size=(2000, 3))
+    samples = np.random.default_rng(0).normal(size=(2000, 3))
     held = [abs(np.mean(sample)) <= interval(sample) for sample in samples]
     assert 0.935 <= np.mean(held) <= 0.965
 
 
 def test_numbers_of_the_paper():
     """Its drug b differs from the control, its drug a does not; the joint intervals are those of its table."""
-    control = BLOOD["control"]
-    found = dunnett({name: BLOOD[name] for name in "ab"}, control, 2)
+    found = dunnett({name: BLOOD[name] for name in "ab"}, BLOOD["control"], 2)
     assert not found["a"].found
     assert found["b"].found
     assert (found["a"].p, found["b"].p) == (pytest.approx(0.62004941, abs=1e-3), pytest.approx(0.0059035, abs=1e-3))

@@ -199,20 +199,33 @@ def test_other_names_of_epsilon_are_the_same_field(config_class, name):
 
 
 @every_config
-def test_derived_fields(config_class):
+def test_derived_fields_and_the_initialization_by_placement_or_model_type(config_class):
     config = config_class(hidden_size=48, num_attention_heads=6)
     assert (config.num_key_value_heads, config.head_dim, config.intermediate_size) == (6, 8, 192)
     sizes = {"num_key_value_heads": 2, "head_dim": 10, "intermediate_size": 50}
     given = config_class(hidden_size=48, num_attention_heads=6, **sizes)
     assert (given.num_key_value_heads, given.head_dim, given.intermediate_size) == (2, 10, 50)
+    published = {"deepnorm": "deepnorm", "admin": "admin", "no_norm": "t_fixup"}
+    for placement in get_args(options.NormPlacement):
+        expected = published.get(placement, config_class.default_initialization)
+        assert config_class(norm_placement=placement).initialization == expected
+        assert config_class(norm_placement=placement, initialization="normal").initialization == "normal"
 
 
 @every_config
-def test_rope_parameters_are_there_with_rotary_positions_alone(config_class):
+def test_rope_parameters_are_there_with_rotary_positions_alone_and_checked_after_a_change(config_class, tmp_path):
     assert config_class(position_embedding_type="rotary").rope_parameters["rope_theta"] == 10000.0
     assert config_class(position_embedding_type="rotary", rope_theta=77.0).rope_parameters["rope_theta"] == 77.0
     for scheme in set(get_args(options.PositionEmbedding)) - {"rotary"}:
         assert not hasattr(config_class(position_embedding_type=scheme), "rope_parameters")
+    config = config_class(position_embedding_type="rotary")
+    config.position_embedding_type = "none"
+    with pytest.raises(StrictDataclassError, match="only applies to position_embedding_type='rotary', got"):
+        config.save_pretrained(tmp_path)
+    config = config_class(position_embedding_type="none")
+    config.position_embedding_type = "rotary"
+    with pytest.raises(StrictDataclassError, match="'rotary' needs rope_parameters, got rope_parameters=None"):
+        config.save_pretrained(tmp_path)
 
 
 @every_config
@@ -330,18 +343,6 @@ def test_a_config_is_of_one_model_type_and_its_layers_are_alike(config_class):
 
 
 @every_config
-def test_rotary_parameters_and_scheme_changed_after_construction_are_checked_together(config_class, tmp_path):
-    config = config_class(position_embedding_type="rotary")
-    config.position_embedding_type = "none"
-    with pytest.raises(StrictDataclassError, match="only applies to position_embedding_type='rotary', got"):
-        config.save_pretrained(tmp_path)
-    config = config_class(position_embedding_type="none")
-    config.position_embedding_type = "rotary"
-    with pytest.raises(StrictDataclassError, match="'rotary' needs rope_parameters, got rope_parameters=None"):
-        config.save_pretrained(tmp_path)
-
-
-@every_config
 def test_numbers_that_transformers_computes_may_be_none(config_class):
     yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
     nulls = dict.fromkeys(("attention_factor", "beta_fast", "beta_slow"))
@@ -366,7 +367,7 @@ def test_layer_types_are_there_with_a_window_alone_and_a_pattern_is_repeated(con
     ]
 
 
-def test_an_encoder_has_the_decoders_pattern_unless_it_is_given_one():
+def test_patterns_of_layers_are_repeated_and_an_encoder_has_the_decoders_unless_it_is_given_one():
     pattern = ["full_attention", "sliding_attention"]
     config = VanillaEncoderDecoderConfig(sliding_window=4, layer_types=pattern, encoder_layers=3)
     assert (config.layer_types, config.encoder_layer_types) == (pattern * 3, [*pattern, pattern[0]])
@@ -375,15 +376,8 @@ def test_an_encoder_has_the_decoders_pattern_unless_it_is_given_one():
     assert (cut.layer_types, cut.encoder_layer_types) == (pattern[:1], pattern[:1])
     assert own.encoder_layer_types == ["full_attention"] * 6
     assert VanillaEncoderDecoderConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
-
-
-@every_config
-def test_the_initialization_is_the_placements_or_the_model_types(config_class):
-    published = {"deepnorm": "deepnorm", "admin": "admin", "no_norm": "t_fixup"}
-    for placement in get_args(options.NormPlacement):
-        expected = published.get(placement, config_class.default_initialization)
-        assert config_class(norm_placement=placement).initialization == expected
-        assert config_class(norm_placement=placement, initialization="normal").initialization == "normal"
+    config = VanillaDecoderConfig(num_hidden_layers=7, rotary_layers=[True, True, False])
+    assert [config.is_rotary_layer(layer) for layer in range(7)] == [True, True, False, True, True, False, True]
 
 
 @every_config
@@ -391,11 +385,6 @@ def test_the_initialization_is_the_placements_or_the_model_types(config_class):
 def test_layer_norm_has_a_bias_and_rms_norm_has_none_unless_it_is_said(config_class, norm, bias):
     assert config_class(norm=norm).norm_bias is bias
     assert config_class(norm=norm, norm_bias=not bias).norm_bias is not bias
-
-
-def test_a_pattern_of_rotary_layers_is_repeated():
-    config = VanillaDecoderConfig(num_hidden_layers=7, rotary_layers=[True, True, False])
-    assert [config.is_rotary_layer(layer) for layer in range(7)] == [True, True, False, True, True, False, True]
 
 
 def test_a_view_reads_its_own_fields_and_the_configs_others_as_they_change():

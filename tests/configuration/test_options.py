@@ -64,13 +64,14 @@ def test_every_name_has_an_entry_and_every_entry_a_name_of_a_field():
     assert literals == {*LITERALS.values()}
 
 
-def test_what_entries_say_of_each_other_exists():
+def test_what_entries_say_of_each_other_exists_and_every_type_of_layer_has_two_masks():
     for choice in options.PLACEMENT_CHOICES.values():
         assert {*choice.layouts} <= options.LAYOUT_CHOICES.keys()
         assert choice.initialization in (None, *options.INITIALIZATION_CHOICES)
     names = set().union(*(config.keywords() for config in CONFIGS))
     assert {*FIELD_READERS, *SIZE_READERS} <= names
     assert {*ACTIVATIONS, *ACTIVATION_ALIASES, *ACTIVATION_ALIASES.values()} <= {*ACT2FN}
+    assert list(BIDIRECTIONAL_MASKS) == list(CAUSAL_MASKS)
 
 
 @pytest.mark.parametrize("name", POSITIONS)
@@ -91,7 +92,3 @@ def test_every_sinusoidal_layout_is_a_table_of_its_own():
     for one, other in itertools.combinations(tables, 2):
         assert not torch.equal(one, other)
     assert torch.equal(tables[0].sort(dim=1).values, tables[1].sort(dim=1).values)
-
-
-def test_both_kinds_of_stack_have_a_mask_for_every_type_of_layer():
-    assert list(BIDIRECTIONAL_MASKS) == list(CAUSAL_MASKS)

@@ -17,7 +17,7 @@ def parameters(model_class: type[transformers.PreTrainedModel], config) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_the_names():
+def test_the_names_and_an_unknown_one_is_answered_with_them():
     assert set(PRESETS) == {
         "transformer-base", "transformer-big", "transformer-tiny", "marian", "bart", "t5", "t5-v1.1",
         "gru-attention", "gru-tiny", "lstm-attention",
@@ -25,9 +25,6 @@ def test_the_names():
         "bert-base", "bert-tiny", "roberta", "modernbert", "vit-mini", "vitc-mini", "vit-tiny", "vit-base",
         "deit-tiny", "swin-tiny", "dinov2-small",
     }  # fmt: skip
-
-
-def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(ValueError, match="gtp2") as info:
         preset("gtp2")
     for name in PRESETS:
@@ -64,21 +61,16 @@ def test_derived_fields_follow_a_change():
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_survives_json_and_the_auto_class(name, tmp_path):
+def test_a_preset_survives_json_and_the_auto_class_and_an_override_wins_over_its_own_field(name, tmp_path):
     config = preset(name, num_labels=99)
     assert (type(config), config.num_labels) == (PRESETS[name].config_class, 99)
-    rebuilt = type(config).from_dict(json.loads(config.to_json_string()))
-    assert rebuilt.to_dict() == config.to_dict()
+    assert type(config).from_dict(json.loads(config.to_json_string())).to_dict() == config.to_dict()
     config.save_pretrained(tmp_path)
     assert AutoConfig.from_pretrained(tmp_path).to_dict() == config.to_dict() | {"_name_or_path": str(tmp_path)}
     stored = json.loads((tmp_path / "config.json").read_text())
     assert stored["model_type"] == config.model_type
     nested = {key for key, value in stored.items() if isinstance(value, dict)}
     assert nested <= {"rope_parameters", "id2label", "label2id", "auto_map"}, "config.json is not flat"
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_an_override_wins_over_the_presets_own_field(name):
     for field, value in PRESETS[name].fields.items():
         if isinstance(value, float) and hasattr(preset(name), field):  # not one that goes into `rope_parameters`
             assert getattr(preset(name, **{field: 0.4321}), field) == 0.4321
@@ -87,8 +79,7 @@ def test_an_override_wins_over_the_presets_own_field(name):
 
 
 def test_presets_do_not_share_state():
-    first = preset("llama-tiny")
-    first.rope_parameters["rope_theta"] = 1.0
+    preset("llama-tiny").rope_parameters["rope_theta"] = 1.0
     assert preset("llama-tiny").rope_parameters["rope_theta"] == 10000.0
 
 

@@ -122,7 +122,7 @@ def test_back_again_it_has_what_was_added_and_nothing_was_lost(name):
             assert torch.equal(tensor, reordered(key, old[key], *layouts) if len({*layouts}) > 1 else old[key]), key
 
 
-def test_what_fits_as_it_is_comes_before_what_is_fitted():
+def test_what_fits_as_it_is_comes_first_and_what_is_reordered_last():
     config = preset("gpt2", **SMALL)
     assert fit(ARCHITECTURES["opt"], config, "lm").mismatches == []  # with other rows, too
     assert native_architectures(config) == ["gpt2"]
@@ -130,9 +130,6 @@ def test_what_fits_as_it_is_comes_before_what_is_fitted():
     assert native_architectures(preset("gpt2", **SMALL, position_offset=3)) == ["gpt2", "opt"]
     with pytest.raises(ValueError, match="gpt2, opt"):
         to_native(VanillaDecoderForCausalLM(preset("gpt2", **SMALL, position_offset=3)))
-
-
-def test_what_is_reordered_comes_after_all_that_is_filled_in():
     config = preset("transformer-base", **SMALL)
     costs = [
         fit_cost(config, with_fields(config, **fields))
@@ -158,13 +155,10 @@ def test_the_demos_model_is_a_marian_of_transformers(tmp_path):
     assert done.error <= 1e-5
 
 
-def test_a_bias_that_the_native_model_has_not_stands_in_the_way():
+def test_biases_that_the_native_model_has_not_and_rows_of_sines_stand_in_the_way():
     mismatches = fit(ARCHITECTURES["qwen2"], preset("llama-tiny", attention_bias=True), "lm").mismatches
     assert len(mismatches) == 1
     assert mismatches[0].startswith("attention_bias=")
-
-
-def test_rows_of_sines_are_not_unused():
     config = preset("marian", position_offset=2)
     assert any("position_offset=2" in text for text in fit(ARCHITECTURES["marian"], config, "lm").mismatches)
 
@@ -241,14 +235,11 @@ def test_a_tensor_of_unknown_axes_is_refused():
         reordered("model.layers.0.mixer.kernel", torch.ones(4), "interleaved", "halves")
 
 
-def test_other_wavelengths_are_no_other_order():
+def test_other_wavelengths_are_no_other_order_and_the_bare_stack_keeps_its_own():
     config = VanillaEncoderDecoderConfig(sinusoidal_layout="tensor2tensor")
     assert adjustments_towards(config, {"sinusoidal_layout": ("tensor2tensor", "halves")}, "lm") == {}
     obstacles = fit(ARCHITECTURES["marian"], config, "lm").mismatches
     assert obstacles == ["sinusoidal_layout='tensor2tensor', where marian has 'halves'"]
-
-
-def test_the_bare_stack_gives_its_dimensions_out_and_keeps_their_order():
     config = VanillaEncoderDecoderConfig()
     assert fit(ARCHITECTURES["marian"], config, "lm").mismatches == []
     (mismatch,) = fit(ARCHITECTURES["marian"], config, "base").mismatches

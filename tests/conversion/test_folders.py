@@ -97,7 +97,7 @@ def test_the_check_sees_a_changed_weight():
     assert logit_error(one, other) > 1e-4
 
 
-def test_a_stop_leaves_no_half_folder(tmp_path):
+def test_a_stop_leaves_no_half_folder_and_one_is_made_in_a_thread_too(tmp_path):
     def stopped() -> None:
         with new_folder(tmp_path / "new") as folder:
             (folder / "half").write_text("x")
@@ -107,10 +107,7 @@ def test_a_stop_leaves_no_half_folder(tmp_path):
         stopped()
     assert files(tmp_path) == []
 
-
-def test_a_folder_is_made_in_a_thread_too(tmp_path):
-    """Signals can be caught in the main thread alone."""
-
+    # Signals can be caught in the main thread alone.
     def make() -> None:
         with new_folder(tmp_path / "new") as folder:
             (folder / "file").write_text("x")
@@ -123,7 +120,8 @@ def test_a_folder_is_made_in_a_thread_too(tmp_path):
 @pytest.mark.parametrize(("spoil", "message"), [
     (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
     (lambda folder: os.truncate(folder / "model.safetensors", 30_000), "has a damaged model.safetensors"),
-    (lambda folder: train_larger(folder), r"tokenizer\.json makes \d+ tokens, .* vocab_size=80"),
+    (train(TEXTS, algorithm="byte_level_bpe", kind="decoder", vocab_size=400).save_pretrained,
+     r"tokenizer\.json makes \d+ tokens, .* vocab_size=80"),
     (lambda folder: add_tokens(folder), r"tokenizer\.json makes 81 tokens, .* vocab_size=80"),
     (lambda folder: (folder / "tokenizer.json").write_text("[" * 100_000), r"tokenizer\.json is damaged"),
 ])  # fmt: skip
@@ -134,10 +132,6 @@ def test_a_damaged_source_is_one_clear_error(ours, tmp_path, spoil, message):
         convert_folder(str(ours), tmp_path / "native")
     assert "\n" not in str(info.value)
     assert files(tmp_path) == ["ours"]
-
-
-def train_larger(folder) -> None:
-    train(TEXTS, algorithm="byte_level_bpe", kind="decoder", vocab_size=400).save_pretrained(folder)
 
 
 def add_tokens(folder) -> None:
@@ -182,8 +176,7 @@ def test_links_within_a_folder_and_in_the_cache_of_the_hub_are_followed(ours, tm
     (snapshot / "README.md").symlink_to(blobs / "card")
     (snapshot / "license.txt").write_text("mine")
     (snapshot / "LICENSE").symlink_to("license.txt")
-    done = convert_folder(str(snapshot), tmp_path / "native")
-    assert "LICENSE" in done.carried
+    assert "LICENSE" in convert_folder(str(snapshot), tmp_path / "native").carried
     assert (tmp_path / "native" / "LICENSE").read_text() == "mine"
     assert "# A model" in (tmp_path / "native" / "README.md").read_text()
 
@@ -237,7 +230,7 @@ def test_what_a_killed_process_has_left_is_deleted_by_the_next(tmp_path):
     assert files(tmp_path / "new") == ["whole"]
 
 
-def test_two_that_write_the_same_folder_do_not_meet(tmp_path):
+def test_two_that_write_the_same_folder_do_not_meet_and_a_link_is_not_replaced(tmp_path):
     with new_folder(tmp_path / "new") as folder:
         (folder / "file").write_text("x")
         with (
@@ -246,6 +239,11 @@ def test_two_that_write_the_same_folder_do_not_meet(tmp_path):
         ):
             pytest.fail("the folder was given to two")
     assert files(tmp_path / "new") == ["file"]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+
+    with pytest.raises(ValueError, match="link exists already"), new_folder(tmp_path / "link"):
+        pytest.fail("a link was taken for a free place")
 
 
 def test_a_signal_handler_that_was_not_set_from_python_stays(tmp_path, monkeypatch):
@@ -258,23 +256,12 @@ def test_a_signal_handler_that_was_not_set_from_python_stays(tmp_path, monkeypat
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_link_is_not_replaced(tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "empty")
-
-    with pytest.raises(ValueError, match="link exists already"), new_folder(tmp_path / "link"):
-        pytest.fail("a link was taken for a free place")
-
-
-def test_a_native_model_is_not_converted_to_native_nor_one_of_ours_to_ours(ours, tmp_path):
+def test_what_has_the_form_already_or_cannot_be_written_is_refused(ours, tmp_path):
     convert_folder(str(ours), tmp_path / "native")
     with pytest.raises(ValueError, match="'gpt2' is native already; use --from"):
         convert_folder(str(tmp_path / "native"), tmp_path / "new")
     with pytest.raises(ValueError, match="is one of ours already"):
         convert_folder(str(ours), tmp_path / "new", back=True)
-
-
-def test_a_folder_that_cannot_be_written_is_refused(ours, tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="cannot be written"):
         convert_folder(str(ours), tmp_path / "file" / "native")

@@ -90,7 +90,7 @@ def test_features_of_a_converted_bare_model(native_folder, tmp_path):
     assert_close(torch.tensor(pooled), expected.pooler_output[0], "pooled")
 
 
-def test_a_linear_map_of_flattened_patches_becomes_a_convolution():
+def test_a_linear_map_of_flattened_patches_becomes_a_convolution_and_a_single_stage_is_a_vit():
     native = native_model(Case("vit", IMAGE | LABELS, "image"))
     config = from_native(native).config
     config.patch_embedding = "linear"
@@ -105,6 +105,7 @@ def test_a_linear_map_of_flattened_patches_becomes_a_convolution():
     own = ours.model.embeddings.patch_embeddings.projection
     assert torch.equal(weights[0].flatten(1), own.weight)
     assert torch.equal(weights[1], own.bias)
+    assert "vit" in native_architectures(preset("vit-tiny", depths=[12]))
 
 
 def test_a_model_without_layer_scale_is_a_dinov2_with_factors_of_1():
@@ -142,7 +143,3 @@ def test_stages_whose_heads_double_are_a_swin(fields):
     native = to_native(ours)
     images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
     assert_close(native(images).logits, ours(images).logits, "logits", 1e-6)
-
-
-def test_a_single_stage_is_a_vit():
-    assert "vit" in native_architectures(preset("vit-tiny", depths=[12]))

@@ -181,18 +181,10 @@ def test_no_weight_is_shared_with_the_state_dict():
 
 
 # ------------------------------------------------------------------------------------------------------------ errors
-def test_what_weights_do_not_tell_must_be_said():
+def test_what_weights_do_not_tell_must_be_said_and_what_they_tell_cannot_be_said_otherwise():
     for source in SOURCES:
         with pytest.raises(ValueError, match=f"num_attention_heads must be given.*{source}"):
             from_state_dict(state_of(gpt()), source)
-
-
-def refused(state: Any, message: str, source: str = "nanogpt", **fields: Any) -> None:
-    with pytest.raises(ValueError, match=message):
-        from_state_dict(state, source, **{"num_attention_heads": H} | fields)
-
-
-def test_what_weights_tell_cannot_be_said_otherwise():
     state, broken = state_of(gpt()), checkpoint_of(gpt(), True)
     refused(state, "hidden_size=32, but the nanogpt state dict has hidden_size=24", hidden_size=32)
     refused(state, r"hidden_act.*got 'gelv'", hidden_act="gelv")
@@ -201,13 +193,15 @@ def test_what_weights_tell_cannot_be_said_otherwise():
     refused(broken, "max_position_embeddings=99")
 
 
-def test_unknown_sources_and_other_models_are_refused():
+def refused(state: Any, message: str, source: str = "nanogpt", **fields: Any) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_state_dict(state, source, **{"num_attention_heads": H} | fields)
+
+
+def test_unknown_sources_other_models_and_tensors_that_do_not_fit_are_named():
     refused({}, r"source must be one of .*nanogpt.*got 'nanoGPT'", "nanoGPT")
     refused(torch_transformer().state_dict(), r"transformer\.wte\.weight")
     refused(state_of(gpt()), r"linear1\.weight", "torch.nn.Transformer")
-
-
-def test_a_tensor_too_many_too_few_or_of_another_shape_is_named():
     state = state_of(gpt())
     refused(state | {"value_head.weight": torch.ones(2)}, r"nanogpt tensors value_head\.weight")
     refused(state | {"transformer.h.1.ln_1.weight": torch.ones(D + 1)}, r"layers\.1\.self_attn_residual\.norm\.weight")

@@ -237,25 +237,19 @@ def test_a_tensor_that_ours_cannot_hold_is_named():
     case = next(case for case in CASES if case.architecture == "bert" and case.head == "base")
     with pytest.raises(ValueError, match=r"pooler\.dense\.weight"):
         from_native(transformers_class("BertModel")(native_model(case).config))
-
-
-def test_a_position_table_of_another_kind_is_refused():
     native = native_model(next(case for case in FIRST if case.architecture == "marian"))
     native.model.encoder.embed_positions.weight.data[3] += 0.1
     with pytest.raises(ValueError, match=r"encoder\.embed_positions\.weight"):
         from_native(native)
 
 
-def test_padding_is_where_roberta_numbers_positions_from():
+def test_padding_is_where_roberta_numbers_positions_from_and_a_config_of_another_kind_fits_nothing():
     fitting = VanillaEncoderConfig(vocab_size=41, position_offset=PAD + 1, pad_token_id=PAD)
     assert native_architectures(fitting) == ["roberta"]
     other = VanillaEncoderConfig(vocab_size=41, position_offset=PAD + 2, pad_token_id=PAD)
     assert native_architectures(other) == ["bert", "roberta"]  # with other rows
     unpadded = VanillaEncoderConfig(vocab_size=41, position_offset=2, pad_token_id=None)
     assert native_architectures(unpadded) == ["bert"]
-
-
-def test_a_config_of_another_kind_fits_nothing():
     assert fit(ARCHITECTURES["gpt2"], VanillaEncoderDecoderConfig(), "lm").mismatches
     assert native_architectures(vanillaformer.VanillaDecoderConfig(position_embedding_type="learned"), "token") == []
 

@@ -157,7 +157,7 @@ def test_what_is_given_back_has_the_problem_that_it_was_trained_for(name, head, 
     assert give_back(ours).config.problem_type == problem
 
 
-def test_weights_decide_what_is_tied():
+def test_weights_decide_what_is_tied_and_a_bias_of_zeros_that_is_not_trained_is_none():
     """A checkpoint may have an output layer of its own although its config says otherwise."""
     case = next(case for case in MAIN_CASES if case.architecture == "gpt2")
     native = native_model(case)
@@ -167,9 +167,6 @@ def test_weights_decide_what_is_tied():
     assert torch.equal(ours.lm_head.weight, native.lm_head.weight)
     assert torch.equal(ours.model.embed_tokens.weight, native.transformer.wte.weight)
     assert not to_native(ours).config.tie_word_embeddings
-
-
-def test_a_bias_of_zeros_that_is_not_trained_is_none():
     case = next(case for case in MAIN_CASES if case.architecture == "marian")
     native = native_model(case)
     native.final_logits_bias.zero_()

@@ -35,10 +35,14 @@ def test_rates_that_a_native_config_does_not_have_are_named(name):
     assert {rate: getattr(again.config, rate) for rate in kept} == {rate: RATES[rate] for rate in kept}
 
 
-def test_rates_that_ours_does_not_have_are_named():
+def test_rates_that_ours_does_not_have_are_named_and_layer_drop_is_carried():
     config = GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2, embd_pdrop=0.0, resid_pdrop=0.3, **ENDS)
     native = GPT2LMHeadModel(config)
     assert lost_settings(from_native(native), native, back=True) == ["embd_pdrop=0.0 (now 0.3)"]
+    native = BART.to_native_config(VanillaEncoderDecoderConfig(layer_drop=0.2), "lm")
+    assert (native.encoder_layerdrop, native.decoder_layerdrop) == (0.2, 0.2)
+    assert OPT.to_native_config(VanillaDecoderConfig(layer_drop=0.2), "lm").layerdrop == 0.2
+    assert OPT.to_our_config(OPTConfig(layerdrop=0.3), "lm").layer_drop == 0.3
 
 
 def test_the_program_says_what_is_lost(tmp_path, capsys):
@@ -50,13 +54,5 @@ def test_the_program_says_what_is_lost(tmp_path, capsys):
 
 @pytest.mark.parametrize(("encoder", "decoder", "rate"), [(0.1, 0.1, 0.1), (None, 0.0, 0.0), (0.1, 0.2, None)])
 def test_layer_drop_of_both_sides(encoder: float | None, decoder: float, rate: float | None) -> None:
-    native = BartConfig(encoder_layerdrop=encoder, decoder_layerdrop=decoder)
-    ours = BART.to_our_config(native, "lm")
+    ours = BART.to_our_config(BartConfig(encoder_layerdrop=encoder, decoder_layerdrop=decoder), "lm")
     assert ours.layer_drop == (0.0 if rate is None else rate)
-
-
-def test_layer_drop_of_ours() -> None:
-    native = BART.to_native_config(VanillaEncoderDecoderConfig(layer_drop=0.2), "lm")
-    assert (native.encoder_layerdrop, native.decoder_layerdrop) == (0.2, 0.2)
-    assert OPT.to_native_config(VanillaDecoderConfig(layer_drop=0.2), "lm").layerdrop == 0.2
-    assert OPT.to_our_config(OPTConfig(layerdrop=0.3), "lm").layer_drop == 0.3

@@ -99,8 +99,7 @@ def test_a_prompt_is_the_beginning_of_a_dialogue(tokenizer, model):
 def test_history(tokenizer, model):
     def told(**options):
         options |= {"options": {"max_new_tokens": 4}, "history": ["一一", "二" * 12, "三" * 13]}
-        chat = Chat(model(0), tokenizer, **options)
-        return "".join(tokenizer.convert_ids_to_tokens(chat.prompt()))
+        return "".join(tokenizer.convert_ids_to_tokens(Chat(model(0), tokenizer, **options).prompt()))
 
     assert told() == "<s>" + "二" * 12 + "[SEP]" + "三" * 13 + "[SEP]"  # 28 positions: the oldest turn does not fit
     assert told(max_history=1) == "<s>" + "三" * 13 + "[SEP]"

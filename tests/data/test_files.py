@@ -106,8 +106,7 @@ def test_a_row_of_several_lines_is_named(tmp_path, capsys):
     """Two stray marks can look like one cell with line breaks: nobody but the user can tell."""
     path = put(tmp_path / "a.csv", 'text,label\none,a\n"two,b\nthree,a\nfour",b\n')
     load("classification", train_file=path, validation_file=path)
-    said = "1 of 2 rows have cells with line breaks, at most row 2 with 3 lines"
-    assert said in capsys.readouterr().out
+    assert "1 of 2 rows have cells with line breaks, at most row 2 with 3 lines" in capsys.readouterr().out
     stream_rows(open_stream("classification", train_file=path, validation_file=path)[1])
     assert "rows of the stream have cells with line breaks, at most row 2 with 3 lines" in capsys.readouterr().out
 
@@ -248,8 +247,7 @@ def test_lines_of_parallel_files(tmp_path):
     more = {"validation_file": source, "validation_target_file": target}
     rows = load("translation", **options, **more)["train"]
     assert (list(rows["source"]), set(rows["target"])) == (odd, {"x"})
-    stream = open_stream("translation", **options, **more)[1]
-    assert stream_rows(stream) == list(rows)
+    assert stream_rows(open_stream("translation", **options, **more)[1]) == list(rows)
 
 
 def test_bad_bytes_are_named_with_their_line(tmp_path, capfd):

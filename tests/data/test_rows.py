@@ -68,8 +68,7 @@ def test_number_of_a_row_is_that_in_the_file(tmp_path):
     rows = [{"text": text, "label": label, "split": "test" if n == 3 else "train"} for n, (text, label) in enumerate(
         [("a", "x"), ("", "y"), ("b", "y"), ("c", "unheard of"), ("d", "x")]
     )]  # fmt: skip
-    path = write(tmp_path / "a.jsonl", rows)
-    options = {"train_file": path, "split_column": "split"}
+    options = {"train_file": write(tmp_path / "a.jsonl", rows), "split_column": "split"}
     with pytest.raises(ValueError, match=r"a.jsonl, row 2: the text is empty"):
         load("classification", **options)
     rows[1]["text"] = "filled in"

@@ -63,8 +63,7 @@ def rounded(model_class: Any) -> nn.Module:
 @every_model
 @every_quantization
 def test_every_linear_layer_is_in_8_bits(model_class, quantization, saved):
-    model = quantized(model_class, quantization, saved)
-    layers = linear_layers(model)
+    layers = linear_layers(quantized(model_class, quantization, saved))
     assert set(layers) == set(linear_layers(tiny(model_class)))
     for layer in layers.values():
         stored = layer.weight.qdata if isinstance(layer.weight, Int8Tensor) else layer.weight

@@ -81,8 +81,7 @@ def test_token_classification(saved):
 
 @pytest.mark.parametrize("model_class", [vanillaformer.VanillaEncoderModel, vanillaformer.VanillaDecoderModel])
 def test_feature_extraction(model_class, saved):
-    folder = saved(model_class)
-    made = pipeline("feature-extraction", str(folder), device="cpu")
+    made = pipeline("feature-extraction", str(saved(model_class)), device="cpu")
     features = made(TEXTS, return_tensors=True)
     for text, states in zip(TEXTS, features, strict=True):
         with torch.no_grad():

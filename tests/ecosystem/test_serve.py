@@ -204,8 +204,7 @@ def app(folder) -> TestClient:
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/reset", "/v1/responses", "/v1/systemone", "/v1/audio/transcriptions", "/docs", "/openapi.json"],
+    "path", ["/reset", "/v1/responses", "/v1/systemone", "/v1/audio/transcriptions", "/docs", "/openapi.json"]
 )
 def test_other_endpoints_are_not_there(path, app, tmp_path):
     answer = app.post(path, json={"model": str(tmp_path)})

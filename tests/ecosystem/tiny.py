@@ -71,8 +71,7 @@ def save(model: PreTrainedModel, folder: Path) -> Path:
 
 def batch_of(kind: str, texts: list[str] = TEXTS) -> dict[str, torch.Tensor]:
     """The texts as padded tensors, with targets for an encoder-decoder."""
-    tokenizer = tokenizer_of(kind)
-    batch = dict(tokenizer(texts, padding=True, return_tensors="pt"))
+    batch = dict(tokenizer_of(kind)(texts, padding=True, return_tensors="pt"))
     batch.pop("token_type_ids", None)
     if kind == "encoder_decoder":
         batch["decoder_input_ids"] = batch["input_ids"].flip(0)

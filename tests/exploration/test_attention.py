@@ -52,45 +52,36 @@ def test_uniform_attention_has_the_entropy_of_the_number_of_its_keys():
     np.testing.assert_allclose(head_distances(found)["decoder"], [[np.mean(np.arange(6) / 2)] * 2], rtol=1e-6)
 
 
-def test_distance_leaves_out_what_has_none():
+def test_distance_leaves_out_what_has_none_and_patches_are_as_far_apart_as_on_the_grid():
     distances = torch.tensor([[math.nan, math.nan, math.nan], [math.nan, 0, 5], [math.nan, 5, 0]])
     probabilities = torch.tensor([[1.0, 0, 0], [0.5, 0.25, 0.25], [0, 0.2, 0.8]])
     found, expected = attention.mean_distance(probabilities, distances), torch.tensor([math.nan, 2.5, 1.0])
     torch.testing.assert_close(found, expected, equal_nan=True)
-
-
-def test_patches_are_as_far_apart_as_on_the_grid():
     found = attention.grid_distances(Grid(2, 3, 1))
     assert found[0].isnan().all()
     assert found[:, 0].isnan().all()
     torch.testing.assert_close(found[1, 1:], torch.tensor([0, 1, 2, 1, math.sqrt(2), math.sqrt(5)]))
 
 
-def test_windows_have_entropy_and_distance_but_no_map():
+def test_windows_have_entropy_and_distance_but_no_map_and_cross_attention_has_no_distance():
     found = recorded("image_encoder", **WINDOWS)
     assert attention.head_entropies(found)["encoder"].shape == (2, found.model.config.num_attention_heads)
     assert (head_distances(found)["encoder"] <= math.sqrt(2)).all()
     with pytest.raises(NotApplicable, match="inside of windows"):
         attention.attention_arrays(found)
-
-
-def test_cross_attention_has_no_distance():
     assert set(head_distances(recorded("encoder_decoder"))) == {"encoder", "decoder"}
     with pytest.raises(NotApplicable, match="no self-attention"):
         head_distances(recorded("recurrent_encoder_decoder"))
 
 
-def test_rows_of_a_rollout_sum_to_1_and_a_layer_that_attends_to_itself_changes_nothing():
+def test_rows_of_a_rollout_sum_to_1_and_later_layers_read_what_earlier_ones_wrote():
     attentions = [torch.randn(2, 3, 7, 7).softmax(dim=-1) for _ in range(4)]
     found = attention_rollout(attentions)
     assert found.shape == (2, 7, 7)
     torch.testing.assert_close(found.sum(dim=-1), torch.ones(2, 7))
     itself = torch.eye(7).expand(2, 3, 7, 7)
     torch.testing.assert_close(attention_rollout([itself, *attentions, itself]), found)
-
-
-def test_later_layers_read_what_earlier_ones_wrote():
-    """Token 1 copies token 0, then token 2 copies token 1: a quarter of token 2 is token 0."""
+    # Token 1 copies token 0, then token 2 copies token 1: a quarter of token 2 is token 0.
     first, second = torch.eye(3).repeat(2, 1, 1, 1, 1)
     first[..., 1, :], second[..., 2, :] = torch.eye(3)[0], torch.eye(3)[1]
     torch.testing.assert_close(attention_rollout([first, second])[0, 2], torch.tensor([0.25, 0.25, 0.5]))

@@ -91,12 +91,9 @@ def test_they_are_those_of_captum_for_the_same_model_of_transformers():
         np.testing.assert_allclose(found.values, expected.detach().numpy(), rtol=1e-6, atol=1e-9)
 
 
-def test_a_neutral_text_keeps_special_tokens():
+def test_a_neutral_text_keeps_special_tokens_and_an_empty_answer_has_no_attributions():
     tokenizer = SimpleNamespace(pad_token_id=None, unk_token_id=1, eos_token_id=3, all_special_ids=[3, 2])
     assert neutral_ids(torch.tensor([[2, 7, 8, 3]]), tokenizer).tolist() == [[2, 1, 1, 3]]
-
-
-def test_an_empty_answer_has_none():
     example = example_of(record(toy("encoder_decoder"), {"input_ids": IDS, "decoder_input_ids": IDS[:, :1]}))
     example.tokenizer = SimpleNamespace(pad_token_id=0, unk_token_id=1, eos_token_id=3, all_special_ids=[3])
     with pytest.raises(NotApplicable, match="the answer has no tokens"):

@@ -168,8 +168,7 @@ def test_a_long_text_is_cut_as_generate_cuts_it(clients, models, capsys) -> None
     answer, message = clients["translator"].predict(text, api_name="/answer")
     assert answer == expected != ""
     assert unescape(message) == f"<p>Cut to 32 tokens: {text[:60]!r} ...</p>"
-    shown = clients["translator"].predict("attention", api_name="/figure")
-    assert "<figure><img" in shown
+    assert "<figure><img" in clients["translator"].predict("attention", api_name="/figure")
     assert clients["translator"].predict(TEXT, api_name="/answer")[1] == ""
 
 

@@ -48,8 +48,7 @@ CLASSIFIERS = {"encoder": VanillaEncoderForSequenceClassification, "decoder": Va
 
 @pytest.mark.parametrize(("kind", "model_class"), CLASSIFIERS.items())
 def test_classes_have_probabilities_over_the_layers(kind, model_class):
-    model = toy(kind, model_class, num_labels=3).double()
-    found = record(model, inputs_of(kind, 1))
+    found = record(toy(kind, model_class, num_labels=3).double(), inputs_of(kind, 1))
     values = class_lens(found)
     np.testing.assert_allclose(values[-1], found.logits[0].softmax(-1), rtol=1e-6)
     np.testing.assert_allclose(values.sum(axis=1), 1, rtol=1e-6)

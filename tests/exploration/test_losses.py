@@ -143,13 +143,19 @@ def test_classifiers_and_masked_images_are_ablated_by_their_own_losses():
         assert np.abs(found).max() > 1e-4
 
 
-def test_what_cannot_be_ablated_is_said():
+def test_what_cannot_be_ablated_or_has_no_positions_is_said():
     with pytest.raises(ValueError, match="replacement must be one of zero, mean, got 'noise'"):
         head_ablation(toy("decoder"), rows_of("decoder"), "noise")
     with pytest.raises(ValueError, match="has no attention heads"):
         head_ablation(toy("recurrent_encoder_decoder"), rows_of("encoder_decoder"))
     with pytest.raises(ValueError, match="the rows have no targets"):
         held_out_loss(toy("decoder"), [])
+    classifier = toy("encoder", vanillaformer.VanillaEncoderForSequenceClassification, num_labels=3)
+    rows = [inputs_of("encoder") | {"labels": torch.tensor([0, 2, 1])}]
+    ctc = ALL_KINDS["encoder_decoder"][1]
+    for model in (classifier, toy("encoder_decoder", ctc, decoding="ctc", tie_word_embeddings=True)):
+        with pytest.raises(ValueError, match="has no loss of each token"):
+            losses.loss_by_position(model, rows)
 
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder", "recurrent_encoder_decoder", "pretraining"])
@@ -171,14 +177,4 @@ def test_a_position_is_that_of_the_predicted_token():
     batch = {"input_ids": rows_of("decoder")[0]["input_ids"][:1], "labels": labels}
     means, counts = losses.loss_by_position(model, [batch])
     assert counts.tolist() == [0, 0, 0, 1, 0, 0, 0]
-    log_probabilities = model(**batch).logits[0, 2].log_softmax(dim=-1)
-    assert means[3] == pytest.approx(-log_probabilities[5].item())
-
-
-def test_a_loss_that_is_not_of_single_tokens_has_no_positions():
-    classifier = toy("encoder", vanillaformer.VanillaEncoderForSequenceClassification, num_labels=3)
-    rows = [inputs_of("encoder") | {"labels": torch.tensor([0, 2, 1])}]
-    ctc = ALL_KINDS["encoder_decoder"][1]
-    for model in (classifier, toy("encoder_decoder", ctc, decoding="ctc", tie_word_embeddings=True)):
-        with pytest.raises(ValueError, match="has no loss of each token"):
-            losses.loss_by_position(model, rows)
+    assert means[3] == pytest.approx(-model(**batch).logits[0, 2].log_softmax(dim=-1)[5].item())

@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 PROGRAMS = (
@@ -20,18 +21,13 @@ PROGRAMS = (
 )
 
 
-def address_space() -> int:
-    """Return how many bytes of addresses this process has in use."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
-
-
 @contextlib.contextmanager
 def limited(more: int | None):
     """Let the process take no more than so many bytes on top of what it has."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     if more is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (address_space() + more, before[1]))
+        pages = int(Path("/proc/self/statm").read_text().split()[0])  # of addresses that it has in use
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, before[1]))
     try:
         yield
     finally:

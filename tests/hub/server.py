@@ -72,23 +72,19 @@ class Server(ThreadingHTTPServer):
 
     def downloaded(self) -> list[str]:
         """Return the files whose content was asked for."""
-        return [seen.path.split("/resolve/")[1].split("/", 1)[1] for seen in self.seen if _is_download(seen)]
+        paths = [seen.path for seen in self.seen if seen.method == "GET" and "/resolve/" in seen.path]
+        return [path.split("/resolve/")[1].split("/", 1)[1] for path in paths]
 
     def uploaded(self) -> list[int]:
         """Return the sizes of the large files that arrived."""
         return [seen.received for seen in self.seen if seen.method == "PUT"]
 
 
-def _is_download(seen: Seen) -> bool:
-    return seen.method == "GET" and "/resolve/" in seen.path
-
-
 @contextmanager
 def serve(tokens: dict[str, Token]) -> Iterator[Server]:
     """Run a server in a thread."""
     server = Server(Hub(tokens))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     try:
         yield server
     finally:

@@ -187,13 +187,10 @@ def test_a_record_of_an_export_that_is_none_is_said_to_be(record, message, copy)
         tasks.load(generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"]))
 
 
-def test_a_whole_folder_has_none(copy, saved):
+def test_whole_folders_also_of_half_precision_and_several_files_have_none(copy, saved):
     assert saved_folder(str(copy)) == copy
     for kind in ("pair", "translator", "masked", "classifier"):
         saved_folder(str(saved(kind)))
-
-
-def test_half_precision_and_several_files_are_whole_too(copy):
     whole = AutoModelForCausalLM.from_pretrained(copy)
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         whole.to(dtype).save_pretrained(copy, max_shard_size="9KB")
@@ -206,8 +203,7 @@ def test_half_precision_and_several_files_are_whole_too(copy):
 def test_native_weights_may_hold_more_than_the_model_and_nothing_less(tmp_path):
     """A pre-trained BERT's file has its next-sentence head, of which a masked language model has no use."""
     size = {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
-    model = BertForPreTraining(BertConfig(**size, num_attention_heads=1))
-    model.save_pretrained(tmp_path)
+    BertForPreTraining(BertConfig(**size, num_attention_heads=1)).save_pretrained(tmp_path)
     edit(tmp_path, architectures=["BertForMaskedLM"])
     saved_folder(str(tmp_path))
     edit(tmp_path, architectures=["BertForQuestionAnswering"])

@@ -150,7 +150,7 @@ def test_words_on_the_hub_survive(capsys: pytest.CaptureFixture) -> None:
     assert data(card_to_push(generated(header="tags:\n- vanillaformer"), licensed))["license"] == "gpl"
 
 
-def test_words_here_follow_the_last_push() -> None:
+def test_words_here_follow_the_last_push_and_stay_before_the_first() -> None:
     card = card_to_push(edited(generated(), ("# my model", "# my model\n\nfirst")), None)
     second = edited(card, ("first", "second"), ("license: mit", "license: gpl"))
     for local in (second, merged_card(generated("## Results\n\n2", header="tags: [a]"), second)):  # made longer
@@ -161,9 +161,6 @@ def test_words_here_follow_the_last_push() -> None:
     pushed = card_to_push(second, edited(card, ("first", "third")))  # both were edited: nothing on the Hub is lost
     assert "third" in pushed
     assert "second" not in pushed
-
-
-def test_words_here_before_the_first_push() -> None:
     local = edited(generated(), ("# my model", "# my model\n\nfrom here"))
     for remote in (None, "---\nlicense: mit\n---\n", generated(), card_to_push(generated(), None)):
         card = card_to_push(local, remote)

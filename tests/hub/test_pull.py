@@ -89,7 +89,7 @@ def test_with_the_package_transformers_own_push_is_complete_too(client, server, 
     assert changed == ["tokenizer_config.json"], "transformers notes there where a tokenizer was loaded from"
 
 
-def test_without_the_package_pipelines_and_both_tokenizers_work(report, saved):
+def test_without_the_package_pipelines_and_both_tokenizers_work_and_a_commit_can_be_pinned(report, saved):
     found = {kind: report["models"][f"lab/{kind}"] for kind in KINDS}
     assert found["decoder"]["pipeline"] == ["generated_text"]
     assert found["masked"]["pipeline"] == ["score", "sequence", "token", "token_str"]
@@ -98,9 +98,6 @@ def test_without_the_package_pipelines_and_both_tokenizers_work(report, saved):
     target = transformers.AutoTokenizer.from_pretrained(saved("pair"), subfolder="target_tokenizer")
     assert found["pair"]["target"] == target.get_vocab()
     assert found["pair"]["target"] != transformers.AutoTokenizer.from_pretrained(saved("pair")).get_vocab()
-
-
-def test_without_the_package_a_commit_can_be_pinned(report):
     assert report["widths"] == [16, 32]
 
 

@@ -256,8 +256,7 @@ def test_branches_pull_requests_private_repositories_and_organizations(client, s
     assert server.hub.files("bob/model") == {"a": b"b"}
     assert server.hub.files("bob/model", "refs/pr/1").keys() == contents(folder).keys() | {"a"}
     out = client.ok("push", folder, "ann/own-name", "--revision", "second", "--message", "Second try")
-    repository = server.hub.repositories["ann/own-name"]
-    assert repository.at("second").files.keys() == contents(folder).keys()
+    assert server.hub.repositories["ann/own-name"].at("second").files.keys() == contents(folder).keys()
 
 
 def test_a_card_edited_on_the_hub_stays_edited(client, server, copy):
@@ -271,8 +270,7 @@ def test_a_card_edited_on_the_hub_stays_edited(client, server, copy):
     assert not list(copy.glob("README.edited*")), "nothing was lost"
     (copy / "README.md").write_text("---\n- no mapping\n---\n")
     server.hub.put("ann/other-card", {"a": b"b"})
-    answer = refused(client, copy, "ann/other-card")
-    assert "Invalid metadata in README.md. - no mapping" in answer.error
+    assert "Invalid metadata in README.md. - no mapping" in refused(client, copy, "ann/other-card").error
 
 
 def test_a_card_that_loses_against_the_hubs_is_kept_beside_it(client, server, copy):
@@ -298,8 +296,7 @@ def test_a_card_that_is_no_text_is_named(where, client, server, copy):
 def test_a_card_that_cannot_be_written_is_no_failed_push(client, server, copy):
     (copy / "README.md").write_text("# Mine")
     (copy / "README.md.part").mkdir()
-    out = client.ok("push", copy, "ann/read-only")
-    assert f"could not be written to {copy}/README.md" in out
+    assert f"could not be written to {copy}/README.md" in client.ok("push", copy, "ann/read-only")
     assert server.hub.files("ann/read-only")["README.md"] == b"# Mine\n"
 
 
@@ -322,8 +319,7 @@ def test_a_lost_connection_is_said_and_the_push_can_be_repeated(client: Client, 
     size = (saved("decoder") / "model.safetensors").stat().st_size
     server.faults.append(Fault("PUT", "/storage/", after=size // 2))  # huggingface_hub tries that again by itself
     server.faults.append(Fault("POST", "/commit/", after=100))
-    answer = refused(client, saved("decoder"), "ann/lost")
-    assert "the connection to the Hub" in answer.error
+    assert "the connection to the Hub" in refused(client, saved("decoder"), "ann/lost").error
     assert server.uploaded() == [size // 2, size]
     assert server.hub.files("ann/lost") == {}
     server.seen.clear()

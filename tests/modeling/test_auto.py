@@ -30,18 +30,14 @@ def test_an_auto_class_builds_the_model_of_a_config_and_knows_its_name(auto_clas
 def test_trainer_smooths_the_loss_of_a_decoder_as_that_of_llama(tmp_path):
     losses, logits = [], torch.randn(2, 9, 37)
     batch = {"input_ids": tokens(2, 9, 37), "labels": tokens(2, 9, 37)}
-    for name, model in {"ours": toy("decoder"), "llama": AutoModelForCausalLM.from_config(llama())}.items():
+    llama = LlamaConfig(vocab_size=37, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    for name, model in {"ours": toy("decoder"), "llama": AutoModelForCausalLM.from_config(llama)}.items():
         model.forward = lambda **_: CausalLMOutput(loss=None, logits=logits)
         arguments = TrainingArguments(str(tmp_path / name), label_smoothing_factor=0.1, use_cpu=True, report_to=[])
         losses.append(Trainer(model, arguments).compute_loss(model, dict(batch)))
     targets = batch["labels"][:, 1:].flatten()
     expected = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), targets, label_smoothing=0.1)
     torch.testing.assert_close(losses, [expected, expected])
-
-
-def llama() -> LlamaConfig:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    return LlamaConfig(vocab_size=37, **sizes)
 
 
 def test_every_model_class_has_an_auto_class():

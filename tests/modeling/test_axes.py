@@ -30,13 +30,9 @@ def test_every_two_values_that_a_config_accepts_meet_in_a_config(kind):
 
 
 @every_kind
-def test_every_field_has_values_or_stands_apart(kind):
+def test_every_field_has_values_that_are_accepted_beside_the_toys_other_ones_or_stands_apart(kind):
     for axis, values in axes(kind).items():
         assert values, f"{axis} is a new field of {CONFIGS[kind].__name__}: it needs a line in VALUES"
-
-
-@every_kind
-def test_every_value_is_accepted_beside_the_toys_other_ones(kind):
     for axis, values in axes(kind).items():
         for value in values:
             assert is_allowed(kind, AROUND | value), f"{axis}: what {value} needs beside it belongs into NEEDS"
@@ -46,7 +42,7 @@ def test_every_value_is_accepted_beside_the_toys_other_ones(kind):
 OF_OTHERS = ("Pooling", "Decoding", "Cell", "CrossAttentionScore", "RecurrentInitialization")
 
 
-def test_every_name_of_an_option_is_a_value_of_an_axis():
+def test_every_name_of_an_option_and_scaling_is_a_value_and_what_stands_apart_is_no_axis():
     found = {
         (name, value) for kind in module.ALL_CONFIGS for values in axes(kind).values() for fields in values
         for name, value in fields.items() if isinstance(value, str)
@@ -56,12 +52,6 @@ def test_every_name_of_an_option_is_a_value_of_an_axis():
     for name, literal in vars(options).items():
         if get_args(literal) and name not in OF_OTHERS:
             assert values >= set(get_args(literal)), name
-
-
-def test_every_scaling_of_rotary_positions_is_a_value():
     assert set(module.ROPES) == {"default", *ROPE_INIT_FUNCTIONS}
-
-
-def test_what_stands_apart_exists_and_is_no_axis():
     assert {name for kind in CONFIGS for name in module.own_fields(kind)} >= APART
     assert not APART & {axis for kind in CONFIGS for axis in axes(kind)}

@@ -80,15 +80,11 @@ def test_the_parts_of_the_papers_models(name, millions):
 
 
 def test_the_operations_of_the_parts_by_formula():
-    config = preset("transformer-base")
-    counts, d, (source, target) = count_flops(config, 2, 5, 7), 512, (2 * 7, 2 * 5)
+    counts, d, (source, target) = count_flops(preset("transformer-base"), 2, 5, 7), 512, (2 * 7, 2 * 5)
     # 6 blocks a side: 4 projections of each token, in cross-attention 2 of either side's
     assert counts["attention projections"] == 6 * 2 * d * d * (4 * source + 4 * target + 2 * target + 2 * source)
     assert counts["attention scores"] == 6 * 4 * d * 2 * (7 * 7 + 5 * 5 + 5 * 7)
     assert (counts["feed-forward"], counts["head"]) == (6 * 4 * d * 2048 * (source + target), 2 * d * 37000 * target)
-
-
-def test_the_operations_of_a_recurrent_model_by_formula():
     config = VanillaRecurrentEncoderDecoderConfig(vocab_size=90, hidden_size=32, cross_attention="general")
     counts, d, (source, target) = count_flops(config, 2, 5, 7), 32, (2 * 7, 2 * 5)
     # Three gates read the token and the state; the encoder has two directions of half the width; the bridge is last

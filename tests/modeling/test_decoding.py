@@ -187,14 +187,19 @@ def test_the_first_position_sees_the_last(models):
     assert (logits[0] - logits[1]).abs().max() > 1e-3
 
 
-def test_one_step_is_the_argmax_of_a_pass_on_hidden_tokens(models):
+def test_one_step_is_the_argmax_of_a_pass_and_refinement_hides_the_least_certain_tokens(models):
     model, inputs = models["mask_predict"], single(source(), 0)
     output = model.generate(**inputs, max_new_tokens=NEW, refinement_steps=1)
     length = output.shape[1] - 2
-    hidden = torch.tensor([[START] * length + [END]])
-    logits = model(**inputs, decoder_input_ids=hidden).logits[0, :-1]
+    logits = model(**inputs, decoder_input_ids=torch.tensor([[START] * length + [END]])).logits[0, :-1]
     logits[:, [PAD, START, END]] = -torch.inf
     assert output[0, 1:-1].tolist() == logits.argmax(-1).tolist()
+    output = model.generate(**inputs, max_new_tokens=NEW, refinement_steps=3, return_dict_in_generate=True)
+    length = output.sequences.shape[1] - 2
+    text, certainty = refined(model, inputs, length, steps=3)
+    assert text_of(output.sequences[0]) == text
+    score = (length_log_probabilities(model, inputs)[length] + certainty) / length
+    assert output.sequences_scores.item() == pytest.approx(score, rel=1e-5)
 
 
 def refined(model, inputs, length: int, steps: int) -> tuple[list[int], float]:
@@ -220,16 +225,6 @@ def length_log_probabilities(model, inputs) -> dict[int, float]:
     return {length: logit - total for length, logit in fitting.items()}
 
 
-def test_refinement_hides_the_least_certain_tokens(models):
-    model, inputs = models["mask_predict"], single(source(), 0)
-    output = model.generate(**inputs, max_new_tokens=NEW, refinement_steps=3, return_dict_in_generate=True)
-    length = output.sequences.shape[1] - 2
-    text, certainty = refined(model, inputs, length, steps=3)
-    assert text_of(output.sequences[0]) == text
-    score = (length_log_probabilities(model, inputs)[length] + certainty) / length
-    assert output.sequences_scores.item() == pytest.approx(score, rel=1e-5)
-
-
 @pytest.mark.parametrize("penalty", [1.0, 0.0])
 def test_candidates_are_the_likeliest_lengths_and_the_likeliest_text_wins(models, penalty):
     model, inputs = models["mask_predict"], single(source(), 0)
@@ -243,8 +238,7 @@ def test_candidates_are_the_likeliest_lengths_and_the_likeliest_text_wins(models
     order = sorted(likeliest, key=lambda length: -scores[length])
     assert [text_of(row) for row in output.sequences] == [texts[length][0] for length in order]
     assert output.sequences_scores.tolist() == pytest.approx([scores[length] for length in order], rel=1e-5)
-    best = model.generate(**inputs, num_beams=3, **options)
-    assert text_of(best.sequences[0]) == texts[order[0]][0]
+    assert text_of(model.generate(**inputs, num_beams=3, **options).sequences[0]) == texts[order[0]][0]
 
 
 def test_length_scale_is_a_factor_on_the_length(models):
@@ -277,8 +271,7 @@ def test_the_loss_is_the_likelihood_of_the_length_and_of_hidden_tokens(models, h
     given = labels.masked_fill(places, START)
     logits = model(**inputs, decoder_input_ids=given).logits
     tokens_loss = length * nn.functional.cross_entropy(logits[places], labels[places])
-    states = model.get_encoder()(**inputs).last_hidden_state
-    lengths = model.decoding.length_head(states.mean(1))
+    lengths = model.decoding.length_head(model.get_encoder()(**inputs).last_hidden_state.mean(1))
     length_loss = nn.functional.cross_entropy(lengths, torch.tensor([length - 7 + 128]))
     loss = copy.deepcopy(model).train(not all(hidden))(**inputs, labels=labels).loss
     torch.testing.assert_close(loss, (tokens_loss.float() + length_loss.float()) / (length + 1))
@@ -293,8 +286,7 @@ def collapsed(path: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("longest", [8, 3])
 def test_paths_collapse_as_in_plain_python(models, longest):
-    generator = torch.Generator().manual_seed(0)
-    path = torch.randint(0, 6, (64, 9), generator=generator)
+    path = torch.randint(0, 6, (64, 9), generator=torch.Generator().manual_seed(0))
     path[path == START] = 4
     for row, text in zip(path.tolist(), models["ctc"].decoding.collapse(path, longest).tolist()):
         found = collapsed(row)
@@ -329,7 +321,7 @@ def test_a_blank_that_ends_a_text_is_refused(ends):
     assert parallel_toy("mask_predict", eos_token_id=ends).config.eos_token_id == ends
 
 
-def test_the_loss_is_the_likelihood_of_all_paths():
+def test_the_loss_is_the_likelihood_of_all_paths_and_a_target_without_one_adds_nothing(models):
     model = parallel_toy("ctc", decoder_vocab_size=6, ctc_upsampling=2).requires_grad_(False)
     inputs = {"input_ids": torch.tensor([[5, 6]])}
     log_probabilities = model(**inputs).logits[0].log_softmax(-1)  # 4 frames
@@ -340,9 +332,6 @@ def test_the_loss_is_the_likelihood_of_all_paths():
         if collapsed(list(path)) == [4, 4, END]
     )
     assert model(**inputs, labels=labels).loss.item() == pytest.approx(-math.log(total) / 3, rel=1e-5)
-
-
-def test_a_target_without_a_path_adds_nothing(models):
     labels = torch.tensor([[4] * 12 + [END]])  # 12 equal tokens need 23 frames
     assert models["ctc"](input_ids=torch.tensor([[5, 6, 3]]), labels=labels).loss == 0
 

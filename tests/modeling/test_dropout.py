@@ -48,26 +48,28 @@ def test_values_and_gradients(shape: tuple[int, ...], dtype: torch.dtype) -> Non
     assert all(factor in (0, torch.tensor(4 / 3, dtype=dtype).item()) for factor in factors.flatten().tolist())
 
 
-def test_seed_decides() -> None:
+def test_seed_and_mode_decide_and_the_default_device_does_not() -> None:
     x, layer = torch.ones(1000), Dropout(0.5)
     torch.manual_seed(1)
     first, other = layer(x), layer(x)
     torch.manual_seed(1)
     assert torch.equal(layer(x), first)
     assert not torch.equal(first, other)
+    x = torch.randn(10)
+    assert build_dropout(0) is identity
+    assert identity(x) is x
+    assert Dropout(0.5).eval()(x) is x
+    x = torch.ones(5, 7)
+    with torch.device("meta"):
+        dropped = Dropout(0.5)(x)
+    assert dropped.device == x.device
+    assert set(dropped.unique().tolist()) <= {0.0, 2.0}
 
 
 @pytest.mark.parametrize(("rate", "factor"), [(1.0, 0), (1e-9, 1)])
 def test_extremes(rate: float, factor: float) -> None:
     torch.manual_seed(0)
     assert torch.equal(Dropout(rate)(torch.ones(100)), torch.full((100,), float(factor)))
-
-
-def test_no_dropout() -> None:
-    x = torch.randn(10)
-    assert build_dropout(0) is identity
-    assert identity(x) is x
-    assert Dropout(0.5).eval()(x) is x
 
 
 def test_compiled() -> None:
@@ -100,14 +102,6 @@ def test_gradients_by_sample_differ_where_dropout_does() -> None:
     assert not torch.equal(gradients[0], gradients[1])
 
 
-def test_the_default_device_is_not_that_of_the_input() -> None:
-    x = torch.ones(5, 7)
-    with torch.device("meta"):
-        dropped = Dropout(0.5)(x)
-    assert dropped.device == x.device
-    assert set(dropped.unique().tolist()) <= {0.0, 2.0}
-
-
 # -------------------------------------------------------------------------------------------- layers that are left out
 every_kind = pytest.mark.parametrize("kind", KINDS)
 RATE = 0.5
@@ -131,9 +125,13 @@ def calls(model) -> dict[str, int]:
     return counts
 
 
-def test_no_rate_no_module() -> None:
+def test_no_rate_no_module_and_a_cache_while_training() -> None:
     assert all(stack.layer_drop is identity for stack in stacks(toy("decoder")))
     assert all(isinstance(stack.layer_drop, LayerDrop) for stack in stacks(toy("decoder", layer_drop=0.1)))
+    model, inputs = toy("decoder", layer_drop=RATE).train(), inputs_of("decoder")
+    torch.manual_seed(0)
+    for _ in range(8):
+        assert model(**inputs, use_cache=True).logits.isfinite().all()
 
 
 def test_layers_of_both_stacks_are_left_out_at_the_rate_and_each_for_itself() -> None:
@@ -195,10 +193,3 @@ def test_every_layer_is_among_the_recorded_states(kind, monkeypatch) -> None:
         first, second, last = outputs[name]
         assert torch.equal(first, second), name
         assert not torch.equal(second, last), name
-
-
-def test_a_cache_while_training() -> None:
-    model, inputs = toy("decoder", layer_drop=RATE).train(), inputs_of("decoder")
-    torch.manual_seed(0)
-    for _ in range(8):
-        assert model(**inputs, use_cache=True).logits.isfinite().all()

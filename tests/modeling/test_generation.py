@@ -45,11 +45,10 @@ def written_by(model: PreTrainedModel, output: torch.Tensor, prompt: torch.Tenso
     return tokens_of_row[: tokens_of_row.index(end) + 1] if end in tokens_of_row else tokens_of_row
 
 
-def choices_and_windows(kind: str) -> list[dict[str, Any]]:
-    return toys.few_choices() + [fields for fields in single_values(kind) if "sliding_window" in fields]
+WINDOWS = {kind: [fields for fields in single_values(kind) if "sliding_window" in fields] for kind in GENERATORS}
 
 
-@over({kind: choices_and_windows(kind) for kind in GENERATORS})
+@over({kind: toys.few_choices() + WINDOWS[kind] for kind in GENERATORS})
 def test_greedy_search_takes_the_likeliest_token_of_the_full_pass(kind, overrides):
     model = shared_toy(kind, overrides)
     prompts = prompt_of(kind)
@@ -211,8 +210,7 @@ def test_outputs_of_a_source_share_its_keys_and_values(implementation, how, monk
     assert torch.equal(*found)
     for step, (ours, theirs) in enumerate(zip(*steps, strict=True)):
         assert_close(ours, theirs, f"scores of step {step}", 1e-12)
-    copies = max(how.get("num_beams", 1), how.get("num_return_sequences", 1))
-    assert rows == [3] * 2 + [3 * copies] * 2
+    assert rows == [3] * 2 + [3 * max(how.get("num_beams", 1), how.get("num_return_sequences", 1))] * 2
 
 
 def varied_sources(seed: int) -> dict[str, torch.Tensor]:
@@ -233,8 +231,7 @@ CACHE_METHODS: dict[str, Callable[[EncoderDecoderCache, torch.Tensor], Any]] = {
 def test_the_cache_that_is_returned_holds_each_row(method, beams):
     model, batch = shared_toy("encoder_decoder", {}), varied_sources(2)
     options = {"max_new_tokens": 5, "eos_token_id": None, "num_beams": beams, "num_return_sequences": beams}
-    output = model.generate(**batch, **options, return_dict_in_generate=True)
-    cache = output.past_key_values
+    cache = model.generate(**batch, **options, return_dict_in_generate=True).past_key_values
     assert all(cache.is_updated[layer] for layer in range(2))
     assert all(len(layer.keys) == 12 * beams for layer in cache.cross_attention_cache.layers)
     rows = {
@@ -248,14 +245,6 @@ def test_the_cache_that_is_returned_holds_each_row(method, beams):
     cache.self_attention_cache.reset()
     step = model(**source, decoder_input_ids=written, past_key_values=cache).logits
     assert_close(step, model(**source, decoder_input_ids=written, use_cache=False).logits, method)
-
-
-def test_the_cache_that_is_returned_takes_other_sources_after_a_reset():
-    model, settings = shared_toy("encoder_decoder", {}), {"max_new_tokens": 6, "eos_token_id": None}
-    cache = model.generate(**varied_sources(2), **settings, return_dict_in_generate=True).past_key_values
-    cache.reset()
-    again = model.generate(**varied_sources(5), **settings, past_key_values=cache)
-    assert torch.equal(again, model.generate(**varied_sources(5), **settings))
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -308,6 +297,11 @@ def test_a_cache_that_was_reset_takes_another_source():
         expected = model(source, decoder_input_ids=target).logits
         assert_close(model(source, decoder_input_ids=target, past_key_values=cache).logits, expected, f"source {seed}")
         cache.reset()
+    model, settings = shared_toy("encoder_decoder", {}), {"max_new_tokens": 6, "eos_token_id": None}
+    cache = model.generate(**varied_sources(2), **settings, return_dict_in_generate=True).past_key_values
+    cache.reset()
+    again = model.generate(**varied_sources(5), **settings, past_key_values=cache)
+    assert torch.equal(again, model.generate(**varied_sources(5), **settings))
 
 
 @every_generator

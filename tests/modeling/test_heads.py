@@ -141,8 +141,7 @@ def test_logits_are_kept_for_the_positions_asked(kind):
     ids=["one of several", "regression", "several of several"],
 )  # fmt: skip
 def test_a_text_classifiers_loss_follows_its_labels(kind, labels, num_labels, loss):
-    model = toy(kind, TEXT_CLASSIFIERS[kind], num_labels=num_labels)
-    output = model(**inputs_of(kind), labels=labels)
+    output = toy(kind, TEXT_CLASSIFIERS[kind], num_labels=num_labels)(**inputs_of(kind), labels=labels)
     assert output.logits.shape == (3, num_labels)
     assert_close(output.loss, loss(output.logits, labels), "loss")
 
@@ -169,7 +168,7 @@ def test_a_decoder_classifies_at_the_last_token_that_is_no_padding(side):
         assert_close(logits[row], model.score(states[row, last]), f"row {row}")
 
 
-def test_padding_with_the_end_token_a_decoder_classifies_rows_and_batches_alike():
+def test_a_decoder_classifies_rows_and_batches_alike_if_it_knows_the_padding():
     """As GPT-2 is used: the end token pads. transformers reads the classifier off before the first of them."""
     model = toy("decoder", VanillaDecoderForSequenceClassification, num_labels=3, pad_token_id=3, eos_token_id=3)
     row = torch.tensor([[5, 9, 7, 3]])
@@ -177,9 +176,6 @@ def test_padding_with_the_end_token_a_decoder_classifies_rows_and_batches_alike(
     together = model(padded, attention_mask=torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]])).logits
     assert_close(together[:1], model(row).logits, "the padded row")
     assert_close(together[:1], model(row[:, :3]).logits, "the row without its end token")
-
-
-def test_a_decoder_classifies_a_batch_only_if_it_knows_the_padding():
     model = toy("decoder", VanillaDecoderForSequenceClassification, num_labels=3, pad_token_id=None)
     assert model(tokens(1, 4)).logits.shape == (1, 3)
     with pytest.raises(ValueError, match="padding"):

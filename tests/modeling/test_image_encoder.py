@@ -22,7 +22,7 @@ KIND = "image_encoder"
 IMAGE = {"image_size": 12, "patch_size": 4, "num_channels": 2, "num_labels": 5}
 
 
-def test_early_convolutions_are_torchs():
+def test_early_convolutions_are_torchs_and_refuse_what_they_cannot_do():
     model = toy(KIND, patch_embedding="early_convolutions", patch_size=4).double()
     stem, images = model.base_model.embeddings.patch_embeddings, pixels(2, 8, 8).double()
     first, second = stem.convolutions
@@ -34,9 +34,6 @@ def test_early_convolutions_are_torchs():
     x = torch.nn.functional.layer_norm(x.permute(0, 2, 3, 1), [width], stem.norms[1].weight, stem.norms[1].bias, 1e-6)
     assert_close(stem(images), stem.projection(x.relu().flatten(1, 2)), "patches", 1e-12)
     assert stem(images).shape == (2, 4, width)
-
-
-def test_early_convolutions_refuse_what_they_cannot_do():
     early = {"patch_embedding": "early_convolutions"}
     for fields, message in (
         ({"image_size": 12, "patch_size": 6}, "patch_size=6 must be a power of 2"),
@@ -136,26 +133,22 @@ def test_images_that_do_not_fit_are_refused(inputs, message):
         toy(KIND, VanillaImageEncoderModel)(**inputs)
 
 
-def test_a_mask_of_another_shape_is_refused():
-    model = toy(KIND, VanillaImageEncoderForMaskedImageModeling)
-    with pytest.raises(ValueError, match=r"bool_masked_pos must have the shape .*\(3, 6\), got \(3, 7\)"):
-        model(pixels(), torch.zeros(3, 7))
-
-
 def test_sizes_follow_an_override_and_survive_a_file():
     config = VanillaImageEncoderConfig(image_size=(32, 48), patch_size=8)
     assert (config.grid, config.max_position_embeddings) == ((4, 6), 25)
-    again = VanillaImageEncoderConfig.from_dict(config.to_dict())
-    assert again.to_dict() == config.to_dict()
+    assert VanillaImageEncoderConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
     assert VanillaImageEncoderConfig.from_dict(config.to_dict(), image_size=64).max_position_embeddings == 65
 
 
-def test_a_masked_image_model_becomes_a_classifier(tmp_path):
+def test_a_masked_image_model_becomes_a_classifier_and_refuses_a_mask_of_another_shape(tmp_path):
     toy(KIND, VanillaImageEncoderForMaskedImageModeling).save_pretrained(tmp_path)
     model, info = VanillaImageEncoderForImageClassification.from_pretrained(tmp_path, output_loading_info=True)
     assert set(info["missing_keys"]) == {"classifier.weight", "classifier.bias"}
     assert set(info["unexpected_keys"]) == {"decoder.weight", "decoder.bias"}
     assert torch.isfinite(model.eval()(pixels()).logits).all()
+    model = toy(KIND, VanillaImageEncoderForMaskedImageModeling)
+    with pytest.raises(ValueError, match=r"bool_masked_pos must have the shape .*\(3, 6\), got \(3, 7\)"):
+        model(pixels(), torch.zeros(3, 7))
 
 
 def test_parallel_plans_name_what_a_model_has():

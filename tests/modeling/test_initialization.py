@@ -43,9 +43,12 @@ def assert_normal(name: str, parameter: torch.Tensor, std: float) -> None:
 
 
 @every_kind
-def test_normal(kind):
+def test_normal_weights_are_centred_and_no_two_layers_start_alike(kind):
     for name, parameter in weights(fresh(kind, "normal")).items():
         assert_normal(name, parameter, 0.05)
+    seen = [parameter for name, parameter in weights(fresh(kind, "normal")).items()]
+    for number, one in enumerate(seen):
+        assert not any(one.shape == other.shape and torch.equal(one, other) for other in seen[:number])
 
 
 @pytest.mark.parametrize(
@@ -212,13 +215,6 @@ def test_a_seed_draws_the_same_weights_and_another_seed_others(kind, initializat
     for name, parameter in drawn[0].items():
         assert torch.equal(parameter, drawn[1][name])
         assert not torch.equal(parameter, drawn[2][name])
-
-
-@every_kind
-def test_no_two_layers_start_alike(kind):
-    seen = [parameter for name, parameter in weights(fresh(kind, "normal")).items()]
-    for number, one in enumerate(seen):
-        assert not any(one.shape == other.shape and torch.equal(one, other) for other in seen[:number])
 
 
 @pytest.mark.parametrize("initialization", ["xavier", "t_fixup", "ds_init", "deepnorm", "t5"])

@@ -59,9 +59,6 @@ def test_measuring_for_admin_twice_gives_the_same_and_leaves_the_mode_and_no_hoo
     assert profile_admin(model, **inputs) == first
     assert model.training
     assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_a_model_without_admins_factors_is_refused():
     with pytest.raises(ValueError, match=r"norm_placement='admin', got 'post'"):
         profile_admin(toy("decoder", norm_placement="post"), **inputs_of("decoder"))
 
@@ -179,21 +176,11 @@ def test_with_gradinit_the_loss_after_a_step_of_adam_is_lower():
     assert len({round(scale, 3) for scale in scales.values()}) > 10
 
 
-def test_gradinit_shrinks_a_gradient_above_its_limit():
+def test_gradinit_shrinks_a_gradient_above_its_limit_and_leaves_frozen_weights_and_zeros():
     model, batch = fresh("decoder", **GRADINIT), batch_of("decoder")
     norm = sum(g.abs().sum().item() for g in gradients(model.eval(), batch)[1].values())
     learn_scales(model, [batch] * 15, max_gradient=norm / 2, rate=0.03)
     assert sum(g.abs().sum().item() for g in gradients(model, batch)[1].values()) < 0.8 * norm
-
-
-def test_parts_of_a_batch_share_half_of_their_rows():
-    first, second = overlapping({"input_ids": torch.arange(9)})
-    assert first["input_ids"].tolist() == [0, 1, 2, 3, 4, 5]
-    assert second["input_ids"].tolist() == [3, 4, 5, 6, 7, 8]
-    assert all(len(part["input_ids"]) == 2 for part in overlapping({"input_ids": torch.arange(2)}))
-
-
-def test_gradinit_leaves_frozen_weights_and_zeros():
     model = fresh("decoder", **GRADINIT | {"norm_placement": "rezero"})
     model.model.embed_tokens.requires_grad_(False)
     table = model.model.embed_tokens.weight.clone()
@@ -201,3 +188,10 @@ def test_gradinit_leaves_frozen_weights_and_zeros():
     assert torch.equal(model.model.embed_tokens.weight, table)
     assert not any("embed_tokens" in name for name in scales)
     assert all((p == 0).all() for name, p in model.named_parameters() if name.endswith(("alpha", "q_proj.bias")))
+
+
+def test_parts_of_a_batch_share_half_of_their_rows():
+    first, second = overlapping({"input_ids": torch.arange(9)})
+    assert first["input_ids"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert second["input_ids"].tolist() == [3, 4, 5, 6, 7, 8]
+    assert all(len(part["input_ids"]) == 2 for part in overlapping({"input_ids": torch.arange(2)}))

@@ -39,14 +39,11 @@ def test_each_token_gets_the_vectors_of_what_ends_in_it(longest: int, padding: i
     assert torch.allclose(found, x + expected, rtol=1e-12)
 
 
-def test_padding_is_the_same_as_nothing() -> None:
+def test_padding_is_the_same_as_nothing_and_packed_texts_are_strangers() -> None:
     ngrams, text = table(), torch.tensor([[5, 6, 7, 8]])
     alone = ngrams.hash_ngrams(text, torch.arange(4)[None])
     padded = torch.cat([torch.full((1, 3), PAD), text, torch.full((1, 2), PAD)], dim=1)
     assert torch.equal(ngrams.hash_ngrams(padded, torch.arange(9)[None])[:, :, 3:7], alone)
-
-
-def test_packed_texts_are_strangers() -> None:
     ngrams, first, second = table(), torch.tensor([[5, 6, 7]]), torch.tensor([[8, 9]])
     rows = [ngrams.hash_ngrams(text, torch.arange(text.shape[1])[None]) for text in (first, second)]
     packed = ngrams.hash_ngrams(torch.cat([first, second], dim=1), torch.tensor([[0, 1, 2, 0, 1]]))

@@ -13,7 +13,7 @@ def future(length: int) -> torch.Tensor:
 
 
 @few_toys()
-def test_hidden_states_start_with_the_embeddings_and_end_with_the_output(kind, overrides):
+def test_hidden_states_end_with_the_output_and_attentions_leave_out_what_is_masked(kind, overrides):
     model, inputs = shared_toy(kind, overrides), inputs_of(kind)
     output = model.base_model(**inputs, output_hidden_states=True)
     assert not [name for name in model(**inputs) if "attentions" in name or "hidden_states" in name], "not asked for"
@@ -30,11 +30,6 @@ def test_hidden_states_start_with_the_embeddings_and_end_with_the_output(kind, o
         assert torch.equal(states[-1], last)
         ids = inputs["decoder_input_ids" if length == T else "input_ids"]
         assert_close(states[0], stack.embed(ids, None, None)[0], "the first of the hidden states")
-
-
-@few_toys()
-def test_attentions_are_probabilities_that_leave_out_what_is_masked(kind, overrides):
-    model, inputs = shared_toy(kind, overrides), inputs_of(kind)
     with attending(model, "eager"):
         output = model(**inputs, output_attentions=True)
     padded = inputs["attention_mask"][:, None, None, :] == 0

@@ -67,17 +67,12 @@ def test_a_translator_reads_each_pair_alone(way: str, fields: dict[str, Any]) ->
 
 
 @torch.no_grad()
-def test_what_follows_a_cached_text_sees_it() -> None:
+def test_what_follows_a_cached_text_sees_it_and_padding_in_front_is_no_text() -> None:
     model = toy("decoder").double()
     row = tokens(1, 8, SOURCE_VOCABULARY)
     first = model(row[:, :5])
     later = model(row[:, 5:], past_key_values=first.past_key_values, position_ids=torch.arange(5, 8)[None])
     assert_near(later.logits, model(row).logits[:, 5:])
-
-
-@torch.no_grad()
-def test_padding_in_front_is_no_text_for_a_mask_as_long_as_a_static_cache() -> None:
-    model = toy("decoder").double()
     row = tokens(1, 6, SOURCE_VOCABULARY)
     mask = torch.ones_like(row).index_fill(1, torch.arange(2), 0)
     cache = StaticCache(config=model.config, max_cache_len=8)

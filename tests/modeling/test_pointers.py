@@ -90,7 +90,7 @@ def test_the_loss_of_the_labeled_rows_is_that_of_all(model, smoothing):
     assert_close(output.logits, log_p, "log-probabilities", 1e-12)
 
 
-def test_the_gradients_are_those_of_differences():
+def test_the_gradients_are_those_of_differences_and_finite_where_probabilities_vanish():
     pointer = sharpen(PointerGenerator(toy_config("encoder_decoder", **COPYING))).double()
     generator = torch.Generator().manual_seed(0)
     states, source, logits = (
@@ -103,9 +103,6 @@ def test_the_gradients_are_those_of_differences():
         return pointer.mix(logits, *pointer(states, source, ids, mask))
 
     assert torch.autograd.gradcheck(log_p, (states, source, logits))
-
-
-def test_gradients_are_finite_where_probabilities_vanish():
     model = toy("encoder_decoder", **COPYING)
     with torch.no_grad():
         model.pointer.query.weight.mul_(1e4)  # an attention of exact zeros and ones

@@ -173,8 +173,7 @@ def test_scaled_rotary_positions_are_llamas(rope):
         position_ids = torch.arange(length).unsqueeze(0)
         expected = torch.stack(theirs(x, position_ids))
         assert_close(angles(ours, position_ids), expected, f"length {length}", 1e-6)
-        plain = angles(scheme("rotary", rope_theta=100.0), position_ids)
-        scaled = not torch.allclose(plain, expected)
+        scaled = not torch.allclose(angles(scheme("rotary", rope_theta=100.0), position_ids), expected)
         assert scaled is (rope["rope_type"] != "dynamic" or length == 60), f"length {length}"
 
 
@@ -247,13 +246,12 @@ def test_a_model_made_longer_reads_longer_texts_and_short_ones_as_before(kind, n
     assert torch.equal(model(**short)[0], before)
     after = model(**long)[0]
     model.save_pretrained(tmp_path)
-    again = type(model).from_pretrained(tmp_path).eval()
-    assert torch.equal(again(**long)[0], after)
+    assert torch.equal(type(model).from_pretrained(tmp_path).eval()(**long)[0], after)
     model.resize_position_embeddings(12)
     assert torch.equal(model(**short)[0], before)
 
 
-def test_new_rows_of_a_learned_table_are_drawn_as_at_the_start():
+def test_new_rows_of_a_learned_table_are_drawn_as_at_the_start_and_a_frozen_one_stays_frozen():
     model = toy("decoder", position_embedding_type="learned", max_position_embeddings=12, initializer_range=0.5)
     (table,) = (module for module in model.modules() if isinstance(module, LearnedPositions))
     kept = table.rows().detach().clone()
@@ -261,6 +259,11 @@ def test_new_rows_of_a_learned_table_are_drawn_as_at_the_start():
     assert torch.equal(table.rows()[: len(kept)], kept)
     assert table.rows()[len(kept) :].std().item() == pytest.approx(0.5, rel=0.02)
     assert table.rows().requires_grad
+    model = toy("decoder", position_embedding_type="learned").requires_grad_(False)
+    model.resize_position_embeddings(40)
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    with pytest.raises(ValueError, match="has no positions"):
+        toy("recurrent_encoder_decoder").resize_position_embeddings(40)
 
 
 @pytest.mark.parametrize("length", [20, 12])
@@ -273,11 +276,3 @@ def test_scaled_frequencies_of_another_length_are_those_of_the_saved_model(scali
     model.resize_position_embeddings(length)
     model.save_pretrained(tmp_path)
     assert torch.equal(model(**inputs)[0], type(model).from_pretrained(tmp_path).eval()(**inputs)[0])
-
-
-def test_a_frozen_table_stays_frozen_and_a_model_without_positions_has_no_other_number_of_them():
-    model = toy("decoder", position_embedding_type="learned").requires_grad_(False)
-    model.resize_position_embeddings(40)
-    assert not any(parameter.requires_grad for parameter in model.parameters())
-    with pytest.raises(ValueError, match="has no positions"):
-        toy("recurrent_encoder_decoder").resize_position_embeddings(40)

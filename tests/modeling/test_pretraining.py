@@ -20,7 +20,7 @@ def pretraining(**fields) -> PreTrainedModel:
 
 
 # ------------------------------------------------------------------------------------------------- the function
-def test_the_output_has_transformers_names_in_its_order():
+def test_the_output_has_transformers_names_and_the_loss_is_the_sum_of_those_whose_labels_are_given():
     assert list(PreTrainingOutput.__dataclass_fields__) == list(BertForPreTrainingOutput.__dataclass_fields__)
     model, inputs = pretraining(), inputs_of("encoder")
     output = model(**inputs, output_hidden_states=True)
@@ -30,9 +30,6 @@ def test_the_output_has_transformers_names_in_its_order():
     first, second = model(**inputs, return_dict=False)[:2]
     assert torch.equal(first, output.prediction_logits)
     assert torch.equal(second, output.seq_relationship_logits)
-
-
-def test_the_loss_is_the_sum_of_those_whose_labels_are_given():
     model, inputs, labels = pretraining(), inputs_of("encoder"), labels_of("encoder")
     output = model(**inputs, labels=labels, next_sentence_label=PAIRS)
     masked = nn.functional.cross_entropy(output.prediction_logits.flatten(0, 1), labels.flatten())
@@ -122,16 +119,13 @@ def assert_holds(model: PreTrainedModel, expected: dict[str, torch.Tensor]) -> N
         assert torch.equal(state[name], value), f"{name} is not what was saved"
 
 
-def test_a_masked_language_model_takes_all_it_has(tmp_path):
+def test_a_masked_language_model_takes_all_it_has_and_it_goes_on_from_one(tmp_path):
     model, inputs = pretraining(), inputs_of("encoder")
     model.save_pretrained(tmp_path)
     loaded, info = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"], "what is left out on purpose is not worth a warning"
     assert torch.equal(loaded.eval()(**inputs).logits, model(**inputs).prediction_logits)
-
-
-def test_it_goes_on_from_a_masked_language_model(tmp_path):
     model, inputs = toy("encoder", vanillaformer.VanillaEncoderForMaskedLM), inputs_of("encoder")
     model.save_pretrained(tmp_path)
     loaded, info = AutoModelForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
@@ -139,18 +133,14 @@ def test_it_goes_on_from_a_masked_language_model(tmp_path):
     assert torch.equal(loaded.eval()(**inputs).prediction_logits, model(**inputs).logits)
 
 
-def test_a_classifier_goes_on_from_the_pooler_not_from_the_token_head(tmp_path):
+def test_a_classifier_goes_on_from_the_pooler_not_from_the_token_head_and_it_from_a_classifier(tmp_path):
     model = pretraining()
     model.save_pretrained(tmp_path / "pretrained")
     options = {"num_labels": 5, "output_loading_info": True}
     loaded, info = AutoModelForSequenceClassification.from_pretrained(tmp_path / "pretrained", **options)
     assert info["missing_keys"] == {"classifier.weight", "classifier.bias"}
-    expected = shared(model, {"pooler": "pooler"}, "pooler")
-    assert_holds(loaded, expected)
+    assert_holds(loaded, shared(model, {"pooler": "pooler"}, "pooler"))
     assert not torch.equal(loaded.pooler.dense.weight, model.transform.dense.weight)
-
-
-def test_it_goes_on_from_a_classifier(tmp_path):
     model = toy("encoder", vanillaformer.VanillaEncoderForSequenceClassification, num_labels=5)
     model.save_pretrained(tmp_path / "classifier")
     loaded, info = AutoModelForPreTraining.from_pretrained(tmp_path / "classifier", output_loading_info=True)

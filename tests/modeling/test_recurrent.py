@@ -164,7 +164,7 @@ def test_a_target_is_read_in_one_call_and_keys_are_projected_once_for_all_steps(
     assert calls == ["Linear", *["GRU"] * 5]
 
 
-def test_attention_weights_are_of_the_source_without_padding():
+def test_attention_weights_are_of_the_source_without_padding_and_a_row_of_it_is_finite():
     model = toy(cross_attention="general")
     inputs = {"input_ids": words(4, 6), "attention_mask": MASK, "decoder_input_ids": words(4, 5)}
     (weights,) = model(**inputs, output_attentions=True).cross_attentions
@@ -172,9 +172,6 @@ def test_attention_weights_are_of_the_source_without_padding():
     assert_close(weights.sum(-1), torch.ones(4, 1, 5).double(), "sums", 1e-12)
     assert not weights[MASK[:, None, None].expand_as(weights) == 0].any()
     assert model(**inputs).cross_attentions is None
-
-
-def test_a_row_of_padding_only_is_finite():
     model = toy()
     outputs = model(input_ids=words(2, 4), attention_mask=torch.tensor([[1] * 4, [0] * 4]), labels=words(2, 3))
     assert outputs.logits.isfinite().all()

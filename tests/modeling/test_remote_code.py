@@ -83,7 +83,7 @@ def report(folders, bad, tmp_path_factory) -> dict:
     return found
 
 
-def test_every_model_loads_without_the_package_and_computes_the_same(report):
+def test_every_model_and_its_parts_load_and_are_saved_without_the_package_and_compute_the_same(report, folders):
     assert report["ours"] == []
     expected = [model.__name__ for model in MODELS for _ in AUTO[model]]
     assert [entry["class"] for entry in report["models"]] == expected
@@ -91,15 +91,9 @@ def test_every_model_loads_without_the_package_and_computes_the_same(report):
         assert entry["module"].startswith("transformers_modules."), entry
         assert entry["equal"] == [True, True], entry
         assert entry["known"], entry  # by its name, which tells Trainer's label smoothing what to shift
-
-
-def test_saving_without_the_package_keeps_code_and_map(report, folders):
     for entry in report["models"]:
         first, again = folders[entry["class"]], Path(entry["again"])
         assert (code(again), stored(again)) == (code(first), stored(first))
-
-
-def test_the_inner_model_or_config_saved_without_the_package_is_complete(report, folders):
     for parts, (_, model) in zip(report["bases"], ALL_KINDS.values(), strict=True):
         for folder in map(Path, parts):
             assert code(folder) == code(folders[model.__name__])
@@ -127,8 +121,7 @@ def test_with_the_package_its_own_classes_are_used_and_saved_again(flag, report,
 
 def test_a_folder_saved_without_the_package_loads_with_it(report):
     for entry in report["models"]:
-        auto_class = getattr(transformers, entry["again"].split("_")[-2])
-        model = auto_class.from_pretrained(entry["again"]).eval()
+        model = getattr(transformers, entry["again"].split("_")[-2]).from_pretrained(entry["again"]).eval()
         assert type(model).__module__.startswith("vanillaformer.")
         expected = torch.load(entry["again"].rsplit("_", 2)[0] + ".pt")
         assert torch.equal(answers(model, expected["inputs"])["output"], expected["answers"]["output"])
@@ -136,8 +129,7 @@ def test_a_folder_saved_without_the_package_loads_with_it(report):
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_the_map_names_every_auto_class_and_transformers_finds_every_file(kind, tmp_path):
-    config = toy_config(kind)
-    config.save_pretrained(tmp_path)
+    toy_config(kind).save_pretrained(tmp_path)
     auto_map = stored(tmp_path)["auto_map"]
     expected = {auto.__name__ for auto, models in AUTO_CLASSES.items() for model in models if kind_of(model) == kind}
     assert set(auto_map) == expected | {"AutoConfig"}

@@ -166,18 +166,14 @@ def plain_flex_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WrappedFlexAttention, "__call__", lambda self: flex_attention)
 
 
-def is_bare(config: Any) -> bool:
-    """Whether nothing normalizes the stream, so that every sublayer adds to its length."""
-    placement = getattr(config, "norm_placement", None)
-    return placement in RESIDUALS and not issubclass(RESIDUALS[placement], NormedResidual)
-
-
 @torch.no_grad()
 def sharpen(model: nn.Module, seed: int = 1, focus: float = 2.0) -> nn.Module:
     """Draw every parameter: attention selects, and no bias, norm weight or table is left at a default."""
     generator = torch.Generator().manual_seed(seed)
     config = getattr(model, "config", None)
-    bare = is_bare(config)  # gentler maps and embeddings keep a stream in range that no norm does
+    placement = getattr(config, "norm_placement", None)
+    # Gentler maps and embeddings keep a stream in range that no norm does, to whose length every sublayer adds
+    bare = placement in RESIDUALS and not issubclass(RESIDUALS[placement], NormedResidual)
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             noise = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
@@ -228,8 +224,7 @@ def inputs_of(
         sides = (8, 12) if config is None else [config.patch_size * patches for patches in config.grid]
         return {"pixel_values": pixels(batch, *sides, **size)}
     mask = padding(batch, length, side)
-    ids = tokens(batch, length).masked_fill(mask == 0, PAD)
-    inputs = {"input_ids": ids, "attention_mask": mask}
+    inputs = {"input_ids": tokens(batch, length).masked_fill(mask == 0, PAD), "attention_mask": mask}
     if side == "left":
         inputs["position_ids"] = positions_of(mask)
     if kind.endswith("encoder_decoder"):

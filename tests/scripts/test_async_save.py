@@ -8,16 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from script_runs import (
-    arguments,
-    assert_equal_weights,
-    die_after_four,
-    kill,
-    losses,
-    state,
-    train,
-    weights,
-)
+from script_runs import arguments, assert_equal_weights, die_after_four, kill, losses, state, train, weights
 from test_parallel import train_in
 
 from vanillaformer.training.run_folder.files import SAVING, checkpoints, is_complete
@@ -32,7 +23,7 @@ RECIPES = {
 ONE = ["--async_save", "--eval_steps", "1", "--save_total_limit", "9"]
 
 
-def written_late() -> None:
+def written_late(*rank_and_folder: object) -> None:
     """Let no checkpoint be written before the next step has been made."""
     start, step, stepped = Background.start, RunTrainer.training_step, threading.Event()
 
@@ -46,10 +37,6 @@ def written_late() -> None:
         return loss
 
     Background.start, RunTrainer.training_step = start_late, and_tell
-
-
-def written_late_in_rank(rank: int, folder: Path) -> None:
-    written_late()
 
 
 @pytest.fixture
@@ -143,8 +130,8 @@ def test_in_parts(tmp_path: Path) -> None:
     for folder in checkpoints(tmp_path / "whole").values():
         assert is_complete(folder)
         assert (folder / "optimizer" / ".metadata").exists()
-    late_and_dies = [written_late_in_rank, die_after_four]
-    train_in("fsdp=2", "causal", tmp_path / "killed", *ONE, setups=late_and_dies, exitcode=-signal.SIGKILL)
+    setups = [written_late, die_after_four]
+    train_in("fsdp=2", "causal", tmp_path / "killed", *ONE, setups=setups, exitcode=-signal.SIGKILL)
     assert sorted(checkpoints(tmp_path / "killed")) == [1, 2, 3]
     train("causal", tmp_path / "killed", "--set", "dropout=0", *ONE)
     assert losses(tmp_path / "killed") == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)

@@ -17,8 +17,7 @@ DIALOGUES = [["你好", "你好呀", "再见"], ["吃了吗", "吃了"], ["在�
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("chat")
-    rows = Dataset.from_dict({"turns": DIALOGUES})
-    rows.to_json(folder / "d.jsonl", force_ascii=False)
+    Dataset.from_dict({"turns": DIALOGUES}).to_json(folder / "d.jsonl", force_ascii=False)
     more = ["--train_file", str(folder / "d.jsonl"), "--validation_file", str(folder / "d.jsonl")]
     more += ["--turns_column", "turns", "--tokenizer_algorithm", "chinese_character"]
     more += ["--max_train_samples", "20", "--max_steps", "3"]

@@ -154,8 +154,7 @@ def test_recipe(path: Path) -> None:
     named = re.search(rf"^#\s+vanillaformer (train-\S+) scripts/recipes/{path.name} ", text, re.MULTILINE)
     assert named, "say in a comment which command runs it"
     args = parse_arguments(named[1], [str(path)])
-    task = task_of(named[1])(args).name
-    check_preset(task, args.model_args)
+    check_preset(task_of(named[1])(args).name, args.model_args)
     if args.model_args.model_name_or_path is None:
         assert preset(args.model_args.preset, **args.model_args.config_overrides())
     assert path.name in (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")

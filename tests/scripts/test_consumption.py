@@ -234,23 +234,21 @@ def test_ends_in_time_and_is_extended_by_more(tmp_path: Path, capfd) -> None:
 
 
 @pytest.mark.usefixtures("_clock")
-def test_epochs_end_a_run_before_its_time(tmp_path: Path, capfd) -> None:
+def test_epochs_or_patience_end_a_run_before_its_time(tmp_path: Path, capfd) -> None:
     """60 rows in batches of 8 are 8 steps."""
-    train("classification", tmp_path, *TIME, "10m", "--max_epochs", "1.5")
+    run = tmp_path / "epochs"
+    train("classification", run, *TIME, "10m", "--max_epochs", "1.5")
     assert "step 12/12 · 12 s · " in capfd.readouterr().out
-    rates = logged(tmp_path, "learning_rate")
+    rates = logged(run, "learning_rate")
     assert rates[-1] < 0.2 * max(rates)
-    assert logged(tmp_path, "eval_loss", "step")[-1] == 12
-    train("classification", tmp_path, *TIME, "10m", "--max_epochs", "2")
+    assert logged(run, "eval_loss", "step")[-1] == 12
+    train("classification", run, *TIME, "10m", "--max_epochs", "2")
     assert "step 16/16 · 16 s · " in capfd.readouterr().out
-
-
-@pytest.mark.usefixtures("_clock")
-def test_patience_ends_a_run_before_its_time(tmp_path: Path, capfd) -> None:
     never = "--learning_rate", "0", "--early_stopping_patience", "2", "--metric_for_best_model", "loss"
-    train("classification", tmp_path, *TIME, "100", "--max_epochs", "100", "--eval_steps", "0.1", *never)
+    run = tmp_path / "patience"
+    train("classification", run, *TIME, "100", "--max_epochs", "100", "--eval_steps", "0.1", *never)
     assert "Stopped early at step 3" in capfd.readouterr().out
-    assert state(tmp_path)["global_step"] == pytest.approx(30, abs=1)
+    assert state(run)["global_step"] == pytest.approx(30, abs=1)
 
 
 @pytest.mark.parametrize(("written", "growth"), [(1, (3.0, 24.0)), (24, (1.0, 1.0))])

@@ -47,8 +47,7 @@ def test_it_says_what_it_made_and_how_exact_it_is(ours, tmp_path, run):
     code, out, err = run(ours, tmp_path / "native", "--to", "llama")
     assert code == 0, err[-2000:]
     assert "VanillaDecoderForCausalLM -> LlamaForCausalLM" in out
-    error = float(out.split("relative error ")[1].split()[0])
-    assert error <= 1e-6
+    assert float(out.split("relative error ")[1].split()[0]) <= 1e-6
     assert (tmp_path / "native" / "model.safetensors").is_file()
     _, out, _ = run(tmp_path / "native", tmp_path / "back", "--from")
     assert "LlamaForCausalLM -> VanillaDecoderForCausalLM" in out

@@ -57,8 +57,7 @@ TIME = ["--max_steps", "-1", "--max_time", "4s", "--eval_steps", "0.5"]
     (["--max_steps", "5"], False), (["--num_train_epochs", "1"], False), (["--objective", "masked"], False),
 ])  # fmt: skip
 def test_a_model_or_a_length_that_was_given_keeps_the_usual_defaults(options: list[str], expected: bool) -> None:
-    args = parse_arguments("train-language-model", options)
-    assert LanguageModel(args).uses_auto_defaults is expected
+    assert LanguageModel(parse_arguments("train-language-model", options)).uses_auto_defaults is expected
 
 
 @pytest.mark.parametrize("job", ["causal", "classification"])

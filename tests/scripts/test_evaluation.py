@@ -79,8 +79,7 @@ def test_classes_and_masked_tokens_are_those_that_were_scored(trained) -> None:
     assert scores["confusion_matrix"] == confusion_matrix(labels, chosen, labels=names).tolist()
     of_classes = [scores["classes"][name]["f1"] for name in set(labels) | set(chosen)]
     assert scores["test_f1"] == pytest.approx(np.mean(of_classes))
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    inputs = tokenizer([rows[0]["text"]], return_tensors="pt")
+    inputs = AutoTokenizer.from_pretrained(folder)([rows[0]["text"]], return_tensors="pt")
     assert rows[0]["probability"] == pytest.approx(model(**inputs).logits.softmax(-1).max().item(), abs=1e-5)
     rows, scores = records(trained("masked") / "predictions_test.jsonl"), results(trained("masked"))
     right = [one == other for row in rows for one, other in zip(row["reference"], row["prediction"], strict=True)]

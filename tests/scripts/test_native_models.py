@@ -160,8 +160,7 @@ def test_the_losses_are_those_of_transformers_trainer(
     classes = saved.config.num_labels
     torch.manual_seed(42)  # of the new weights of a classifier
     fresh = type(saved).from_pretrained(native, num_labels=classes, pad_token_id=saved.config.pad_token_id)
-    expected = plain_losses(fresh, recorded, tmp_path / "plain")
-    assert recorded.losses == pytest.approx(expected, rel=1e-5)
+    assert recorded.losses == pytest.approx(plain_losses(fresh, recorded, tmp_path / "plain"), rel=1e-5)
     assert math.isfinite(result.metrics["test_loss"])
     if name == "bert-classifier":
         assert AutoTokenizer.from_pretrained(tmp_path / "run").model_max_length == 64
@@ -267,8 +266,7 @@ def test_a_native_model_of_dialogues_keeps_their_template(tmp_path: Path) -> Non
 
 
 def test_another_form_is_saved_where_it_is_asked_for(tmp_path: Path) -> None:
-    native = native_folder("gpt2", tmp_path / "native")
-    run("gpt2", native, tmp_path / "first", "--save_as", "vanilla")
+    run("gpt2", native_folder("gpt2", tmp_path / "native"), tmp_path / "first", "--save_as", "vanilla")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "first")
     assert type(model).__name__ == "VanillaDecoderForCausalLM"
     for save_as, expected in (("vanilla", "VanillaDecoderForCausalLM"), ("native", "GPT2LMHeadModel")):

@@ -101,8 +101,7 @@ def test_freeze(tmp_path: Path, capfd) -> None:
     frozen = {name for name in first if "embed_tokens" in name or "mlp." in name or name.endswith("bias")}
     assert 3 < len(frozen) < len(first)
     assert {name for name in first if torch.equal(first[name], last[name])} == frozen
-    state = torch.load(tmp_path / "checkpoint-3" / "optimizer.pt")["state"]
-    assert len(state) == len(first) - len(frozen)
+    assert len(torch.load(tmp_path / "checkpoint-3" / "optimizer.pt")["state"]) == len(first) - len(frozen)
 
 
 LORA = ["--lora_rank", "2", "--lora_alpha", "64", "--lora_dropout", "0.1", "--learning_rate", "0.05"]

@@ -237,8 +237,7 @@ def test_other_tokenizers_have_no_languages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "file"),
-    [("marian", "target.spm"), ("marian-two", "source.spm"), ("m2m_100", "sentencepiece.bpe.model")],
+    ("name", "file"), [("marian", "target.spm"), ("marian-two", "source.spm"), ("m2m_100", "sentencepiece.bpe.model")]
 )
 def test_tokenized_rows_are_known_by_the_pieces_too(name: str, file: str, tmp_path: Path) -> None:
     """Other pieces make other ids of a text, though the vocabulary is the same; another folder does not."""

@@ -54,17 +54,13 @@ def other_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>")
 
 
-def test_tokens_of_other_tokenizers_that_have_no_role_are_found():
+def test_tokens_of_other_tokenizers_that_have_no_role_are_found_and_the_tokenizer_stays_as_it_is():
     tokenizer = other_tokenizer()
     assert tokenizer("a<turn>a<end>")["input_ids"] == [7, 2, 7, 1]
     assert text_tokenizer(tokenizer)("a<turn>a<end>")["input_ids"] == [7, 2, 7, 3, 5, 4]
     assert text_tokenizer(tokenizer, ["<end>"])("a<turn>a<end>")["input_ids"] == [7, 2, 7, 1]
     assert tokenizer("a<turn>a<end>")["input_ids"] == [7, 2, 7, 1]
     assert tokenizer.decode([7, 2, 1], skip_special_tokens=True) == "a"
-
-
-def test_cutting_a_copys_texts_leaves_the_tokenizer_as_it_is():
-    tokenizer = other_tokenizer()
     before = tokenizer.backend_tokenizer.to_str()
     assert text_tokenizer(tokenizer)("a a a a", truncation=True, max_length=2)["input_ids"] == [7, 7]
     assert tokenizer.backend_tokenizer.to_str() == before

@@ -7,12 +7,9 @@ from vanillaformer.tokenization.algorithms import ALGORITHMS
 from vanillaformer.tokenization.options import SPECIAL_TOKENS, ModelKind, TokenizerAlgorithm
 
 
-def test_every_algorithm_name_has_its_function():
+def test_every_algorithm_name_has_its_function_and_every_kind_its_special_tokens():
     assert list(ALGORITHMS) == list(get_args(TokenizerAlgorithm))
     assert [function.__name__ for function in ALGORITHMS.values()] == list(ALGORITHMS)
-
-
-def test_every_model_kind_has_its_special_tokens():
     assert list(SPECIAL_TOKENS) == list(get_args(ModelKind))
 
 

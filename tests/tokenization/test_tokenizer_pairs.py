@@ -40,12 +40,9 @@ def test_joint_pair_is_one_object_and_saved_once(joint, tmp_path):
     assert {"fox", "fuchs"} <= source.get_vocab().keys()
 
 
-def test_equal_tokenizers_are_a_joint_pair(tmp_path):
+def test_equal_tokenizers_are_a_joint_pair_but_not_with_different_templates(tmp_path):
     save_pair(train(SOURCE, algorithm="word"), train(SOURCE, algorithm="word"), tmp_path)
     assert not (tmp_path / "target_tokenizer").exists()
-
-
-def test_equal_vocabularies_with_different_templates_are_not_joint(tmp_path):
     save_pair(train(SOURCE, algorithm="word"), train(SOURCE, algorithm="word", kind="decoder"), tmp_path)
     source, target = load_pair(tmp_path)
     assert (source("the fox")["input_ids"][-1], target("the fox")["input_ids"][0]) == (3, 2)

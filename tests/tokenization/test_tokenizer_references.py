@@ -57,7 +57,7 @@ def test_wordpiece_is_bert(trained, texts, algorithm, lowercase):
     assert dict(ours(texts[0], texts[1])) == dict(theirs(texts[0], texts[1]))
 
 
-def test_words_are_the_most_frequent_of_the_text(texts):
+def test_words_and_characters_are_the_most_frequent_of_the_text(texts):
     counts = Counter(word for text in texts for word in re.findall(r"\w+|[^\w\s]", text.lower()))
     ranked = sorted((word for word in counts if counts[word] >= 2), key=lambda word: (-counts[word], word))
     tokenizer = train(texts, algorithm="word", vocab_size=30)
@@ -66,9 +66,6 @@ def test_words_are_the_most_frequent_of_the_text(texts):
     for text in texts:
         words = re.findall(r"\w+|[^\w\s]", text.lower())
         assert tokenizer.tokenize(text) == [word if word in expected else "<unk>" for word in words]
-
-
-def test_characters_are_the_most_frequent_of_the_text(texts):
     counts = Counter("".join(texts))
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     tokenizer = train(texts, algorithm="character", vocab_size=24)

@@ -114,10 +114,12 @@ def test_cap_is_reached_when_the_texts_offer_enough(texts, algorithm):
     assert len(train(texts, algorithm=algorithm, vocab_size=size)) == size
 
 
-def test_byte_level_needs_all_bytes(texts):
+def test_byte_level_needs_all_bytes_and_has_no_unknowns(texts, trained):
     with pytest.raises(ValueError, match=r"vocab_size=259 is too small.*the 256 bytes need at least 260"):
         train(texts, algorithm="byte_level_bpe", vocab_size=259)
     assert len(train(texts, algorithm="byte_level_bpe", vocab_size=260)) == 260
+    tokenizer = trained(algorithm="byte_level_bpe")
+    assert tokenizer.unk_token_id not in tokenizer("fox ✈ \x00")["input_ids"]
 
 
 @pytest.mark.parametrize("algorithm", WITH_UNKNOWNS)
@@ -127,11 +129,6 @@ def test_unknown_character_becomes_the_unknown_token(trained, algorithm):
         ids = tokenizer("fox ✈ dogs", add_special_tokens=False)["input_ids"]
         assert ids.count(tokenizer.unk_token_id) == 1
         assert tokenizer.decode(ids, skip_special_tokens=True).split() == ["fox", "dogs"]
-
-
-def test_byte_level_has_no_unknowns(trained):
-    tokenizer = trained(algorithm="byte_level_bpe")
-    assert tokenizer.unk_token_id not in tokenizer("fox ✈ \x00")["input_ids"]
 
 
 @pytest.mark.parametrize("algorithm", ["wordpiece", "chinese_character"])

@@ -1,6 +1,1 @@
-from data.conftest import (  # noqa: F401
-    _own_cache,
-    decoder_tokenizer,
-    encoder_tokenizer,
-    translator_tokenizer,
-)
+from data.conftest import _own_cache, decoder_tokenizer, encoder_tokenizer, translator_tokenizer  # noqa: F401

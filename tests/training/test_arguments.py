@@ -25,13 +25,21 @@ def written(path, content) -> str:
     return str(path)
 
 
-def test_command_line_fills_every_dataclass():
+def test_command_line_fills_every_dataclass_and_what_was_given_is_known(tmp_path):
     words = ["--preset", "gpt2", "--block-size=64", "--tokenizer_algorithm", "bpe", "--no_joint_vocabulary"]
     words += ["--learning_rate", "1e-3"]
     one, data, tokenizer, training = parse((*OURS, Seq2SeqTrainingArguments), words)
     assert (one.preset, data.block_size, tokenizer.tokenizer_algorithm) == ("gpt2", 64, "bpe")
     assert tokenizer.joint_vocabulary is False
     assert training.learning_rate == 1e-3
+    file = written(tmp_path / "run.yaml", {"block_size": 128, "train_file": ["a.txt", "b.txt"]})
+    words = [file, "--set", "norm=rms_norm", "--no_joint_vocabulary", "--learning_rate=5e-5"]
+    one, data, tokenizer, training = parse((*OURS, Seq2SeqTrainingArguments), words)
+    found = [one.given, data.given, tokenizer.given, training.given]
+    assert found == [{"overrides"}, {"block_size", "train_file"}, {"joint_vocabulary"}, {"learning_rate"}]
+    assert was_given(training, "learning_rate")
+    assert not was_given(training, "max_steps")
+    assert was_given(ModelArguments(), "preset")  # made in Python
 
 
 @pytest.mark.parametrize("theirs", [TrainingArguments, Seq2SeqTrainingArguments])
@@ -54,8 +62,7 @@ def test_file_then_command_line(tmp_path, name):
     content = {"preset": "gpt", "set": {"norm": "rms_norm", "hidden_size": 64}, "block-size": 32, "bf16": False}
     content |= {"learning_rate": "1e-3", "joint_vocabulary": False, "lr_scheduler_kwargs": {"min_lr": 0.1}}
     content["max_train_samples"] = 9
-    path = written(tmp_path / name, content)
-    words = [path, "--set", "hidden_size=128", "--max_train_samples", "7"]
+    words = [written(tmp_path / name, content), "--set", "hidden_size=128", "--max_train_samples", "7"]
     one, data, tokenizer, training = parse((*OURS, TrainingArguments), words)
     assert one.config_overrides() == {"norm": "rms_norm", "hidden_size": 128}
     assert (one.preset, data.block_size, data.max_train_samples) == ("gpt", 32, 7)
@@ -63,24 +70,21 @@ def test_file_then_command_line(tmp_path, name):
     assert (training.learning_rate, training.lr_scheduler_kwargs) == (1e-3, {"min_lr": 0.1})
 
 
-def test_file_may_list_overrides_unset_a_default_or_be_empty(tmp_path):
+def test_file_may_list_overrides_unset_a_default_say_no_or_be_empty(tmp_path):
     path = written(tmp_path / "a.yaml", {"set": ["a=1", "b=none"], "save_total_limit": None, "use_cpu": True})
     one, training = parse((ModelArguments, task_of("train-language-model").arguments[-1]), [path])
     assert one.config_overrides() == {"a": 1, "b": "none"}
     assert training.save_total_limit is None
     (tmp_path / "a.yaml").write_text("# nothing yet\n")
     assert parse(ModelArguments, [path]) == (ModelArguments(),)
-
-
-def test_what_was_given_is_known_whatever_its_value(tmp_path):
-    file = written(tmp_path / "run.yaml", {"block_size": 128, "train_file": ["a.txt", "b.txt"]})
-    words = [file, "--set", "norm=rms_norm", "--no_joint_vocabulary", "--learning_rate=5e-5"]
-    one, data, tokenizer, training = parse((*OURS, Seq2SeqTrainingArguments), words)
-    found = [one.given, data.given, tokenizer.given, training.given]
-    assert found == [{"overrides"}, {"block_size", "train_file"}, {"joint_vocabulary"}, {"learning_rate"}]
-    assert was_given(training, "learning_rate")
-    assert not was_given(training, "max_steps")
-    assert was_given(ModelArguments(), "preset")  # made in Python
+    text = "save_strategy: no\neval_strategy: no\nbf16: off\nuse_cpu: on\npacking: yes\n"
+    text += "set: {attention_bias: off, tie: true}\n"
+    (tmp_path / "a.yaml").write_text("\ufeff" + text)
+    classes = ModelArguments, LanguageModelDataArguments, TrainingArguments
+    one, data, training = parse(classes, [str(tmp_path / "a.yaml")])
+    assert (training.save_strategy, training.eval_strategy) == ("no", "no")
+    assert (training.bf16, training.use_cpu, data.packing) == (False, True, True)
+    assert one.config_overrides() == {"attention_bias": False, "tie": True}
 
 
 def test_set_is_read_as_yaml_and_the_last_wins():
@@ -116,17 +120,6 @@ def test_files_that_mean_nothing(tmp_path, name, text, message):
         (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=message):
         parse((ModelArguments, LanguageModelDataArguments), [str(tmp_path / name)])
-
-
-def test_no_and_off_are_words_where_a_word_is_meant(tmp_path):
-    text = "save_strategy: no\neval_strategy: no\nbf16: off\nuse_cpu: on\npacking: yes\n"
-    text += "set: {attention_bias: off, tie: true}\n"
-    (tmp_path / "a.yaml").write_text("\ufeff" + text)
-    classes = ModelArguments, LanguageModelDataArguments, TrainingArguments
-    one, data, training = parse(classes, [str(tmp_path / "a.yaml")])
-    assert (training.save_strategy, training.eval_strategy) == ("no", "no")
-    assert (training.bf16, training.use_cpu, data.packing) == (False, True, True)
-    assert one.config_overrides() == {"attention_bias": False, "tie": True}
 
 
 def test_items_of_a_list_may_begin_with_dashes_and_tokenizer_arguments_are_those_of_train(tmp_path):

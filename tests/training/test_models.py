@@ -35,24 +35,11 @@ def test_translation_takes_its_tokens_from_one_tokenizer_or_two(
         build("translation", translator_tokenizer, encoder_tokenizer)
 
 
-def test_seed_decides_the_weights(encoder_tokenizer) -> None:
+def test_seed_decides_the_weights_and_pairs_need_two_token_types(encoder_tokenizer, tmp_path) -> None:
     first, again, other = (build("masked", encoder_tokenizer, seed=seed) for seed in (1, 1, 2))
     name = "model.layers.0.mlp.up_proj.weight"
     assert torch.equal(first.state_dict()[name], again.state_dict()[name])
     assert not torch.equal(first.state_dict()[name], other.state_dict()[name])
-
-
-@pytest.mark.parametrize("kind", ["bert-tiny", "gpt-tiny", "llama-tiny"])
-def test_classifier_of_either_kind(kind: str, encoder_tokenizer, decoder_tokenizer) -> None:
-    tokenizer = encoder_tokenizer if kind == "bert-tiny" else decoder_tokenizer
-    extra = ["num_key_value_heads=2"] if kind == "llama-tiny" else []
-    model = build("classification", tokenizer, preset=kind, labels=["a", "b", "c"], overrides=extra)
-    assert (model.config.id2label, model.config.num_labels) == ({0: "a", 1: "b", 2: "c"}, 3)
-    assert model(torch.tensor([[5, 6, 0]])).logits.shape == (1, 3)
-    assert check_preset("classification", ModelArguments(preset=kind)) == ("encoder" if "bert" in kind else "decoder")
-
-
-def test_pairs_need_two_token_types(encoder_tokenizer, tmp_path) -> None:
     model = build("mlm+nsp", encoder_tokenizer)
     types = torch.tensor([[0, 0, 1]])
     assert model(torch.tensor([[5, 6, 0]]), token_type_ids=types).seq_relationship_logits.shape == (1, 2)
@@ -63,6 +50,16 @@ def test_pairs_need_two_token_types(encoder_tokenizer, tmp_path) -> None:
     saved = ModelArguments(model_name_or_path=str(tmp_path))
     with pytest.raises(ValueError, match="type_vocab_size=1"):
         build_model("mlm+nsp", saved, encoder_tokenizer, length=8, seed=0)
+
+
+@pytest.mark.parametrize("kind", ["bert-tiny", "gpt-tiny", "llama-tiny"])
+def test_classifier_of_either_kind(kind: str, encoder_tokenizer, decoder_tokenizer) -> None:
+    tokenizer = encoder_tokenizer if kind == "bert-tiny" else decoder_tokenizer
+    extra = ["num_key_value_heads=2"] if kind == "llama-tiny" else []
+    model = build("classification", tokenizer, preset=kind, labels=["a", "b", "c"], overrides=extra)
+    assert (model.config.id2label, model.config.num_labels) == ({0: "a", 1: "b", 2: "c"}, 3)
+    assert model(torch.tensor([[5, 6, 0]])).logits.shape == (1, 3)
+    assert check_preset("classification", ModelArguments(preset=kind)) == ("encoder" if "bert" in kind else "decoder")
 
 
 @pytest.mark.parametrize(("bf16", "device", "dtype", "length", "expected"), [

@@ -95,12 +95,8 @@ def test_what_cannot_work_is_said_before_data_is_read(words: str, said: str, cap
 NEEDS = {"cosine_with_min_lr": '{"min_lr": 1e-5}', "cosine_warmup_with_min_lr": '{"min_lr": 1e-5}'}
 
 
-@pytest.mark.parametrize("name", [each.value for each in SchedulerType])
-def test_schedules(name: str, capsys) -> None:
+@pytest.mark.parametrize("name", [*(each.value for each in SchedulerType), *OPTIMIZERS])
+def test_every_schedule_and_optimizers_that_transformers_does_not_have(name: str, capsys) -> None:
     options = ["--lr_scheduler_kwargs", NEEDS[name]] if name in NEEDS else []
-    assert "nowhere.csv" in refusal(["--lr_scheduler_type", name, *options], capsys)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_that_transformers_does_not_have(name: str, capsys) -> None:
-    assert "nowhere.csv" in refusal(["--optim", name], capsys)
+    option = "--optim" if name in OPTIMIZERS else "--lr_scheduler_type"
+    assert "nowhere.csv" in refusal([option, name, *options], capsys)

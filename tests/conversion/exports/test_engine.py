@@ -37,9 +37,11 @@ def test_prompts_go_in_without_padding_and_come_out_with_it():
     assert out.tolist() == [[5, 6, 9, 0, 0, 0], [7, 8, 9, 4, 9, 9]]
 
 
-def test_translations_begin_with_the_start_token():
+def test_translations_begin_with_the_start_token_of_the_generation_config():
     out = EngineModel(Parrot("encoder_decoder")).generate(IDS, MASK, max_new_tokens=5)
     assert out.tolist() == [[2, 9, 0], [2, 9, 9]]
+    out = EngineModel(Parrot("encoder_decoder", decoder_start_token_id=7)).generate(IDS, MASK, max_new_tokens=5)
+    assert out.tolist() == [[7, 9, 0], [7, 9, 9]]
 
 
 @pytest.mark.parametrize(("settings", "given", "tokens", "options"), [
@@ -85,12 +87,9 @@ def test_settings_of_sampling_are_refused_where_there_is_sampling(name):
         EngineModel(engine).generate(IDS, MASK, do_sample=True)
 
 
-def test_a_setting_that_nothing_has_is_refused():
+def test_a_setting_that_nothing_has_and_another_end_than_the_exported_one_are_refused():
     with pytest.raises(ValueError, match=r"tempurature=2\.0: an exported model has only"):
         EngineModel(Parrot()).generate(IDS, MASK, tempurature=2.0)
-
-
-def test_another_end_than_the_exported_one_is_refused():
     EngineModel(Parrot(eos_token_id=3)).generate(IDS, MASK, eos_token_id=3, use_cache=True)
     with pytest.raises(ValueError, match="eos_token_id=4"):
         EngineModel(Parrot(eos_token_id=3)).generate(IDS, MASK, eos_token_id=4)
@@ -105,21 +104,13 @@ def test_settings_that_ask_for_nothing_are_not_refused():
     assert not nothing.keys() & engine.asked[0][2].keys()
 
 
-def test_sampling_is_among_as_many_tokens_as_in_transformers():
-    assert Search(max_new_tokens=1).top_k == GenerationConfig._get_default_generation_params()["top_k"] == 50
-
-
-def test_the_generation_config_has_the_last_word_on_the_start():
-    out = EngineModel(Parrot("encoder_decoder", decoder_start_token_id=7)).generate(IDS, MASK, max_new_tokens=5)
-    assert out.tolist() == [[7, 9, 0], [7, 9, 9]]
-
-
-def test_the_seed_is_given_once():
+def test_the_seed_is_given_once_and_sampling_is_among_as_many_tokens_as_in_transformers():
     engine = Parrot()
     model = EngineModel(engine, seed=4)
     for _ in range(2):
         model.generate(IDS, MASK)
     assert [options["seed"] for _, _, options in engine.asked] == [4, None]
+    assert Search(max_new_tokens=1).top_k == GenerationConfig._get_default_generation_params()["top_k"] == 50
 
 
 def test_logits():

@@ -73,8 +73,7 @@ def model():
 
 def test_an_export_is_written_checked_and_found_again(model, tmp_path, monkeypatch):
     monkeypatch.setitem(EXPORTERS, "ourselves", OurselvesExporter())
-    report = export(model, tmp_path / "new" / "export", "ourselves")
-    assert report == "48 of 48 greedy tokens equal"
+    assert export(model, tmp_path / "new" / "export", "ourselves") == "48 of 48 greedy tokens equal"
     assert is_export(tmp_path / "new" / "export")
     engine = load_engine(tmp_path / "new" / "export")
     assert engine.generate([[5, 6]], max_new_tokens=3) == Twin(model).generate([[5, 6]], max_new_tokens=3)
@@ -108,10 +107,12 @@ def test_an_empty_folder_is_taken_and_a_full_one_is_not(model, tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_wrong_answers_leave_nothing_behind(model, tmp_path):
+def test_wrong_answers_and_an_unknown_engine_leave_nothing_behind(model, tmp_path):
     with pytest.raises(ValueError, match="the engine continues"):
         OurselvesExporter(wrong=True).export(ExportJob(model, tmp_path / "export"))
     assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=r"engine must be one of ctranslate2, .*, got 'tensorrt'"):
+        export(model, tmp_path / "export", "tensorrt")
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
@@ -133,11 +134,6 @@ def test_refusals_come_before_anything_is_written(fields, options, message, tmp_
     with pytest.raises(ValueError, match=message):
         OurselvesExporter().export(ExportJob(toy("decoder", **fields), tmp_path / "new" / "export", **options))
     assert not list(tmp_path.iterdir())
-
-
-def test_unknown_engine(model, tmp_path):
-    with pytest.raises(ValueError, match=r"engine must be one of ctranslate2, .*, got 'tensorrt'"):
-        export(model, tmp_path / "export", "tensorrt")
 
 
 @pytest.mark.parametrize(("engine", "kind", "model_class"), [
@@ -193,8 +189,7 @@ def test_tokenizers_and_generation_settings_go_along(tmp_path):
     ]
     config = json.loads((tmp_path / "export" / "config.json").read_text())
     assert (config["decoder_start_token"], config["eos_token"], config["unk_token"]) == ("<s>", "</s>", "<unk>")
-    stock = AutoTokenizer.from_pretrained(tmp_path / "export")
-    assert stock("one").input_ids == source("one").input_ids
+    assert AutoTokenizer.from_pretrained(tmp_path / "export")("one").input_ids == source("one").input_ids
 
 
 # ----------------------------------------------------------------------------- the comparison before an export is done
@@ -223,31 +218,24 @@ def test_another_model_does_not(kind, by, exact, passes):
         check(toy(kind), Twin(changed(kind, by)), exact)
 
 
-def test_tokens_alone_are_compared_where_the_engine_has_no_scores():
+def test_tokens_alone_are_compared_where_the_engine_has_no_scores_and_the_model_as_it_will_be_used():
     assert check(toy("decoder"), Twin(toy("decoder"), scores=False), exact=True) == "48 of 48 greedy tokens equal"
     with pytest.raises(ValueError, match="the engine continues"):
         check(toy("decoder"), Twin(changed("decoder", 1.0), scores=False), exact=True)
-
-
-def test_the_model_is_read_as_it_will_be_used():
     model = toy("decoder", dropout=0.5).train()
     assert "48 of 48" in check(model, Twin(toy("decoder")), exact=True)
     assert model.training
 
 
 @torch.no_grad()
-def test_equally_good_tokens_may_change_places():
+def test_equally_good_tokens_may_change_places_and_each_is_judged_after_those_that_the_engine_made():
     model = toy("decoder", tie_word_embeddings=False)
     best = greedy(model, [5, 6], 1, Twin(model))[0]
     model.lm_head.weight[best - 1] = model.lm_head.weight[best]  # now two are best
     assert gaps_to_best(model, [5, 6], [best], 1, Twin(model)) == [0.0]
     assert gaps_to_best(model, [5, 6], [best - 1], 1, Twin(model)) == pytest.approx([0.0], abs=1e-5)
     assert gaps_to_best(model, [5, 6], [(best + 5) % 37], 1, Twin(model))[0] > 0.1
-
-
-@torch.no_grad()
-def test_each_token_is_judged_after_those_that_the_engine_made():
-    """One other token does not make all that follow it wrong."""
+    # One other token does not make all that follow it wrong.
     model = toy("decoder", eos_token_id=3)
     first = greedy(model, [5, 6], 1, Twin(model))[0]
     other = first + 1 if first + 1 != 3 else first + 2
@@ -261,21 +249,17 @@ def test_each_token_is_judged_after_those_that_the_engine_made():
     assert ended[2] == pytest.approx((row.max() - row[3]).item(), abs=1e-5)
 
 
-def test_the_share_of_equal_tokens_of_rounded_weights_is_at_least_nine_tenths():
+def test_the_share_of_equal_tokens_is_at_least_nine_tenths_whatever_the_scores_are():
     assert agreement([0.0] * 9 + [3.0], "tokens", exact=False).startswith("9 of 10 tokens equal (or within 0.25 of")
     assert agreement([NEAR] * 9 + [3.0], "tokens", exact=False)
     with pytest.raises(ValueError, match=r"8 of 10 tokens equal \(or within 0.25 .*\); at least 90% must be"):
         agreement([0.0] * 8 + [0.3] * 2, "tokens", exact=False)
-
-
-def test_other_tokens_are_refused_whatever_the_scores_are():
     with pytest.raises(ValueError, match=r"not our model's: \d+ of 48 greedy tokens equal .* at least 90% must be"):
         check(toy("decoder"), Twin(toy("decoder"), shift=5), exact=False)
 
 
 def test_random_rows_leave_out_special_tokens_and_leave_room():
-    model = toy("decoder", max_position_embeddings=10)
-    rows = random_rows(model.config, new_tokens=5)
+    rows = random_rows(toy("decoder", max_position_embeddings=10).config, new_tokens=5)
     assert [len(row) for row in rows] == [5, 1, 5, 2]
     assert not {0, 2, 3} & {token for row in rows for token in row}
     assert len(np.unique([token for row in rows for token in row])) > 4
@@ -291,22 +275,16 @@ def test_an_engine_is_an_entry_and_a_folder_and_its_extras_are_in_pyproject():
         assert {engine.writer.name, engine.runner.name} <= extras.keys()
 
 
-def test_a_cell_without_a_yes_names_the_field_in_the_way():
+def test_targets_of_texts_and_images_and_the_field_in_the_way():
     found = targets(VanillaDecoderConfig(norm_placement="rezero"))
     assert found["native"] == []
     assert set(found) == {"native", *EXPORTERS}
     for engine in ("ctranslate2", "gguf"):
         assert any("norm_placement='rezero'" in obstacle for obstacle in found[engine]), engine
-
-
-def test_an_image_model_goes_to_native_architectures_and_to_onnx():
     found = targets(VanillaImageEncoderConfig())
     assert (found.pop("native"), found.pop("onnx")) == (["vit", "vit_msn"], [])
     found_obstacles = {each for obstacles in found.values() for each in obstacles}
     assert found_obstacles == {"the model reads images, but the engine takes tokens"}
-
-
-def test_the_papers_model_goes_to_marian_with_biases_and_to_ctranslate2():
     found = targets(VanillaEncoderDecoderConfig(sinusoidal_layout="halves"))
     assert "marian" in found["native"]
     assert found["ctranslate2"] == []

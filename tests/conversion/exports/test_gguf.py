@@ -222,8 +222,7 @@ def trained(**options):
 def test_a_byte_level_tokenizer_is_in_the_file(split_digits, pre, tmp_path):
     tokenizer = trained(split_digits=split_digits)
     tokenizer.chat_template = "{{ messages }}"
-    model = toy("decoder", **LLAMA, vocab_size=310)
-    export(model, tmp_path / "out", "gguf", tokenizer=tokenizer)
+    export(toy("decoder", **LLAMA, vocab_size=310), tmp_path / "out", "gguf", tokenizer=tokenizer)
     fields, _ = contents(tmp_path / "out")
     expected = {
         "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.add_bos_token": True,

@@ -105,24 +105,12 @@ def ours(model, prompt, **options):
     return made[: end[0]] if end else made
 
 
-def test_prompts_of_different_lengths_do_not_touch_each_other(generating):
+def test_prompts_do_not_touch_each_other_samples_are_our_models_and_a_text_ends_at_its_end(generating):
     model, folder, _ = generating
     engine = load_engine(folder)
     together = engine.generate(PROMPTS, max_new_tokens=NEW)
     assert together == [engine.generate([prompt], max_new_tokens=NEW)[0] for prompt in PROMPTS]
     assert together == [ours(model, prompt) for prompt in PROMPTS]
-
-
-@pytest.mark.parametrize(("beams", "penalty"), [(2, 1.0), (4, 0.2)])
-def test_beam_search_is_transformers_own(generating, beams, penalty):
-    model, folder, _ = generating
-    found = load_engine(folder).generate(PROMPTS, max_new_tokens=NEW, num_beams=beams, length_penalty=penalty)
-    assert found == [ours(model, prompt, num_beams=beams, length_penalty=penalty) for prompt in PROMPTS]
-
-
-def test_sampling_draws_what_our_model_draws(generating):
-    model, folder, _ = generating
-    engine = load_engine(folder)
     options = {"do_sample": True, "temperature": 1.5, "top_p": 0.9}
     for seed in range(3):
         before = torch.get_rng_state()
@@ -130,9 +118,6 @@ def test_sampling_draws_what_our_model_draws(generating):
         assert torch.equal(before, torch.get_rng_state())
         torch.manual_seed(seed)
         assert found == [ours(model, PROMPTS[0], **options)]
-
-
-def test_a_text_ends_at_its_end(generating):
     _, folder, _ = generating
     engine = load_engine(folder)
     whole = engine.generate(PROMPTS, max_new_tokens=NEW)
@@ -140,6 +125,13 @@ def test_a_text_ends_at_its_end(generating):
     engine.generation_config.eos_token_id = end = sorted(ends)[0]
     expected = [row[: row.index(end)] if end in row else row for row in whole]
     assert engine.generate(PROMPTS, max_new_tokens=NEW) == expected != whole
+
+
+@pytest.mark.parametrize(("beams", "penalty"), [(2, 1.0), (4, 0.2)])
+def test_beam_search_is_transformers_own(generating, beams, penalty):
+    model, folder, _ = generating
+    found = load_engine(folder).generate(PROMPTS, max_new_tokens=NEW, num_beams=beams, length_penalty=penalty)
+    assert found == [ours(model, prompt, num_beams=beams, length_penalty=penalty) for prompt in PROMPTS]
 
 
 def test_names_and_axes_are_those_that_other_tools_know(generating):
@@ -169,7 +161,7 @@ def test_names_and_axes_are_those_that_other_tools_know(generating):
     assert ordered == {name: [str(size) for size in sizes] for name, sizes in expected.items()}
 
 
-def test_the_config_is_that_of_the_native_model_or_ours(generating):
+def test_the_config_is_that_of_the_native_model_or_ours_and_weights_are_stored_once(generating):
     model, folder, _ = generating
     assert "auto_map" not in json.loads((folder / "config.json").read_text())
     config = AutoConfig.from_pretrained(folder)
@@ -178,10 +170,6 @@ def test_the_config_is_that_of_the_native_model_or_ours(generating):
     fields = config_fields(from_native(native))
     assert (fields["model_type"], fields["architectures"]) == ("gpt2", ["GPT2LMHeadModel"])
     assert fields["n_layer"] == native.config.n_layer
-
-
-def test_weights_are_stored_once_in_each_graph(generating):
-    model, folder, _ = generating
     files = list((folder / "onnx").iterdir())
     stored = sum(len(tensor.raw_data) for path in files for tensor in onnx.load(path).graph.initializer)
     size = 4 * sum(parameter.numel() for parameter in model.parameters())

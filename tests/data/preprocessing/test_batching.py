@@ -35,8 +35,7 @@ def test_batches_hold_rows_of_similar_length_in_random_order() -> None:
 
 
 def test_incomplete_batch_comes_last() -> None:
-    order = list(LengthGroupedEpochs(LENGTHS[:21], 8, 0))
-    assert sorted(order) == list(range(21))
+    assert sorted(LengthGroupedEpochs(LENGTHS[:21], 8, 0)) == list(range(21))
 
 
 def test_row_lengths() -> None:

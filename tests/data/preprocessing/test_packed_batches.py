@@ -138,8 +138,7 @@ def test_texts_in_groups_have_the_loss_and_gradients_of_the_padded_batch(choices
     grouped = length_buckets.takes_buckets(model.model)
     packed = PackedTexts(model, padded_texts)(texts())
     assert (len(packed["input_ids"]) == 1) == grouped
-    order = packed["labels"].tolist()
-    assert sorted(order) == sorted(row["labels"] for row in texts())
+    assert sorted(packed["labels"].tolist()) == sorted(row["labels"] for row in texts())
     assert_packed_as_padded(model, packed, padded_texts(texts()))
     assert groups == ([[(2, 12), (3, 5), (2, 2)]] * len(model.model.layers) if grouped else [])
 

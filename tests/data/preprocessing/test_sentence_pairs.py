@@ -128,8 +128,7 @@ def test_sentences_longer_than_half_a_row_are_several(encoder_tokenizer):
 
 
 def test_one_document_has_random_pairs_from_other_places():
-    documents = Documents(np.arange(1000), range(0, 1001, 10), [0, 100])
-    pairs = list(draw_pairs(documents, 40, Random(0)))
+    pairs = list(draw_pairs(Documents(np.arange(1000), range(0, 1001, 10), [0, 100]), 40, Random(0)))
     random = [pair for pair in pairs if pair.label == 1]
     assert len(random) > 10
     for pair in random:

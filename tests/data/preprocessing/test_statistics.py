@@ -53,10 +53,8 @@ def test_translation(translator_tokenizer, decoder_tokenizer, capsys):
 
 def test_joint_vocabulary_counts_both_sides(translator_tokenizer):
     texts = DatasetDict(train=Dataset.from_dict({"source": ["ab"], "target": ["cd"]}))
-    lengths = {"max_source_length": 9, "max_target_length": 9}
-    rows = translation_rows(texts, translator_tokenizer, **lengths)
-    stats = describe_data(rows, (translator_tokenizer,) * 2, settings())
-    assert stats["train"]["vocabulary used"] == 5
+    rows = translation_rows(texts, translator_tokenizer, **{"max_source_length": 9, "max_target_length": 9})
+    assert describe_data(rows, (translator_tokenizer,) * 2, settings())["train"]["vocabulary used"] == 5
 
 
 def test_classifier_and_its_unknown_tokens(encoder_tokenizer, capsys):
@@ -100,8 +98,7 @@ def test_padding_by_kind_of_batch(changes):
 
 
 def test_padding_of_packed_batches():
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(2, 60, (64, 2)).tolist()
+    lengths = np.random.default_rng(0).integers(2, 60, (64, 2)).tolist()
     rows = Dataset.from_list([{"input_ids": [1] * source, "labels": [1] * target} for source, target in lengths])
     collator = PackedPairs(toy("encoder_decoder"), None)
     order = list(RandomEpochs(64, 0))

@@ -50,8 +50,7 @@ def test_translation_rows_with_two_tokenizers(translator_tokenizer, decoder_toke
     dataset = splits(source=["a"], target=["b"])
     rows = translation_rows(dataset, translator_tokenizer, decoder_tokenizer, max_source_length=9, max_target_length=9)
     assert (rows["train"][0]["input_ids"][-1], rows["train"][0]["labels"][0]) == (3, 2)
-    batch = DataCollatorForSeq2Seq(translator_tokenizer)(list(rows["train"]))
-    assert batch["labels"].shape == (1, 2)
+    assert DataCollatorForSeq2Seq(translator_tokenizer)(list(rows["train"]))["labels"].shape == (1, 2)
 
 
 @pytest.mark.parametrize("option", ["max_source_length", "max_target_length"])

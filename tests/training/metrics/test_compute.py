@@ -82,7 +82,7 @@ def test_rouge_is_rouge_scores(tmp_path):
         added_scores([str(tmp_path / "none.py")], ["a"], ["a"])
 
 
-def test_groups_have_scores_of_their_own(translator_tokenizer):
+def test_groups_have_scores_of_their_own_and_a_score_keeps_its_options(translator_tokenizer):
     ids = translator_tokenizer(TEXTS, padding=True, return_tensors="np")["input_ids"]
     compute, pair = m.translation_metrics(translator_tokenizer, ["rougeL"]), EvalPrediction(ids, ids)
     scores = compute(pair, references=WANTED, groups=["b", "a", "b"])
@@ -94,10 +94,6 @@ def test_groups_have_scores_of_their_own(translator_tokenizer):
     for group in ("match", "len", "de", "to_de"):
         found = {f"{name}_{each}": float(each == group) for name in names for each in ("match", "len", "de", "to_de")}
         assert s.scores_of_group(names | found, group) == dict.fromkeys(names, 1.0)
-
-
-def test_a_score_that_is_always_computed_keeps_its_options(translator_tokenizer):
-    ids = translator_tokenizer(TEXTS, padding=True, return_tensors="np")["input_ids"]
     compute = m.translation_metrics(translator_tokenizer, ["bleu"], lowercase=True)
     references = [text.upper() for text in translator_tokenizer.batch_decode(ids, skip_special_tokens=True)]
     assert compute(EvalPrediction(ids, ids), references=references)["bleu"] == pytest.approx(100)
@@ -116,8 +112,7 @@ def test_translation_metrics_decode_and_ignore_padding(translator_tokenizer):
     assert scores["exact_match"] == pytest.approx(100 / 3)
     assert scores["gen_len"] == np.mean([len(text) + 1 for text in TEXTS])  # without the start token
     assert (labels == -100).any()  # the caller's array is not changed
-    again = compute(EvalPrediction(predictions=(ids(WANTED), None), label_ids=labels))
-    assert again["exact_match"] == 100
+    assert compute(EvalPrediction(predictions=(ids(WANTED), None), label_ids=labels))["exact_match"] == 100
 
 
 @pytest.mark.parametrize("pad_token", ["<pad>", "</s>"])

@@ -73,8 +73,7 @@ def test_best_checkpoint_is_the_best_of_ten_evaluations(job: str, name: str, tmp
 
 def test_only_evaluations_with_a_checkpoint_and_with_numbers_can_be_the_best(tmp_path: Path) -> None:
     history = [{"loss": loss} for loss in (5.0, 3.0, 1.0, 2.0)]
-    trainer = Evaluated(settings("causal"), history, tmp_path)
-    assert trainer.run(saved=lambda step: step % 2 == 0) == 4
+    assert Evaluated(settings("causal"), history, tmp_path).run(saved=lambda step: step % 2 == 0) == 4
     score, nothing, number = SCORES["bleu"], {"eval_loss": math.nan}, {"eval_bleu": 0.0, "eval_loss": 9.0}
     assert is_better(number, nothing, score)
     assert not is_better(nothing, number, score)

@@ -23,7 +23,7 @@ def blocks(texts, tokenizer, size):
     return labels, counted
 
 
-def test_sizes_of_whole_texts_and_of_blocks_cut_through_characters(decoder_tokenizer):
+def test_sizes_of_texts_and_of_blocks_cut_through_characters_and_scores_by_them(decoder_tokenizer):
     labels, counted = blocks(TEXTS, decoder_tokenizer, 500)
     text = "".join(TEXTS)
     assert TextSizes(decoder_tokenizer)(labels, counted) == (len(text), len(text.encode()))
@@ -33,6 +33,18 @@ def test_sizes_of_whole_texts_and_of_blocks_cut_through_characters(decoder_token
     starts = [b for b in told if not 0x80 <= b < 0xC0]
     assert TextSizes(decoder_tokenizer)(labels, counted) == (len(starts), len(told))
     assert len(told) < len("".join(TEXTS).encode())
+    labels, counted = blocks(TEXTS, decoder_tokenizer, 500)
+    losses = np.random.default_rng(0).random(labels.shape)
+    predicted = np.where(counted, labels, -100)
+    evaluated = EvalPrediction(predictions=(predicted, losses), label_ids=labels)
+    scores = language_model_metrics(decoder_tokenizer)(evaluated)
+    text, total = "".join(TEXTS), losses[counted].sum()  # </s> among them, <s> of later texts too
+    assert counted.sum() == len(text.encode()) + 2 * len(TEXTS) - 1
+    assert scores["perplexity"] == pytest.approx(math.exp(total / counted.sum()))
+    assert scores["perplexity_per_character"] == pytest.approx(math.exp(total / len(text)))
+    assert scores["perplexity_per_byte"] == pytest.approx(math.exp(total / len(text.encode())))
+    assert scores["bits_per_byte"] == pytest.approx(total / math.log(2) / len(text.encode()))
+    assert "bits_per_byte" not in language_model_metrics()(EvalPrediction((predicted, losses), labels))
 
 
 def test_names_of_special_tokens_are_text_and_what_is_known_is_not_counted():
@@ -57,18 +69,3 @@ def test_real_tokenizers(algorithm):
         labels, counted = blocks(WORDS, tokenizer, size)
         assert len(labels) == 1
         assert TextSizes(tokenizer)(labels, counted) == (len(text), len(text.encode()))
-
-
-def test_scores_are_the_losses_by_the_sizes(decoder_tokenizer):
-    labels, counted = blocks(TEXTS, decoder_tokenizer, 500)
-    losses = np.random.default_rng(0).random(labels.shape)
-    predicted = np.where(counted, labels, -100)
-    evaluated = EvalPrediction(predictions=(predicted, losses), label_ids=labels)
-    scores = language_model_metrics(decoder_tokenizer)(evaluated)
-    text, total = "".join(TEXTS), losses[counted].sum()  # </s> among them, <s> of later texts too
-    assert counted.sum() == len(text.encode()) + 2 * len(TEXTS) - 1
-    assert scores["perplexity"] == pytest.approx(math.exp(total / counted.sum()))
-    assert scores["perplexity_per_character"] == pytest.approx(math.exp(total / len(text)))
-    assert scores["perplexity_per_byte"] == pytest.approx(math.exp(total / len(text.encode())))
-    assert scores["bits_per_byte"] == pytest.approx(total / math.log(2) / len(text.encode()))
-    assert "bits_per_byte" not in language_model_metrics()(EvalPrediction((predicted, losses), labels))

@@ -26,8 +26,7 @@ def drawn(temperature: float, rows: int = 20_000) -> tuple[torch.Tensor, torch.T
     """Logits, and labels drawn from softmax(logits / temperature)."""
     generator = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(rows, 4, generator=generator)
-    labels = torch.multinomial((logits / temperature).softmax(1), 1, generator=generator)[:, 0]
-    return logits, labels
+    return logits, torch.multinomial((logits / temperature).softmax(1), 1, generator=generator)[:, 0]
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -138,8 +137,7 @@ def test_a_run_saves_calibrated_weights_and_says_so(run) -> None:
     assert found["nll"] < found["before"]["nll"]
     assert found["calibration_error"] < found["before"]["calibration_error"]
     assert finished.metrics["eval_loss"] == pytest.approx(found["nll"], abs=1e-4)  # of the saved weights
-    record = json.loads((finished.folder / "run.json").read_text())
-    assert record["details"]["calibration"] == found
+    assert json.loads((finished.folder / "run.json").read_text())["details"]["calibration"] == found
     last = finished.folder / "checkpoint-40"
     model, checkpoint = map(AutoModelForSequenceClassification.from_pretrained, (finished.folder, last))
     weights, earlier = model.state_dict(), checkpoint.state_dict()
@@ -158,8 +156,7 @@ def test_a_run_saves_calibrated_weights_and_says_so(run) -> None:
 def test_a_finished_run_stays_as_it_is_and_few_validation_rows_calibrate_nothing(run, capsys, tmp_path: Path) -> None:
     finished, words = run
     before = (finished.folder / "model.safetensors").read_bytes()
-    again = train_classifier.train(words)
-    assert again.details["calibration"] == finished.details["calibration"]
+    assert train_classifier.train(words).details["calibration"] == finished.details["calibration"]
     assert (finished.folder / "model.safetensors").read_bytes() == before
     assert "labels accepted by probability: at least 0.5: 100.0% of the rows" in capsys.readouterr().out
     words = [*run[1][:-1], str(tmp_path / "run"), "--max_validation_samples", "49", "--max_steps", "2"]
@@ -201,8 +198,7 @@ def texts(count: int, classes: int) -> tuple[list[str], np.ndarray]:
 @pytest.mark.parametrize("classes", [2, 4])
 def test_it_is_the_svm_of_scikit_learn(classes: int) -> None:
     rows, labels = texts(80, classes)
-    counts = TfidfVectorizer(binary=True, norm=None)
-    rarity = counts.fit_transform(rows)
+    rarity = TfidfVectorizer(binary=True, norm=None).fit_transform(rows)
     present = csr_matrix((rarity > 0).astype(float))
     sizes = np.asarray(present.sum(axis=1))
     svm = linear_svm(csr_matrix(present / np.sqrt(sizes)), labels, classes)

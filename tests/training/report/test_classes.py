@@ -13,11 +13,7 @@ from matplotlib.figure import Figure
 from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.scripts import train_classifier
-from vanillaformer.training.report.classes import (
-    accuracy_intervals,
-    class_records,
-    report_classes,
-)
+from vanillaformer.training.report.classes import accuracy_intervals, class_records, report_classes
 from vanillaformer.training.report.plots import confusion_picture, loss_curve
 
 SMALL = """--preset bert-tiny --set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 --tokenizer_vocab_size 300
@@ -145,7 +141,7 @@ def drawn(monkeypatch) -> list[Figure]:
     return figures
 
 
-def test_loss_curve_with_and_without_evaluation(tmp_path: Path, drawn: list[Figure]) -> None:
+def test_pictures_of_losses_and_of_classes(tmp_path: Path, drawn: list[Figure]) -> None:
     path = loss_curve(HISTORY, tmp_path / "loss.png")
     assert path.read_bytes().startswith(b"\x89PNG")
     left, right = drawn[0].axes
@@ -155,13 +151,9 @@ def test_loss_curve_with_and_without_evaluation(tmp_path: Path, drawn: list[Figu
     loss_curve(HISTORY[:2], tmp_path / "loss.png")
     assert len(drawn[1].axes) == 1
     assert loss_curve([], tmp_path / "empty.png").exists()
-
-
-def test_confusion_picture(tmp_path: Path, drawn: list[Figure]) -> None:
-    matrix = np.array([[3, 1], [0, 0]])
-    path = confusion_picture(matrix, ["yes", "no $"], tmp_path / "confusion.png")
+    path = confusion_picture(np.array([[3, 1], [0, 0]]), ["yes", "no $"], tmp_path / "confusion.png")
     assert path.read_bytes().startswith(b"\x89PNG")
-    axes = drawn[0].axes[0]
+    axes = drawn[-1].axes[0]
     np.testing.assert_allclose(axes.images[0].get_array(), [[0.75, 0.25], [0, 0]])
     assert [text.get_text() for text in axes.texts] == ["3", "1", "0", "0"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["yes", r"no \$"]

@@ -62,8 +62,7 @@ def interrupt(monkeypatch):
 
 def test_files_of_a_run_are_known_by_exact_names_moved_aside_and_deleted(tmp_path: Path) -> None:
     before = filled(tmp_path)
-    aside = move_aside(tmp_path)
-    assert content(aside) == {name: before[name] for name in MADE}
+    assert content(move_aside(tmp_path)) == {name: before[name] for name in MADE}
     files.discard_previous(tmp_path)
     assert content(tmp_path) == {name: before[name] for name in MINE}
     filled(tmp_path)
@@ -93,8 +92,7 @@ def test_interrupted_while_moved_aside_or_put_back(step, moment: int, tmp_path: 
 
 
 def test_written_aside_replaces_as_a_whole(tmp_path: Path, interrupt) -> None:
-    names = ("model.safetensors", "config.json", "tokenizer_config.json")
-    before = filled(tmp_path, names)
+    before = filled(tmp_path, ("model.safetensors", "config.json", "tokenizer_config.json"))
     with suppress(Interrupted), written_aside(tmp_path) as part:
         (part / "tokenizer_config.json").write_text("")
         raise Interrupted

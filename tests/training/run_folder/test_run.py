@@ -97,11 +97,32 @@ def test_unfinished_run_of_another_model_is_refused_or_replaced_if_it_has_no_che
         open_folder(run(tmp_path, preset="gpt2"))
 
 
-def test_settings_that_an_earlier_version_did_not_record_may_be_anything(tmp_path: Path) -> None:
+def test_finished_run_of_this_and_an_earlier_version_and_one_of_which_a_part_failed(tmp_path: Path, capsys) -> None:
     finish(run(tmp_path))
     newer = run(tmp_path)
     newer.settings["training"] |= {"ema_decay": 0.9, "freeze": []}
     assert open_folder(newer).finished
+    finish(run(tmp_path))
+    last = checkpoint(tmp_path, 10)
+    entry = open_folder(run(tmp_path))
+    assert entry.finished
+    assert entry.metrics == {"eval_loss": 1.0}
+    assert not open_folder(run(tmp_path, steps=20)).finished
+    for other in (run(tmp_path, steps=5), run(tmp_path, preset="gpt2")):
+        with pytest.raises(ValueError, match="holds a finished run with other settings"):
+            open_folder(other)
+    earlier = run(tmp_path)
+    earlier.failed = ["README.md"]
+    finish(earlier)
+    capsys.readouterr()
+    entry = open_folder(run(tmp_path))
+    assert (entry.finished, entry.checkpoint, entry.failed) == (False, last, [])
+    assert capsys.readouterr().out == "Made again, because it failed: README.md.\n"
+    assert open_folder(run(tmp_path, steps=20)).is_extension
+    other = run(tmp_path)
+    other.settings["training"]["seed"] = 2
+    with pytest.raises(ValueError, match=r"holds a finished run with other settings \(seed: 1 there, 2 now\)"):
+        open_folder(other)
 
 
 @pytest.mark.parametrize(("asked", "message"), [
@@ -144,30 +165,6 @@ def test_changed_data(finished: bool, tmp_path: Path) -> None:
     entry = open_folder(run(tmp_path))
     entry.check_data(PRINTS)
     assert entry.data == PRINTS
-
-
-def test_finished_run_and_one_of_which_a_part_failed(tmp_path: Path, capsys) -> None:
-    finish(run(tmp_path))
-    last = checkpoint(tmp_path, 10)
-    entry = open_folder(run(tmp_path))
-    assert entry.finished
-    assert entry.metrics == {"eval_loss": 1.0}
-    assert not open_folder(run(tmp_path, steps=20)).finished
-    for other in (run(tmp_path, steps=5), run(tmp_path, preset="gpt2")):
-        with pytest.raises(ValueError, match="holds a finished run with other settings"):
-            open_folder(other)
-    earlier = run(tmp_path)
-    earlier.failed = ["README.md"]
-    finish(earlier)
-    capsys.readouterr()
-    entry = open_folder(run(tmp_path))
-    assert (entry.finished, entry.checkpoint, entry.failed) == (False, last, [])
-    assert capsys.readouterr().out == "Made again, because it failed: README.md.\n"
-    assert open_folder(run(tmp_path, steps=20)).is_extension
-    other = run(tmp_path)
-    other.settings["training"]["seed"] = 2
-    with pytest.raises(ValueError, match=r"holds a finished run with other settings \(seed: 1 there, 2 now\)"):
-        open_folder(other)
 
 
 def test_chosen_checkpoint(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ def test_changes(given: dict, change: str) -> None:
     assert listed(changed_settings(settings(), settings(**given))) == change
 
 
-def test_paths_are_compared_as_what_they_lead_to(tmp_path: Path, monkeypatch) -> None:
+def test_paths_are_compared_by_where_they_lead_and_what_an_earlier_record_lacks_is_not(
+    tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     def changes(new: str, old: str = "d/c.csv") -> str:
@@ -62,9 +64,6 @@ def test_paths_are_compared_as_what_they_lead_to(tmp_path: Path, monkeypatch) ->
     for same in ("./d/c.csv", "d/../d/c.csv", str(tmp_path / "d" / "c.csv")):
         assert changes(same) == ""
     assert changes("c.csv") == "train_file: 'd/c.csv' there, 'c.csv' now"
-
-
-def test_settings_that_a_record_of_an_earlier_version_lacks_are_not_compared() -> None:
     old, new = settings(), settings(r_drop=1.0, seed=1)
     del old["training"]["r_drop"]
     assert listed(changed_settings(old, new)) == "seed: 42 there, 1 now"

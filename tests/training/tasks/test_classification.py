@@ -23,15 +23,12 @@ def config(options: dict[str, Any]) -> Any:
     return preset(TASKS["classification"].preset, **ModelArguments(overrides=options["overrides"]).config_overrides())
 
 
-def test_facts_on_texts() -> None:
+def test_facts_on_texts_and_defaults_that_follow_them() -> None:
     train = ["a b c", "A d", "e " * 50, "x y"] * 100
     facts = text_facts(train, ["a b", "new d"], rows=5_000, classes=3, held_out=2)
     assert (facts.rows, facts.classes, facts.held_out) == (5_000, 3, 2)
     assert facts.words == pytest.approx((3 + 2 + 50 + 2) / 4)
     assert (facts.mean_characters, facts.unknown) == (pytest.approx((5 + 3 + 100 + 3) / 4), 1 / 4)
-
-
-def test_defaults_follow_sentences_names_and_long_texts() -> None:
     options = values(SENTENCES)
     assert (options["tokenizer_algorithm"], options["metric_for_best_model"]) == ("word", "loss")
     assert (config(options).max_ngram, config(options).hidden_size, options["max_epochs"]) == (1, 64, 5)

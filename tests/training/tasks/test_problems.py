@@ -163,6 +163,5 @@ def test_a_run(kind: str, tmp_path: Path, capsys) -> None:
     }
     card = (folder / "README.md").read_text("utf-8")
     assert f"of the baseline ({baseline}) |" in card
-    code = card.split("```python\n")[1].split("```")[0]
-    exec(code, {})
+    exec(card.split("```python\n")[1].split("```")[0], {})
     assert capsys.readouterr().out.strip()

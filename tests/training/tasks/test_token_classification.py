@@ -127,22 +127,8 @@ def test_labels_are_those_of_transformers_example(algorithm: Any) -> None:
         assert words[0].casefold().startswith(piece.strip().casefold())
 
 
-def test_both_sides_are_read_alike() -> None:
-    assert task.tag_scores([["NOUN", "NOUN", "B-X"]], [["NOUN", "NOUN", "O"]])["entity_recall"] == 1
-
-
-def test_cut_texts_have_no_tags_for_what_is_cut(encoder_tokenizer) -> None:
-    found = task.tagged_pieces(
-        {"tokens": ["a b c d e f"], "tags": ["O O O O O B-X"]},
-        tokenizer=encoder_tokenizer,
-        names=["O", "B-X"],
-        length=5,
-    )
-    assert (found["tokens_cut"], len(found[task.TAG_IDS][0])) == ([True], 5)
-    assert 1 not in found[task.TAG_IDS][0]
-
-
 def test_scores_and_baseline_are_seqevals() -> None:
+    assert task.tag_scores([["NOUN", "NOUN", "B-X"]], [["NOUN", "NOUN", "O"]])["entity_recall"] == 1
     train = Dataset.from_dict({"tokens": [*TEXTS, "Paris"], "tags": [*TAGS, "B-LOC"]})
     baseline = task.TAG_OF_THE_WORD
     held_out = Dataset.from_dict({"tokens": ["Merkel left IBM", "Paris"], "tags": ["B-PER O B-ORG", "B-LOC"]})
@@ -157,6 +143,17 @@ def test_scores_and_baseline_are_seqevals() -> None:
     assert (bilou["entity_precision"], bilou["entity_recall"]) == (pytest.approx(2 / 3), 2 / 4)
     nothing = task.tag_scores([["O"]], [["O"]])
     assert (nothing["entity_f1"], nothing["accuracy"]) == (0.0, 1.0)
+
+
+def test_cut_texts_have_no_tags_for_what_is_cut(encoder_tokenizer) -> None:
+    found = task.tagged_pieces(
+        {"tokens": ["a b c d e f"], "tags": ["O O O O O B-X"]},
+        tokenizer=encoder_tokenizer,
+        names=["O", "B-X"],
+        length=5,
+    )
+    assert (found["tokens_cut"], len(found[task.TAG_IDS][0])) == ([True], 5)
+    assert 1 not in found[task.TAG_IDS][0]
 
 
 @pytest.mark.parametrize(("tags", "printed"), [

@@ -44,7 +44,7 @@ def test_average_is_that_of_torch(tie_word_embeddings: bool, options: dict, tmp_
     assert (averaged.lm_head.weight is averaged.get_input_embeddings().weight) is tie_word_embeddings
 
 
-def test_average_sums_in_double_precision(tmp_path: Path) -> None:
+def test_average_sums_in_double_precision_and_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     values = [1e8, 1.0, -1e8, 2.0]  # in single precision the ones would be lost
     for step, value in enumerate(values):
         tensors = {"half": torch.tensor([value], dtype=torch.bfloat16), "count": torch.tensor([step])}
@@ -54,9 +54,6 @@ def test_average_sums_in_double_precision(tmp_path: Path) -> None:
     assert result["one"] == 0.75
     assert (result["half"].dtype, result["half"].item()) == (torch.bfloat16, 0.75)
     assert result["count"] == 3
-
-
-def test_averages_of_one_and_weights_of_another_model(tmp_path: Path) -> None:
     first = checkpoint(tmp_path, 1, model(0))
     saved = load_file(first / "model.safetensors")
     for folders in ([first], [first, first, first]):  # the average of one is bit equal

@@ -121,7 +121,7 @@ class Linear(nn.Module):
         return {"logits": self.layer(pixel_values.flatten(1))}
 
 
-def test_classifier_losses_accumulate_to_that_of_the_large_batch() -> None:
+def test_accumulated_losses_of_classes_tokens_and_pairs_are_that_of_the_large_batch() -> None:
     model, images, labels = Linear(), torch.randn(8, 3, 2, 2), torch.arange(8) % 5
 
     def loss(targets: torch.Tensor, part: slice = slice(8)) -> torch.Tensor:
@@ -130,9 +130,6 @@ def test_classifier_losses_accumulate_to_that_of_the_large_batch() -> None:
 
     expected = nn.CrossEntropyLoss(label_smoothing=0.1)(model.layer(images.flatten(1)), labels)
     assert_near(loss(labels, slice(0, 5)) + loss(labels, slice(5, 8)), expected)  # parts of different sizes
-
-
-def test_accumulated_losses_of_tokens_and_pairs_of_a_native_model_are_that_of_the_large_batch() -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     model = BertForPreTraining(BertConfig(vocab_size=20, **sizes)).eval()
@@ -168,7 +165,7 @@ def test_divergence_is_the_mean_of_both_kullback_leibler_divergences() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_r_drop_is_the_formula_of_the_paper_on_two_passes(kind) -> None:
+def test_r_drop_is_the_formula_of_the_paper_on_two_passes_and_without_dropout_the_plain_loss(kind) -> None:
     model, inputs = toy(kind, dropout=0.3), batch(kind)
     model.train()
     items, seen = count(inputs, kind), []
@@ -185,10 +182,6 @@ def test_r_drop_is_the_formula_of_the_paper_on_two_passes(kind) -> None:
         for a, b in ((first, second), (second, first))
     ]
     assert_near(loss, (sum(nll) + 3.0 * sum(kl) / 2) / 2)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_dropout_r_drop_is_the_plain_loss(kind) -> None:
     model, inputs = toy(kind), batch(kind)
     terms, items = [CrossEntropy(0.1)], count(inputs, kind)
     regularized = training_loss(model, inputs, [*terms, losses.RDrop(5.0)], items=items)

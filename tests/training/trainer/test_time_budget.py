@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,16 +26,6 @@ from vanillaformer.training.trainer.trainer import RunTrainer
 STATE = SimpleNamespace(global_step=340, max_steps=2_097, is_world_process_zero=True)
 
 
-class FakeClock:
-    """A clock that is moved by hand."""
-
-    def __init__(self, time: float = 100.0):
-        self.time = time
-
-    def __call__(self) -> float:
-        return self.time
-
-
 class Simulation:
     """Goes through the events of a training as transformers' Trainer does; nothing is trained.
 
@@ -56,13 +45,13 @@ class Simulation:
         schedule: str = "cosine",
         **options: Any,
     ):
-        self.clock = FakeClock()
-        self.budget = TimeBudget(seconds, self.clock.time, self.clock)
+        self.time = 100.0  # a clock that is moved by hand
+        self.budget = TimeBudget(seconds, self.time, lambda: self.time)
         self.budget.largest = largest
         self.seconds_of_step = step if callable(step) else lambda number: step
         self.seconds_of_evaluation = evaluation if callable(evaluation) else lambda number: evaluation
         self.saving = saving
-        self.clock.time += preparation
+        self.time += preparation
         defaults = {"eval_steps": 0.1, "save_steps": 0.1, "logging_steps": 0.02, "warmup_steps": 0.05, "eval_delay": 0}
         strategies = dict.fromkeys(("eval_strategy", "save_strategy", "logging_strategy"), "steps")
         self.args = SimpleNamespace(**{**defaults, **strategies, **options}, device=torch.device("cpu"))
@@ -85,7 +74,7 @@ class Simulation:
     @property
     def elapsed(self) -> float:
         """Seconds since the program started."""
-        return self.clock.time - 100.0
+        return self.time - 100.0
 
     def event(self, name: str) -> None:
         for callback in (self.budget, EvaluateAtEnd()):
@@ -94,14 +83,14 @@ class Simulation:
     def run(self, until: float = float("inf")) -> "Simulation":
         """Train to the end, or until a time."""
         self.event("on_train_begin")
-        while not self.control.should_training_stop and self.clock.time < until:
+        while not self.control.should_training_stop and self.time < until:
             self.step()
         return self
 
     def step(self) -> None:
         self.control._new_step()
         self.rates.append(self.scheduler.get_last_lr()[0])
-        self.clock.time += self.seconds_of_step(self.state.global_step + 1)
+        self.time += self.seconds_of_step(self.state.global_step + 1)
         self.event("on_optimizer_step")
         self.scheduler.optimizer.step()
         self.scheduler.step()
@@ -113,12 +102,12 @@ class Simulation:
         if self.control.should_log:
             self.logged.append(self.state.global_step)
         if self.control.should_evaluate:
-            self.clock.time += self.seconds_of_evaluation(len(self.evaluated) + 1)
+            self.time += self.seconds_of_evaluation(len(self.evaluated) + 1)
             self.evaluated.append((self.state.global_step, self.elapsed))
             self.event("on_evaluate")
         if self.control.should_save:
             self.state.stateful_callbacks["TimeBudget"] = self.budget.state()
-            self.clock.time += self.saving
+            self.time += self.saving
             self.saved.append(self.state.global_step)
             self.event("on_save")
 
@@ -321,7 +310,7 @@ def test_schedules_that_do_not_depend_on_the_length(schedule, tmp_path) -> None:
 
 
 # ------------------------------------------------------------------------------- evaluations, checkpoints, reports
-def test_evaluations_come_at_equal_intervals_and_expensive_ones_are_reported(capsys) -> None:
+def test_evaluations_come_at_equal_intervals_or_those_asked_for_and_expensive_ones_are_reported(capsys) -> None:
     run = Simulation(3600, 0.5, evaluation=5, saving=1).run()
     times = [time for _, time in run.evaluated]
     assert [later - earlier for earlier, later in pairwise([0, *times[:-1]])] == pytest.approx([360] * 9, abs=12)
@@ -333,6 +322,10 @@ def test_evaluations_come_at_equal_intervals_and_expensive_ones_are_reported(cap
         "An evaluation takes 90 s of the 10 minutes: with fewer rows, --max_validation_samples, there is more time "
         "to train.\n"
     )
+    run = Simulation(3600, 0.1, largest=200, evaluation=0.05).run()
+    assert [step for step, _ in run.evaluated] == pytest.approx([20, 40, 60, 80, 100, 120, 140, 160, 180, 200], abs=1)
+    run = Simulation(60, eval_steps=7, save_steps=7, logging_steps=5).run()  # transformers' own callback does these
+    assert [step for step, _ in run.evaluated] == run.saved == run.logged == [run.state.global_step]
 
 
 @pytest.mark.parametrize(("evaluation", "share"), [(1, 0.03), (10, 0.13), (30, 0.15)])
@@ -340,13 +333,6 @@ def test_evaluations_do_not_eat_the_run(evaluation, share) -> None:
     run = Simulation(600, 0.2, evaluation=evaluation).run()
     assert len(run.evaluated) * evaluation <= share * 600
     assert run.elapsed == pytest.approx(600, abs=1)
-
-
-def test_evaluations_of_a_run_that_epochs_end_early_and_intervals_in_steps() -> None:
-    run = Simulation(3600, 0.1, largest=200, evaluation=0.05).run()
-    assert [step for step, _ in run.evaluated] == pytest.approx([20, 40, 60, 80, 100, 120, 140, 160, 180, 200], abs=1)
-    run = Simulation(60, eval_steps=7, save_steps=7, logging_steps=5).run()  # transformers' own callback does these
-    assert [step for step, _ in run.evaluated] == run.saved == run.logged == [run.state.global_step]
 
 
 @pytest.mark.parametrize(("options", "evaluations", "checkpoints"), [
@@ -362,7 +348,7 @@ def test_checkpoints_with_and_without_evaluations(options, evaluations, checkpoi
 
 
 # --------------------------------------------------------------------------------------------------- resuming
-def test_resuming_counts_what_was_spent() -> None:
+def test_resuming_counts_what_was_spent_and_a_run_killed_after_its_last_step_is_over() -> None:
     first = Simulation(600, 0.5, evaluation=2, saving=1, preparation=30).run(until=350)
     second = resumed(first, 600, step=0.5, evaluation=2, saving=1, preparation=10).run()
     spent = first.state.stateful_callbacks["TimeBudget"]["attributes"]["spent"]
@@ -372,9 +358,6 @@ def test_resuming_counts_what_was_spent() -> None:
     before = first.progress[first.saved[-1] - 1]
     assert (second.progress[0], second.progress[-1]) == (pytest.approx(before, abs=0.02), 1)
     assert second.evaluated[0][1] > 40  # not at once
-
-
-def test_a_run_that_was_killed_after_its_last_step_is_over() -> None:
     first = Simulation(600, 0.5, evaluation=20, saving=1).run()
     for budget, steps in ((600, 0), (500, 0), (1200, pytest.approx(1180, abs=20))):
         second = resumed(first, budget, step=0.5, evaluation=2).run()
@@ -403,7 +386,7 @@ def budget(**attributes: Any) -> TimeBudget:
     return found
 
 
-def test_lines_with_a_budget_and_the_time_left() -> None:
+def test_lines_with_a_budget_the_time_left_and_the_tokens_of_a_second() -> None:
     found = budget(spent=96.4, rate=5_400.3)
     assert line(STATE, {"loss": 2.31, "learning_rate": 1.2e-3}, 90, found) == (
         "step 340/≈2,100 · 96 s · 8.4 min left · 5,400 tokens/s · loss 2.310 · learning rate 0.0012"
@@ -417,9 +400,6 @@ def test_lines_with_a_budget_and_the_time_left() -> None:
     found = budget(spent=10.0, largest=440, step=0.5, evaluation=4.0, saving=1.0)  # which epochs end
     assert found.texts(STATE, 9.0)[0][1] == "55 s left"
     assert found.texts(SimpleNamespace(global_step=430, max_steps=440), 9.0)[0][1] == "10 s left"
-
-
-def test_tokens_per_second_are_of_the_steps() -> None:
     run = Simulation(600, 0.5, evaluation=5)
     run.event("on_train_begin")
     while not run.evaluated or run.logged[-1] < run.evaluated[0][0]:
@@ -432,17 +412,16 @@ def test_tokens_per_second_are_of_the_steps() -> None:
 def test_a_stable_rate_decays_in_the_last_tenth(length, steps, tmp_path) -> None:
     found = trainer(tmp_path, lr_scheduler_type="warmup_stable_decay", warmup_steps=0.1, **length)
     optimizer = found.create_optimizer()
-    rate = found.create_scheduler(found.args.max_steps).lr_lambdas[0]
-    if found.budget is not None:
-        rate = partial(at_progress, found.budget, rate, steps)
+    lambdas = found.create_scheduler(found.args.max_steps).lr_lambdas
+
+    def rate(step: int) -> float:
+        if found.budget is not None:
+            found.budget.position = step / steps
+        return lambdas[0](step)
+
     options = {"num_decay_steps": steps // 10}
     expected = get_scheduler("warmup_stable_decay", optimizer, steps // 10, steps, options).lr_lambdas[0]
     for step in (0, steps // 20, steps // 2, steps * 9 // 10, steps * 19 // 20, steps):
         assert rate(step) == pytest.approx(expected(step))
     assert rate(steps * 9 // 10) == 1 > rate(steps * 19 // 20) > rate(steps) == 0
     assert not found.args.lr_scheduler_kwargs
-
-
-def at_progress(budget: TimeBudget, rate: Any, steps: int, step: int) -> float:
-    budget.position = step / steps
-    return rate(step)

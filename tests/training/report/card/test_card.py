@@ -60,7 +60,7 @@ def section(card: str, title: str) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------- metadata
-def test_metadata(tmp_path: Path) -> None:
+def test_metadata_and_model_index_are_as_the_hub_wants_them(tmp_path: Path) -> None:
     source = Source("some data", identifier="someone/data", on_hub=True, languages=["en", "de"])
     path = tmp_path / "README.md"
     path.write_text(model_card(facts(source=source, license="Apache-2.0")))
@@ -73,9 +73,6 @@ def test_metadata(tmp_path: Path) -> None:
     validation = {("validation", "loss"): 1.5, ("validation", "accuracy"): 0.25, ("validation", "bits_per_byte"): 2.0}
     assert results == {**validation, ("test", "accuracy"): 0.2}
     assert {(r.dataset_type, r.dataset_name) for r in data.eval_results} == {("someone/data", "some data")}
-
-
-def test_model_index_is_as_the_hub_wants_it(tmp_path: Path) -> None:
     scores = {"eval_bleu": 30.0, "test_bleu": 29.0, "test_gen_len": 7.0}
     signatures = {"bleu": "nrefs:1|tok:13a"}
     known = facts(task="translation", config=preset("transformer-tiny", **TINY), metrics=scores, signatures=signatures)
@@ -104,13 +101,21 @@ def test_licenses_that_the_hub_knows_and_others() -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_pipeline_tags_are_tasks_of_the_hub(task: str) -> None:
+def test_pipeline_tags_are_tasks_of_the_hub_and_loading_code_is_python(task: str) -> None:
     tag = TASKS[task].pipeline_tag
     assert hasattr(InferenceClient, tag.replace("-", "_")) or tag in get_supported_tasks()
+    for package in (True, False):
+        separate = task == "translation"
+        given = {"place": "runs/it's", "example": 'l\'exemple "[MASK]"', "separate_target": separate}
+        code = loading_code(facts(task=task, **given), package=package)
+        compile(code, "card", "exec")
+        assert ("import vanillaformer" in code) == package
+        assert ("trust_remote_code=True" in code) == (not package)
+        assert ("target_tokenizer" in code) == separate
 
 
 # ------------------------------------------------------------------------------------------------------------ text
-def test_text() -> None:
+def test_text_and_limits() -> None:
     card = model_card(facts())
     for text in (
         "# my_run",
@@ -137,9 +142,6 @@ def test_text() -> None:
         assert text in card, text
     assert "runtime" not in card
     assert "label smoothing" not in card
-
-
-def test_limits() -> None:
     text = section(model_card(facts()), "Limits")
     for sentence in (
         "from 1,000 training rows (12.5 k tokens)",
@@ -192,18 +194,6 @@ def test_started_from(tmp_path: Path) -> None:
     assert ModelCard(local).data.base_model is None
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_loading_code_is_python(task: str) -> None:
-    for package in (True, False):
-        separate = task == "translation"
-        given = {"place": "runs/it's", "example": 'l\'exemple "[MASK]"', "separate_target": separate}
-        code = loading_code(facts(task=task, **given), package=package)
-        compile(code, "card", "exec")
-        assert ("import vanillaformer" in code) == package
-        assert ("trust_remote_code=True" in code) == (not package)
-        assert ("target_tokenizer" in code) == separate
-
-
 def test_use_with_and_without_the_saved_code() -> None:
     assert section(model_card(facts()), "How to use it").count("```python") == 2
     assert section(model_card(facts(has_code=False)), "How to use it").count("```python") == 1
@@ -248,21 +238,17 @@ def test_flops_are_those_of_the_counts_and_numbers_are_short() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- sources
-def test_embedded_and_local_sources() -> None:
+def test_embedded_local_and_hub_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = data_source(TranslationDataArguments(target_locale="pt_BR"), "translation")
     assert (pairs.license, pairs.languages) == ("Unicode License v3", ["en", "pt"])
     names = data_source(DataArguments(), "classification")
     assert (names.license, len(names.languages)) == ("Unicode License v3", 20)
-    code = data_source(DataArguments(), "causal")
-    assert code.license.startswith("Python Software Foundation License")
+    assert data_source(DataArguments(), "causal").license.startswith("Python Software Foundation License")
     source = data_source(DataArguments(train_file="a.txt"), "causal")
     assert (source.license, source.description, source.on_hub) == ("not stated", "", False)
     said = DataArguments(train_file="a.txt", data_license="CC0", data_description="Mine.")
     source = data_source(said, "causal")
     assert (source.license, source.description) == ("CC0", "Mine.")
-
-
-def test_hub_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     assert data_source(DataArguments(dataset="me/data"), "causal").license == "not stated"
     repo = tmp_path / "datasets--me--data"
