@@ -57,9 +57,7 @@ def parse(
     elsewhere: Callable[[], Mapping[str, Sequence[type]]] = dict,
     config_fields: Iterable[str] = (),
 ) -> tuple[Any, ...]:
-    """Read dataclasses from the command line, or from a file with the command line having the last word.
-
-    `--learning_rate 1e-3 --set norm=rms_norm` and `settings.yaml --learning_rate 1e-3` (also .json) both work.
+    """Read dataclasses from the command line, or from a file given first (.yaml, .json) whose values it overrides.
 
     Args:
         dataclass_types: The dataclasses to fill, e.g. `(ModelArguments, DataArguments, TrainingArguments)`.

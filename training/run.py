@@ -70,15 +70,13 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         task.fit_to_model()
         with first(desc="reading the data"):
             data = load_data(task.data_args, task.name, order_seed(task.training_args))
-            prints = fingerprints(data.splits.select_columns(list(COLUMNS[task.name])))
-            run.check_data(prints)
+            run.check_data(prints := fingerprints(data.splits.select_columns(list(COLUMNS[task.name]))))
             follow_data(run, task, data)
         check_equal(prints, "the rows", task.training_args.device)
         example = task.example(run, data)
         if run.finished and not run.needs_test:
             return already_finished(run, task, example=example)
-        columns = task.columns(data)
-        tokenizers: Tokenizers = prepare_tokenizers(run, task, *columns) if columns else ()
+        tokenizers: Tokenizers = prepare_tokenizers(run, task, *columns) if (columns := task.columns(data)) else ()
         with first(desc="preparing the rows"):
             rows = task.rows(data, tokenizers)
         stream = None if data.stream is None else task.stream(data.stream, tokenizers)
@@ -94,15 +92,10 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         task.fit_model(model, run)
         collator = task.collator(model, rows, tokenizers)
         transformers_logging.disable_progress_bar()  # from here on: it has one for each file
-        if task.training_args.parallel == AUTO:
-            from .plan import chosen_layout
-
-            task.training_args.parallel = chosen_layout(task, model.config, rows["train"])
-        if task.training_args.parallel is not None:
-            model = divided(model, task.training_args.parallel)
         counted = collator.computed if isinstance(collator, PackedBatches) else None
         options: dict[str, Any] = {"sample": stream is not None, "packed": counted}
         run.details["data"] = describe_data(rows, tokenizers, task.training_args, data.stats, **options)
+        model = divide(model, task, rows["train"])
         train_rows: Any = rows["train"] if stream is None else stream
         if stream is not None:
             stream.first_rows = rows.pop("train")
@@ -229,6 +222,16 @@ def new_model(
     if task.model_args.attn_implementation is None:
         fit_attention(model, task.training_args, task.length)
     return model
+
+
+def divide(model: PreTrainedModel, task: TrainingTask, rows: Any) -> PreTrainedModel:
+    """Return a model of which this process has its part, if it is to be divided for these rows."""
+    args = task.training_args
+    if args.parallel == AUTO:
+        from .plan import chosen_layout  # which other runs do not need
+
+        args.parallel = chosen_layout(task, model.config, rows)
+    return model if args.parallel is None else divided(model, args.parallel)
 
 
 def train_and_save(
