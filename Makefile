@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-contract test-engines canary bench check docs clean
+.PHONY: help install demo test test-contract test-engines canary bench check docs notebooks clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -55,6 +55,9 @@ check: $(STAMP) ## Lint, format and types; print the lines and files of each fol
 docs: $(STAMP) ## Write the API pages to build/docs, from the docstrings.
 	$(PIP) -e '.[docs]'
 	$(BIN)/python docs/api/make.py build/docs
+
+notebooks: $(STAMP) ## Execute the notebooks of docs/notebooks; with their outputs they are in build/notebooks.
+	OMP_NUM_THREADS=1 $(BIN)/python tools/notebooks.py
 
 clean: ## Delete what was made here, but not the runs.
 	rm -rf $(VENV) .canary .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
