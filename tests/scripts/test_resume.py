@@ -146,6 +146,16 @@ def test_a_checkpoint_without_its_optimizer_is_not_resumed_from(trained, tmp_pat
     assert f"Run {tmp_path}: from the beginning" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [("--tokenizer_vocab_size 200", "tokenizer_vocab_size"), ("--max_train_samples 9", "max_train_samples")],
+)
+def test_a_checkpoint_of_a_run_with_another_model_or_data(options: str, reason: str, trained, tmp_path: Path) -> None:
+    chosen = f"--resume_from_checkpoint {trained('causal') / 'checkpoint-4'}"
+    with pytest.raises(ValueError, match=f"checkpoint-4 is of a run with other settings .*{reason}"):
+        train("causal", tmp_path, *chosen.split(), *options.split())
+
+
 @pytest.mark.parametrize("options", [[], ["--tokens_per_batch", "400"]])
 def test_workers_that_outlive_an_epoch(options: list[str], tmp_path: Path) -> None:
     """They draw each epoch's masks, as others do, and evaluations have their own rows."""

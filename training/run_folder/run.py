@@ -123,8 +123,8 @@ class Run:
         if changed:
             differences = "; ".join(f"{split}: {difference}" for split, difference in changed.items())
             raise ValueError(
-                f"--output_dir {self.folder} holds a run on other data than there is now under the same names "
-                f"({differences}): put the data back as it was, {REMEDY}"
+                f"{self.checkpoint or f'--output_dir {self.folder}'} is of a run on other data than there is now under "
+                f"the same names ({differences}): put the data back as it was, {REMEDY}"
             )
         self.data = self.data | prints
 
@@ -145,6 +145,7 @@ def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = 
             raise ValueError(f"{option} has no state of an optimizer to resume from")
         if overwrite and run.folder.resolve() in chosen.resolve().parents:
             raise ValueError(f"--overwrite_output_dir would delete {option}: give one of them")
+        _check_chosen(run, chosen, option)
     earlier, present = _read_record(run.folder), files.files_of_run(run.folder)
     models = [path.name for path in present if files.CHECKPOINT.fullmatch(path.name) or path.name == "config.json"]
     if earlier is None and (models or (overwrite and present)):
@@ -200,15 +201,7 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
     failed = earlier.get("failed", []) if finished and checkpoint is not None else []
     if not finished and checkpoint is None:
         return  # it did not get far enough for anything to be lost
-    chosen = {option: value for option, value, _ in earlier.get("details", {}).get("defaults", ())}
-    settings = {  # as recorded, with the values that the data chose for the options that a command gives now
-        group: {
-            name: chosen.get(name, value) if BY_DATA == value != run.settings.get(group, {}).get(name) else value
-            for name, value in values.items()
-        }
-        for group, values in earlier["settings"].items()
-    }
-    changes = changed_settings(settings, run.settings)
+    changes = _changes(run, earlier)
     training = {key: change for key, change in changes.items() if key.startswith("training.")}
     lengths = changes.keys() & {f"training.{name}" for name in LENGTH}
     run.is_extension = finished and is_longer(changes)
@@ -239,6 +232,32 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
         run.metrics = earlier["metrics"]
     if run.finished:
         run.failed = list(earlier.get("failed", []))
+
+
+def _check_chosen(run: Run, checkpoint: Path, option: str) -> None:
+    """Raise ValueError for a checkpoint of another folder's run that has another model, vocabulary or data."""
+    earlier = _read_record(checkpoint.resolve().parent)
+    if earlier is None or checkpoint.resolve().parent == run.folder.resolve():
+        return
+    if changes := {key: change for key, change in _changes(run, earlier).items() if not key.startswith("training.")}:
+        raise ValueError(
+            f"{option} is of a run with other settings ({listed(changes)}): the same settings, or "
+            f"--model_name_or_path {checkpoint} to start from its weights alone"
+        )
+    run.data = earlier.get("data", {})
+
+
+def _changes(run: Run, earlier: dict[str, Any]) -> Changes:
+    """Return how a run's settings differ from recorded ones, with what the data chose there for what is given now."""
+    chosen = {option: value for option, value, _ in earlier.get("details", {}).get("defaults", ())}
+    settings = {
+        group: {
+            name: chosen.get(name, value) if BY_DATA == value != run.settings.get(group, {}).get(name) else value
+            for name, value in values.items()
+        }
+        for group, values in earlier["settings"].items()
+    }
+    return changed_settings(settings, run.settings)
 
 
 # ----------------------------------------------------------------------------------- the settings that identify a run

@@ -227,6 +227,8 @@ class ParallelTrainer(Trainer):
             for path in Path(folder).glob("model*.safetensors"):  # several of very large models
                 for name, value in load_file(path).items():
                     own = self.model.get_parameter_or_buffer(name)
+                    if value.shape != own.shape:
+                        raise ValueError(f"{folder} is of another model: {name} is {[*value.shape]}, not {[*own.shape]}")
                     own.copy_(part_of(value, own))
                     left = {other: weight for other, weight in left.items() if weight is not own}
         if left:
