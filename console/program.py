@@ -7,6 +7,7 @@ output went away. `VANILLAFORMER_TRACEBACK=1` shows where an error was raised.
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -54,6 +55,8 @@ def program(main: Main) -> Callable[..., None]:
         except Exception as error:
             if not is_user_error(error) or os.environ.get(TRACEBACK, "") not in ("", "0"):
                 raise
+            if os.environ.get("RANK", "0") != "0":  # the launcher ends this process if the first one says the same
+                time.sleep(2)
             raise SystemExit(f"{name()}: {one_line(error)}") from None
 
     return run

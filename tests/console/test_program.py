@@ -76,6 +76,16 @@ def test_usage_errors_keep_their_exit_code_and_tracebacks_can_be_asked_for(monke
     assert ended(SystemExit(2)).code == 2
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_only_the_first_process_speaks_at_once(rank: str, monkeypatch) -> None:
+    """The launcher ends the others while they wait."""
+    waits: list[float] = []
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr("time.sleep", waits.append)
+    assert ended(ValueError("x")).code == "vanillaformer-x: x"
+    assert bool(waits) is (rank == "1")
+
+
 @pytest.mark.parametrize(("message", "line"), [("", "interrupted"), ("stopped at step 3", "stopped at step 3")])
 def test_interrupted(message, line, capsys) -> None:
     assert ended(KeyboardInterrupt(*([message] if message else []))).code == 130
