@@ -123,8 +123,8 @@ class Run:
         if changed:
             differences = "; ".join(f"{split}: {difference}" for split, difference in changed.items())
             raise ValueError(
-                f"{self.checkpoint or f'--output_dir {self.folder}'} is of a run on other data than there is now under "
-                f"the same names ({differences}): put the data back as it was, {REMEDY}"
+                f"{self.checkpoint or f'--output_dir {self.folder}'} is of a run on other data than there is now "
+                f"under the same names ({differences}): put the data back as it was, {REMEDY}"
             )
         self.data = self.data | prints
 

@@ -228,7 +228,8 @@ class ParallelTrainer(Trainer):
                 for name, value in load_file(path).items():
                     own = self.model.get_parameter_or_buffer(name)
                     if value.shape != own.shape:
-                        raise ValueError(f"{folder} is of another model: {name} is {[*value.shape]}, not {[*own.shape]}")
+                        sizes = f"{[*value.shape]}, not {[*own.shape]}"
+                        raise ValueError(f"{folder} is of another model: {name} is {sizes}")
                     own.copy_(part_of(value, own))
                     left = {other: weight for other, weight in left.items() if weight is not own}
         if left:
