@@ -23,7 +23,7 @@ def is_marked(module: nn.Module) -> bool:
 
 
 FOUND_TORCHS = getattr(nn.Linear.forward, "__globals__", {}).get("__name__") in FORWARDS
-"""Whether the `forward` that `linear.py` found, and calls, is torch's and not another program's."""
+"""True if the `forward` that `linear.py` found, and calls, is torch's and not another program's."""
 
 
 def is_computed_now() -> bool:

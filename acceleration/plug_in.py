@@ -15,7 +15,7 @@ model that is not as it was made, by hooks, adapters, quantizers, compilers, or 
 plainly: `plain.py` has the questions.
 
 What has no hook in `modeling/acceleration.py` stands in two classes of the libraries, `nn.Linear` and
-`GenerationMixin`, and does nothing for modules without the mark that `speed_up` leaves. Instances stay as they are:
+`GenerationMixin`, and does nothing for modules without the mark that `speed_up` leaves. Instances stay unchanged:
 copies, replicas, layers of another class and quantizers find what torch made.
 """
 

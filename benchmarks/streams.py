@@ -3,7 +3,7 @@
     python benchmarks/streams.py --gigabytes 10
 
 A file of documents of about 4,000 characters; each process reads until 80 % of it are trained on, without a tokenizer;
-then one process goes on, with blocks of 1,024 tokens.
+then one process continues, with blocks of 1,024 tokens.
 """
 
 import argparse

@@ -37,7 +37,7 @@ RESERVED = {
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "seed", *LENGTHS, *OPTION_OF.values(), *FIXED,
 }  # fmt: skip
 MODEL_OPTIONS = ("overrides", "preset", "model_", "tokenizer_")
-"""How the options begin that change a model's size."""
+"""Beginnings of the options that change a model's size."""
 SEEDS = (1, 2, 3)
 TUNING_SEEDS = (101,)
 

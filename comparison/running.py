@@ -46,7 +46,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """How a training ended."""
+    """Result of a training."""
 
     # Finished, diverged (its loss is not finite), failed, or unequal (it did not keep the budget)
     state: State

@@ -135,7 +135,7 @@ class BlockConfig(BlockRules, VanillaConfig):
 
     @property
     def has_position_table(self) -> bool:  # type: ignore[override]  # other models have none
-        """Whether positions are rows of a table of `max_position_embeddings` rows."""
+        """Return whether positions are rows of a table of `max_position_embeddings` rows."""
         return POSITION_CHOICES[self.position_embedding_type].has_table
 
     def reads(self, field: str) -> bool:

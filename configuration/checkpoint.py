@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 
 
 class SavedConfig(PreTrainedConfig):
-    """What configs in the package have in common with those in the code beside a saved model."""
+    """Base of the configs in the package and of those in the code beside a saved model."""
 
     derived_fields: ClassVar[dict[str, Callable[[Any], Any]]] = {}  # what a field that is left at `None` is derived by
     # The classes of the model type by Auto class, as `auto_map` has them

@@ -21,7 +21,7 @@ class VanillaEncoderConfig(BlockConfig):
         classifier_act: Activation of the layer between pooling and classifier; `None` leaves that layer out.
         classifier_norm: Normalize after that activation (ModernBERT).
         wide_max_ngram: Largest N of the N-grams whose presence adds to a text classifier's logits, beside the stack
-            (the wide part of Cheng et al. 2016); 0 for none.
+            (Wide & Deep, Cheng et al. 2016); 0 for none.
         wide_buckets: Number of rows of their table, which are assigned by a hash.
         head_act: Activation of the layer before the output layer of the masked language model. Default
             `hidden_act`.

@@ -45,7 +45,7 @@ class VanillaImageEncoderConfig(BlockConfig):
         use_mask_token: Give every model the trained vector that replaces masked patches, not only masked image
             models.
         image_pooling: From the states to one vector: `first` (the class token), `mean` over the patches, or
-            `first_and_mean`, one after the other.
+            `first_and_mean`, concatenated.
         pooler_norm: Normalize that vector (BEiT).
         pooler_act: Activation of a layer after pooling; `None` leaves that layer out.
         max_position_embeddings: Number of rows of a position table: one per patch, class and distillation token.

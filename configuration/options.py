@@ -139,7 +139,7 @@ POSITION_CHOICES: dict[str, PositionChoice] = {
         "rotary by row and column (images)", papers=("heo2024rotary",), fields=("rope_2d_theta",),
     ),
     "window_relative": PositionChoice(
-        "a bias per distance in rows and columns inside of a window (images)", papers=("liu2021swin",),
+        "a bias per distance in rows and columns inside a window (images)", papers=("liu2021swin",),
         seen_in="Swin", is_biased=True,
     ),
     "grid_relative": PositionChoice(
@@ -250,7 +250,7 @@ ImagePooling = Literal["first", "mean", "first_and_mean"]
 IMAGE_POOLING_CHOICES: dict[str, Choice] = {
     "first": Choice("the class token's state", papers=("dosovitskiy2021image",), seen_in="ViT, DeiT"),
     "mean": Choice("the mean over the patches", seen_in="Swin, BEiT, I-JEPA"),
-    "first_and_mean": Choice("both, one after the other", papers=("oquab2024dinov2",), seen_in="DINOv2"),
+    "first_and_mean": Choice("both, concatenated", papers=("oquab2024dinov2",), seen_in="DINOv2"),
 }
 
 OutputDistribution = Literal["softmax", "pointer_generator"]

@@ -1,4 +1,4 @@
-"""What configs do in the package and not in the code beside a saved model: that code, names, sizes, versions."""
+"""Behavior that configs have only in the package, not in a saved model's code: that code, names, sizes, versions."""
 
 import os
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def check_version(fields: dict[str, Any], current: str | None) -> None:
 
 
 class PackageConfig(SavedConfig):
-    """What configs do in the package alone: save the code of models, check names and versions, derive fields again."""
+    """Mixin of configs in the package: saves the code of models, checks names and versions, derives fields again."""
 
     code_version: ClassVar[str | None] = None  # the version of vanillaformer that this class belongs to
     # Writes the code of a config's models into a folder and returns its `auto_map`, `None` for a config class of a
@@ -64,7 +64,7 @@ class PackageConfig(SavedConfig):
 
     @classmethod
     def refuse_unknown(cls, given: dict[str, Any]) -> None:
-        """Raise ValueError for a keyword that is no name of a config of this class."""
+        """Raise ValueError for a keyword that is not a field of this config class."""
         raise NotImplementedError
 
     def check_given(self, given: dict[str, Any]) -> None:

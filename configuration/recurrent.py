@@ -85,7 +85,7 @@ class VanillaRecurrentEncoderDecoderConfig(VanillaConfig):
 
     @property
     def encoder_width(self) -> int:
-        """Width of the encoder's output: the states of all directions, one after the other."""
+        """Width of the encoder's output: the states of all directions, concatenated."""
         return self.encoder_directions * self.encoder_hidden_size
 
     @property

@@ -1,1 +1,1 @@
-"""What the programs share on a terminal: reports, progress, arguments, help pages, errors."""
+"""The programs on a terminal: reports, progress, arguments, help pages, errors."""

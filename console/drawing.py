@@ -1,4 +1,4 @@
-"""How all pictures and pages look and are written: colors, labels, files, templates."""
+"""Style and writing of all pictures and pages: colors, labels, files, templates."""
 
 import base64
 import csv

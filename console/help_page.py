@@ -66,7 +66,7 @@ class HelpPage:
             lines = textwrap.wrap(", ".join(names), width, initial_indent="  ", subsequent_indent="  ")
             sections.append("\n".join([f"{title}:", *lines]))
         paragraphs = [
-            paragraph if "\n  " in paragraph else textwrap.fill(paragraph, width)  # examples stay as they are
+            paragraph if "\n  " in paragraph else textwrap.fill(paragraph, width)  # examples stay unchanged
             for paragraph in description.strip().split("\n\n")
         ]
         return "\n\n".join([usage.strip(), *paragraphs, *sections]) + "\n"

@@ -92,7 +92,7 @@ def parse(
         settings = _by_field(read_settings(Path(words[0])), known, words[0])
         given |= settings.keys()
         _check_forms(settings, types, words[0])
-        # What a word cannot say: nothing, and lists, of which an item may begin with dashes
+        # Values that one word cannot express: none, and lists, of which an item may begin with dashes
         parser.set_defaults(**{name: value for name, value in settings.items() if isinstance(value, list | None)})
         words[:1] = [  # so that one reader checks both
             f"--{name}={json.dumps(value) if isinstance(value, dict) else value}"

@@ -24,7 +24,7 @@ Main = Callable[[Sequence[str] | None], Any]
 
 TRACEBACK = "VANILLAFORMER_TRACEBACK"
 INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the number of the signal, as a shell reports it
-# What is wrong with an argument, a file, the network or the disk
+# Mistakes in an argument, a file, the network or the disk
 USER_ERRORS = (ValueError, OSError, StrictDataclassError, HTTPError, SafetensorError)
 
 

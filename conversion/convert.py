@@ -47,7 +47,7 @@ def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> Va
 
 
 class NativeForm(NamedTuple):
-    """What a model of ours was before `take_over`, and what `give_back` makes of it again."""
+    """State of a model before `take_over`, which `give_back` restores."""
 
     architecture: str
     head: str

@@ -11,7 +11,7 @@ def token_ids(token: int | list[int] | None) -> list[int]:
 
 
 def ordinary_tokens(config: Any, vocab_size: int) -> list[int]:
-    """Return the tokens of a vocabulary that are not special, or all if there are no others."""
+    """Return the tokens of a vocabulary that are not special, or all tokens if there are none."""
     special = {token for name in SPECIAL for token in token_ids(getattr(config, name, None))}
     return [token for token in range(vocab_size) if token not in special] or list(range(vocab_size))
 

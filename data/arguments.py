@@ -74,7 +74,7 @@ class DataArguments:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether the data is made from installed packages."""
+        """Return whether the data is made from installed packages."""
         return self.train_file is None and self.dataset == "embedded"
 
     def __post_init__(self) -> None:
@@ -199,8 +199,8 @@ class ClassifierDataArguments(TextDataArguments):
     text_column: str = option("text", "Column of the text")
     text_pair_column: str | None = option(None, "Column of a second text, for pairs")
     label_column: str = option("label", "Column of the label: ids or names")
-    labels_column: str | None = option(None, "Column of lists of labels, in place of one label")
-    score_column: str | None = option(None, "Column of numbers, in place of a label (regression)")
+    labels_column: str | None = option(None, "Column of lists of labels, instead of one label")
+    score_column: str | None = option(None, "Column of numbers, instead of a label (regression)")
     max_length: int = option(128, "Maximum length of a text, or pair, in tokens")
     truncation_side: Literal["left", "right"] = option("right", "Side at which long texts are cut")
     packing: bool | None = option(None, "Pack texts into rows (default: where it pays)")

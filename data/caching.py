@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerBase
 from vanillaformer.console.reporting import Advance, stage
 
 FOLDER = "vanillaformer"
-SAMPLE, SAMPLE_BYTES = 20_000, 10_000_000  # most texts in a sample, and about the most bytes
+SAMPLE, SAMPLE_BYTES = 20_000, 10_000_000  # maximum number of texts in a sample, and about the most bytes
 BATCH_BYTES = 2**20
 """Text that is worked on together: what a tokenizer makes of it takes 70 times as much memory."""
 

@@ -36,7 +36,7 @@ NOT_STATED = "not stated"
 
 @dataclass
 class Source:
-    """What is known of data; cards and messages call it by its name."""
+    """Description of an embedded corpus; cards and messages call it by its name."""
 
     name: str
     identifier: str = "local"  # the name as one word, or the id on the Hub

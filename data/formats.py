@@ -37,7 +37,7 @@ Quoting = Literal["minimal", "none"]
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How text files are read."""
+    """Arguments of reading text files."""
 
     # The character between the cells of .csv and .tsv files; None is a comma, in .tsv files a tab
     separator: str | None = None
@@ -50,7 +50,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How images are read."""
+    """Arguments of reading images."""
 
     size: int = 0  # height and width in pixels
     folder: Path = Path()  # where relative paths begin

@@ -35,7 +35,7 @@ def folder_rows(option: str, folder: Path, columns: Mapping[str, str], *, skip_b
     kinds = ", ".join(ENDINGS)
     paths = list(image_files(folder))
     if not paths:
-        raise ValueError(f"--{option} {folder}: there are no images in it ({kinds})")
+        raise ValueError(f"--{option} {folder}: no images found (supported: {kinds})")
     rows: dict[str, list[Any]] = {columns["image_column"]: list(map(str, paths))}
     if "label_column" in columns:
         if stray := [path for path in paths if path.parent == folder]:

@@ -1,4 +1,4 @@
-"""What is put before the sources of a translator: a prefix, tasks and languages; and how often each is read."""
+"""Marks before the sources of a translator: a prefix, tasks and languages; and how often each is read."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -103,7 +103,7 @@ def in_order(split: SplitRows, column: str) -> SplitRows:
         return f"{name} is empty" if cell in (None, "") else f"{name} holds {cell!r}, which is not {kind}"
 
     split = split.without(np.array([key is None for key in keys], dtype=bool)[number_of], problem)
-    words = {  # dates in one form, other values as they stand in the data
+    words = {  # dates in one form, other values as they are in the data
         key: key.isoformat(" ").removesuffix(" 00:00:00") if isinstance(key, datetime) else str(cell)
         for cell, key in zip(reversed(cells), reversed(keys))
         if key is not None

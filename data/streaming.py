@@ -284,7 +284,7 @@ class StreamedRows(IterableDataset):
         return crc32(repr([(part.size, part.skip, part.stop) for part in self.texts.source.rows.parts]).encode())
 
     def save(self, folder: Path) -> None:
-        """Write to a checkpoint where this process goes on."""
+        """Write to a checkpoint where this process continues."""
         state = {"rows": self.trained, "parts": self.fingerprint, "places": [*self.places.values()]}
         (folder / f"stream_{self.process}.json").write_text(json.dumps(state), encoding="utf-8")
 

@@ -68,7 +68,7 @@ class Task:
 
     @property
     def whole_texts(self) -> bool:
-        """Whether a row is a text, or a pair of texts, and not a block of running text."""
+        """Return whether a row is a text, or a pair of texts, and not a block of running text."""
         return self.length_option != "block_size"
 
     @property

@@ -1,1 +1,1 @@
-"""What a trained model does inside: recordings, figures of them, and the page that shows the figures."""
+"""Inside a trained model: recordings, figures of them, and the page that shows the figures."""

@@ -36,7 +36,7 @@ def attention_arrays(recording: Recording) -> dict[str, np.ndarray]:
     for kind, layers in with_attention(recording).items():
         batch = recording.inputs[recording.model.main_input_name]
         if len({layer.shape[2:] for layer in layers}) != 1 or len(layers[0]) != len(batch):
-            raise NotApplicable("the model attends inside of windows, or has stages: no map has all of its patches")
+            raise NotApplicable("the model attends inside windows, or has stages: no map has all of its patches")
         found[kind] = torch.stack([layer[0] for layer in layers]).float().cpu().numpy()
     return found
 
@@ -146,7 +146,7 @@ def image_rollout(model: Any, pixel_values: torch.Tensor, **options: Any) -> tor
     rest, up to 1, comes from the tokens before the patches.
 
     The model has a head or not, and attends eagerly meanwhile; options such as `interpolate_pos_encoding` are passed
-    on to it. `NotApplicable` if it attends inside of windows, or has stages: its layers do not have the same tokens.
+    on to it. `NotApplicable` if it attends inside windows, or has stages: its layers do not have the same tokens.
 
     Shapes: (B, C, height, width) → (B, rows, columns).
     """

@@ -90,9 +90,9 @@ FIGURES: tuple[Figure, ...] = (
     ),
     Figure(
         "positions", "Positions", positions,
-        "How the model tells positions apart: similarity of position vectors (Vaswani et al. 2017; Dosovitskiy et al. "
-        "2021, figure 7), rotation (Su et al. 2021) or bias of the scores over distance (Press et al. 2022; Raffel et "
-        "al. 2020). It depends on the model only, not on the input.",
+        "How the model distinguishes positions: similarity of position vectors (Vaswani et al. 2017; Dosovitskiy et "
+        "al. 2021, figure 7), rotation (Su et al. 2021) or bias of the scores over distance (Press et al. 2022; "
+        "Raffel et al. 2020). It depends on the model only, not on the input.",
     ),
     Figure(
         "ablation", "Ablation", ablations,

@@ -1,4 +1,4 @@
-"""How the figures look: maps, grids of maps, tables, curves and bars, readable in print and to color-blind people."""
+"""Style of the figures: maps, grids of maps, tables, curves and bars, readable in print and to color-blind people."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How a model tells positions apart: similarity of position vectors, rotation and bias over distance.
+"""How a model distinguishes positions: similarity of position vectors, rotation and bias over distance.
 
 Shape letters: P positions, D model width, H heads, K head width, N patches.
 """
@@ -97,7 +97,7 @@ def bias_over_distance(stack: Stack, length: int = LONGEST_DISTANCE) -> tuple[np
 def grid_bias(stack: Stack) -> list[np.ndarray]:
     """Return what is added to the scores over the distance in rows and columns, (H, 2 rows - 1, 2 columns - 1) each.
 
-    One for each table: BEiT's relative bias of the whole grid and Swin's inside of windows. The middle is the patch
+    One for each table: BEiT's relative bias of the whole grid and Swin's inside windows. The middle is the patch
     itself.
     """
     found = []
@@ -109,7 +109,7 @@ def grid_bias(stack: Stack) -> list[np.ndarray]:
 
 
 def positions(example: Example) -> list[Drawing]:
-    """Draw how each stack of the model tells positions apart, once where both stacks do it alike."""
+    """Draw how each stack of the model distinguishes positions, once where both do it in the same way."""
     model = example.model
     drawings: dict[str, Drawing] = {}
     if not stacks(model):

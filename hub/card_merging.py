@@ -128,7 +128,7 @@ def _merged(new: Card, old: Card) -> Card:
 def _merged_header(new: str, old: str) -> str:
     new_data, old_data = _parse_header(new) or {}, _parse_header(old)
     if old_data is None:
-        report("The metadata of the model card is not a YAML mapping, and stays as it is.")
+        report("The metadata of the model card is not a YAML mapping, and stays unchanged.")
         return old
     replaced = {*RENEWED, *new_data, *(["license_name"] if "license" in new_data else [])}
     data = {**{name: value for name, value in old_data.items() if name not in replaced}, **new_data}

@@ -28,7 +28,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What there is to know of an engine without loading it."""
+    """Facts about an engine that are known without loading it."""
 
     name: str  # of the format: `--engine` of the export
     runtime: str  # the program that runs it: `--engine` of `generate`

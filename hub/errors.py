@@ -99,7 +99,7 @@ def short_message(error: BaseException) -> str:
 KINDS: dict[type[BaseException], str] = {
     errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE is set: the Hub is not asked, and {repo} is not, or not whole, in "
     "the cache",
-    errors.LocalTokenNotFoundError: "there is no token: {login}",
+    errors.LocalTokenNotFoundError: "no token found: {login}",
     errors.HFValidationError: "{repo!r} is not a repository name: {error}",
     errors.GatedRepoError: "{repo} is gated: ask for access at {hub}/{repo}, and {login}",
     errors.RepositoryNotFoundError: "the Hub has no {repo}, or one that is private and not yours: {login}",

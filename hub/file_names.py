@@ -24,7 +24,7 @@ TOKENIZER = (
 )
 IMAGE_PROCESSOR = "preprocessor_config.json"
 TOKENIZERS = (*TOKENIZER, *(f"target_tokenizer/{name}" for name in TOKENIZER), IMAGE_PROCESSOR)
-"""What turns inputs into tensors."""
+"""Files of what turns inputs into tensors."""
 
 # What loading needs of a repository
 NEEDED = (CONFIG, GENERATION, WEIGHTS, INDEX, SHARDS, *TOKENIZERS)

@@ -145,7 +145,7 @@ class ModelCode:
         return [resolve(definition.module, name) for name in names if name in LEFT_OUT]
 
     def _kept_words(self, node: ast.AST) -> list[str] | None:
-        """Return the words that a table of an option keeps, `None` if it is no such table."""
+        """Return the words that a table of an option keeps, `None` if it is not such a table."""
         words: list[Any] = []
         if isinstance(node, ast.Dict):
             words = [getattr(key, "value", None) for key in node.keys]

@@ -101,7 +101,7 @@ def api_for(token: str | None) -> HfApi:
         with hub_errors("the Hub"):
             token = get_token()
     if not token:
-        raise HubError(f"there is no token: {LOGIN}")
+        raise HubError(f"no token found: {LOGIN}")
     return HfApi(token=token, library_name="vanillaformer")
 
 

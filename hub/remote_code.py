@@ -107,7 +107,7 @@ def header(config: VanillaConfig, name: str) -> str:
     commit = f", commit {known_commit()}" if known_commit() else ""
     return (
         f"{MARK}{name}.py by vanillaformer {config.code_version}{commit}.\n"
-        "# Do not edit: saving the model writes it anew. With `import vanillaformer` it is not used.\n"
+        "# Do not edit: saving the model overwrites it. With `import vanillaformer` it is not used.\n"
         "# SPDX-License-Identifier: Apache-2.0\n\n"
     )
 

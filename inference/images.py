@@ -28,7 +28,7 @@ def find_images(names: list[str]) -> list[Path]:
             raise ValueError(f"--image {name} does not exist: it must be a file or a folder")
         files = list(image_files(path)) if path.is_dir() else [path]
         if not files:
-            raise ValueError(f"--image {name}: there are no images in it ({', '.join(ENDINGS)})")
+            raise ValueError(f"--image {name}: no images found (supported: {', '.join(ENDINGS)})")
         paths += files
     return paths
 

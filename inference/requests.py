@@ -41,7 +41,7 @@ def integer(low: int, high: int) -> Setting:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number, and no Boolean."""
+    """Return whether a value is a finite number and not a Boolean."""
     return type(value) in (int, float) and isfinite(value)
 
 
@@ -50,7 +50,7 @@ def is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
 
 
 def is_text(value: Any) -> bool:
-    """Whether a value is a text with something in it."""
+    """Return whether a value is a non-empty text."""
     return isinstance(value, str) and value != ""
 
 
@@ -168,7 +168,7 @@ def check_chat(body: dict[str, Any], limits: Limits) -> None:
 
 
 def is_call(call: Any) -> bool:
-    """Whether a value is the call of a function, as an assistant's message has it."""
+    """Return whether a value is a function call of an assistant's message."""
     function = call.get("function") or call if isinstance(call, dict) else None
     if not isinstance(function, dict) or not is_text(function.get("name")):
         return False

@@ -1,4 +1,4 @@
-"""The server of one model: transformers' handlers behind checks of what a client asks for, and no other endpoints.
+"""The server of one model: transformers' handlers, with requests checked first, and no other endpoints.
 
 An answer ends before the first stop sequence, also where it is sent piece by piece.
 """
@@ -153,7 +153,7 @@ class LimitedChat(Limited, ChatCompletionHandler):
         return name, model, processor
 
     def _build_completion(self, request_id: str, content: str, *given: Any, **named: Any) -> Any:
-        content = stopped(content, stop_sequences(BODY.get()))  # parsed anew where the model has a response template
+        content = stopped(content, stop_sequences(BODY.get()))  # parsed again where the model has a response template
         return super()._build_completion(request_id, content, *given, **named)
 
 
@@ -182,7 +182,7 @@ def builder(limits: Limits, host: str) -> Callable[..., FastAPI]:
         async def ready(request: Request) -> Response:
             model = (await json_body(request, limits.max_body_bytes)).get("model")
             if model != manager.force_model:
-                raise RequestError(f"model={model!r:.80}: this server has {manager.force_model} alone", 404)
+                raise RequestError(f"model={model!r:.80}: this server serves only {manager.force_model}", 404)
             return Response('data: {"status": "ready", "cached": true}\n\n', media_type="text/event-stream")
 
         @app.get("/v1/models")

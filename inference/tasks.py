@@ -32,7 +32,7 @@ SORTED = 20  # batches
 UNREJECTED = ("regression", "multi_label_classification")  # problems without a likeliest label
 UNCERTAIN = "(uncertain)"  # in place of the label of a text that is rejected
 Function = Callable[..., list[str]]
-"""What a task does with a `LoadedModel` and texts."""
+"""A function of a task, of a `LoadedModel` and texts."""
 
 
 @dataclass
@@ -145,7 +145,7 @@ def find_entities(loaded: LoadedModel, texts: list[str]) -> list[str]:
     texts = [" ".join(text.split()) for text in texts]
     inputs = loaded.encode(texts)
     if not inputs.encodings:
-        raise ValueError("the tokenizer is not a fast one, which tells where in a text its tokens stand")
+        raise ValueError("the tokenizer must be a fast one, which knows the position of each token in a text")
     names, results = {number: seqeval_tag(tag) for number, tag in loaded.model.config.id2label.items()}, []
     spans = any(name.startswith(("B-", "I-", "E-", "S-")) for name in names.values())
     for text, encoding, ids in zip(texts, inputs.encodings, loaded.model(**inputs).logits.argmax(dim=-1).tolist()):

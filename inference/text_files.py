@@ -104,7 +104,7 @@ def prompted(lines: Iterable[str], prompt: str = "> ") -> Iterator[str]:
 def check_output(path: str | None, source: str | None = None) -> None:
     """Raise ValueError for an output file that cannot be written, or that is the input file.
 
-    Nothing is created: an existing file stays as it is until there is something to write.
+    Nothing is created: an existing file stays unchanged until there is something to write.
     """
     if path is None:
         return

@@ -51,7 +51,7 @@ def generate_file(
     """Write a line of output for each line of `--input_file`, in the same order, to `--output_file`.
 
     The output grows beside its name, as `NAME.part`, and gets the name when it is whole. Stopped at any moment, the
-    same command goes on after the last part that was written, with the results of a run that was never stopped. A line
+    same command continues after the last part that was written, with the results of an uninterrupted run. A line
     that cannot be worked on has an empty result, and is named on the standard error stream; where that is so of all
     lines of the first part, its error is raised. `open_model` gets the first texts.
     """

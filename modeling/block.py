@@ -167,7 +167,7 @@ CROSS_BLOCKS: dict[str, type[CrossAttentionBlock]] = {
 
 
 class WindowMixin:
-    """Mixin of blocks whose self-attention runs inside of windows of patches (Swin, Liu et al. 2021)."""
+    """Mixin of blocks whose self-attention runs inside windows of patches (Swin, Liu et al. 2021)."""
 
     self_attn: Attention
     self_attn_residual: Residual
@@ -178,7 +178,7 @@ class WindowMixin:
 
 
 class WindowBlock(WindowMixin, SelfAttentionBlock):
-    """A block with attention inside of windows: (B, N, D), position bias (1, H, S, S) or `None` → (B, N, D)."""
+    """A block with attention inside windows: (B, N, D), position bias (1, H, S, S) or `None` → (B, N, D)."""
 
 
 class ParallelWindowBlock(WindowMixin, ParallelSelfAttentionBlock):

@@ -35,7 +35,7 @@ Unrolled = tuple[torch.Tensor, torch.Tensor | None, States]
 
 
 class RecurrentEncoder(nn.Module):
-    """The recurrent encoder: source ids (B, S) → states (B, S, E), those of both directions one after the other."""
+    """The recurrent encoder: source ids (B, S) → states (B, S, E), those of both directions concatenated."""
 
     main_input_name = "input_ids"
 
@@ -68,7 +68,7 @@ class RecurrentDecoder(nn.Module):
     """
 
     fed_width = 0
-    """How many times D the cells read in addition to the target."""
+    """Number of vectors of width D that the cells read in addition to the target."""
 
     def __init__(self, config: VanillaRecurrentEncoderDecoderConfig):
         super().__init__()
@@ -236,7 +236,7 @@ class VanillaRecurrentEncoderDecoderForConditionalGeneration(
         self.logits_transform = identity
         self.post_init()
 
-    def _prepare_cache_for_generation(  # type: ignore[override]  # which returns nothing, but says so
+    def _prepare_cache_for_generation(  # type: ignore[override]  # which returns nothing, but is annotated otherwise
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
         if generation_config.cache_implementation not in (None, "dynamic"):

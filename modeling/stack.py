@@ -106,7 +106,7 @@ class Stack(VanillaPreTrainedModel):
         position_embeddings = self.embeddings.positions.position_embeddings(hidden_states, positions)
         checkpoints = self.training and self.layers[0].gradient_checkpointing and torch.is_grad_enabled()
         kwargs["past_key_values"] = None if checkpoints else past_key_values  # to which a second pass would add again
-        # a causal stack may be told to leave early (`assistant_early_exit`)
+        # a causal stack may exit early (`assistant_early_exit`)
         depth = self.config.num_hidden_layers if self.is_causal else len(self.layers)
         layers = zip(self.layer_drop(self.layers), self.layer_types, biases)
         for layer, layer_type, position_bias in islice(layers, depth):

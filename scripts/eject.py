@@ -29,7 +29,7 @@ def parser() -> CommandParser:
     model.add_argument("model", metavar="MODEL", help=words)
     model.add_argument("--revision", help="Branch, tag or commit of MODEL on the Hub")
     fields = made.add_argument_group("Configuration")
-    words = "Config fields in place of those of a preset"
+    words = "Config fields that override those of a preset"
     fields.add_argument("--set", nargs="+", default=[], metavar="FIELD=VALUE", help=words)
     made.add_argument_group("Output").add_argument("folder", metavar="FOLDER", help="New folder")
     return made

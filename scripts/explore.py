@@ -56,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     words = "Settings of the data, such as source_column=en (default: those of the run)"
     loss.add_argument("--rows_set", nargs="+", default=[], metavar="NAME=VALUE", help=words)
     loss.add_argument("--num_rows", type=int, default=200, help="Maximum number of rows (default: 200)")
-    words = "Ablation: in place of a head's output (default: zero)"
+    words = "Ablation: replacement of a head's output (default: zero)"
     loss.add_argument("--replacement", choices=get_args(Replacement), default="zero", help=words)
     server = parser.add_argument_group("Server")
     server.add_argument("--host", default=HOST, help=f"Address to listen on (default: {HOST}, this machine only)")

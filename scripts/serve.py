@@ -60,7 +60,7 @@ def server_command() -> Any:
     from click import IntRange, Option
     from transformers.cli.transformers import app
 
-    # The server looks classes up in transformers itself, whose module is made anew while its parts are imported
+    # The server looks classes up in transformers itself, whose module is created again while its parts are imported
     setattr(sys.modules["transformers"], SERVED.__name__, SERVED)
     command: Any = copy.copy(app.commands["serve"])
     options = [

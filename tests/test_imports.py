@@ -91,7 +91,7 @@ def test_a_module_imports_only_from_folders_below_its_own(module):
 
 def test_every_module_of_modeling_has_its_layer_and_none_imports_itself_by_way_of_others():
     assert {inner(module) for module in MODELING} == set().union(*LAYERS)
-    # Imports for type checkers and those inside of functions count too
+    # Imports for type checkers and those inside functions count too
     graph = {name: {target for target in imports(name) if target in sources()} - {name} for name in sources()}
     while leaves := {name for name, targets in graph.items() if not targets}:
         graph = {name: targets - leaves for name, targets in graph.items() if name not in leaves}

@@ -38,7 +38,7 @@ def answers(model, inputs):
 
 
 def same_answers(model, expected):
-    """Whether a model answers its inputs as the package's did, bit for bit."""
+    """Return whether a model answers its inputs as the package's did, bit for bit."""
     found = answers(model, expected["inputs"])
     return all(torch.equal(value, expected["answers"][name]) for name, value in found.items())
 

@@ -1,7 +1,7 @@
 """Control tokens (<s>, </s>, <pad>, [MASK] ...) in texts: whoever writes their names means text.
 
-`tokenizers` and transformers take the name of a special token in a text for the token, so that HTML's `<s>` begins a
-document anew. Control tokens are the named ones of a tokenizer (`bos_token`, `mask_token` ...). Its other added tokens
+`tokenizers` and transformers take the name of a special token in a text for the token, so that HTML's `<s>` starts a
+new document. Control tokens are the named ones of a tokenizer (`bos_token`, `mask_token` ...). Its other added tokens
 were declared by somebody, and are found in texts.
 """
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
-PAIR = "\ufdd0"  # between the two texts of a pair: a character that Unicode keeps for use inside of programs
+PAIR = "\ufdd0"  # between the two texts of a pair: a character that Unicode keeps for use inside programs
 PASSAGE = 1 << 16
 """Characters of a part of a long text. The library takes texts by 256 and works on many times their size."""
 IN_MEMORY = 1 << 26  # bytes of texts that are not put on disk

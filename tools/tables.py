@@ -1,6 +1,6 @@
 """The tables in docs/parts.md and docs/deploy.md, and that of the programs' options in console/options.json.
 
-`python tools/tables.py` makes them anew; a test says where they are not what the code makes.
+`python tools/tables.py` makes them again; a test says where they are not what the code makes.
 """
 
 import argparse
@@ -178,7 +178,7 @@ def outdated() -> Iterator[str]:
 
 
 def write() -> None:
-    """Make all tables anew."""
+    """Make all tables again."""
     for name, (page, make) in TABLES.items():
         before, _, after = split(name)
         (DOCS / page).write_text(before + make() + after, encoding="utf-8")

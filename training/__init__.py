@@ -1,1 +1,1 @@
-"""What the training scripts share: arguments, data, preprocessing, metrics."""
+"""Training: tasks, the trainer, metrics, run folders, reports."""

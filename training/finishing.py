@@ -54,7 +54,7 @@ def score_and_predict(
     """Score validation and test data into `run.metrics`, and write what was predicted for the last of them.
 
     That is `predictions_test.jsonl` (`predictions_validation.jsonl` without test data): a line for each row, in the
-    order of the data, with texts and references as they stand in the data. Where nothing is predicted
+    order of the data, with texts and references as they are in the data. Where nothing is predicted
     (`--predict_with_generate False`) there is no file. The task adds samples, such as continuations of rows.
     """
     splits = [split for split in PREFIXES if split in rows]
@@ -203,7 +203,7 @@ def finish(run: Run, task: TrainingTask, *, example: str) -> None:
         with written_aside(run.folder) as part:
             saved.save_pretrained(part)
         report("generation_config.json: " + ", ".join(f"{name} {value}" for name, value in search.items()))
-    # The options of the card: those given now, or else those given before, which are set anew
+    # The options of the card: those given now, or else those given before, which are set again
     of_data = {name: getattr(data_args, name) for name in ("data_license", "data_description", "card_example")}
     repository = training_args.hub_model_id if training_args.push_to_hub else None
     options = {"license": training_args.license, **of_data, "repository": repository}

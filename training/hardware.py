@@ -30,7 +30,7 @@ def configure_cpu() -> None:
 def set_free_threads() -> None:
     """Use as many CPU threads as there are cores that other processes leave free.
 
-    Threads that share a core wait for each other at every operation: two threads beside one busy process on two cores
+    Threads that share a core wait for each other at every operation: two threads next to one busy process on two cores
     are several times slower than one. `OMP_NUM_THREADS` fixes the number; it is never larger than it was at first, nor
     than the number of cores this process may use (in a container torch may count the host's).
     """
@@ -85,7 +85,7 @@ def keep_freed_memory() -> bool:
 
     glibc gives a large block back as soon as it is freed and takes a new one, page by page, for the next tensor: for
     logits of 50 MB the page faults take as long as the arithmetic. A user's own settings (`MALLOC_...`,
-    `GLIBC_TUNABLES`) stay as they are.
+    `GLIBC_TUNABLES`) stay unchanged.
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False

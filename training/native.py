@@ -26,7 +26,7 @@ def as_ours(model: PreTrainedModel, save_as: str | None, args: Any, checkpoint: 
     """Return our model with the weights of a native one, or the native one where ours cannot be it.
 
     `save_as` is `native` or `vanilla`, if it is not saved as what it is. Training that resumes from the checkpoint of
-    a native model goes on with that. Raises ValueError where the model cannot be saved as `save_as` says.
+    a native model continues with that. Raises ValueError where the model cannot be saved as `save_as` says.
     """
     name = type(model).__name__
     if isinstance(model, VanillaPreTrainedModel):

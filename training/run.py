@@ -286,7 +286,7 @@ def _train(run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict)
     if trainer.is_world_process_zero():
         if run.overwrites:
             report(f"The earlier run is in {move_aside(run.folder)} until the new one has its first checkpoint.")
-        if not run.is_extension:  # whose record stays as it is until there is more to it
+        if not run.is_extension:  # whose record stays unchanged until there is more to it
             run.write()
     trainer.accelerator.wait_for_everyone()
     task.before_training(trainer)

@@ -114,7 +114,7 @@ EPOCHS = "Passes over the data (default: by the budget)"
 AS_EVALUATION = "as_evaluation"
 SAMPLING_STRATEGIES = ["random", "sequential", "group_by_length"]
 FOLLOWING = ("reduce_lr_on_plateau", "greedy")
-"""Schedules that follow the score of --metric_for_best_model: they are told in which direction it is better."""
+"""Schedules that follow the score of --metric_for_best_model: they need to know which direction is better."""
 
 
 def best_checkpoint_help(*tasks: TaskName) -> str:
@@ -133,7 +133,7 @@ class RunDefaults(
     AdaptationArguments,
     TimeBudgetArguments,
 ):
-    """What the training programs set differently from `TrainingArguments`, whose other fields keep their defaults.
+    """Defaults of the training programs that differ from those of `TrainingArguments`.
 
     To be put before it among the bases. Evaluation, saving and logging are given as fractions of the run, so that
     they fit a run of any length; saving follows evaluation, because the best checkpoint is kept.
@@ -146,7 +146,7 @@ class RunDefaults(
 
     output_dir: str | None = option(None, "Folder of the run, resumed if unfinished", OUTPUT)
     overwrite_output_dir: bool = option(False, "Replace the run in the folder", OUTPUT)
-    async_save: bool = option(False, "Write checkpoints while training goes on", EVALUATION)
+    async_save: bool = option(False, "Write checkpoints while training continues", EVALUATION)
     license: str | None = option(None, "License of the model, such as apache-2.0", CARD)
     num_train_epochs: float = option(3.0, EPOCHS)
     per_device_train_batch_size: int = option(64, "Rows per batch and process")

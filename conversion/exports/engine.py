@@ -28,7 +28,7 @@ Rows = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Search:
-    """How an engine generates; names, meaning and defaults are those of `GenerationConfig`."""
+    """Generation settings of an engine; names, meaning and defaults are those of `GenerationConfig`."""
 
     max_new_tokens: int
     num_beams: int = 1

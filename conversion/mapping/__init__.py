@@ -1,1 +1,1 @@
-"""How a config and its tensors correspond to those of a native architecture, in both directions."""
+"""Correspondence of a config and its tensors with those of a native architecture, in both directions."""

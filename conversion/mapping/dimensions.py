@@ -21,7 +21,7 @@ WIDTH_AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("dense", "query"), (0, 1)),
 }
 SIDE_BY_SIDE = {"gate": 2}
-"""How many vectors of the model's width a module reads side by side, if more than one."""
+"""Number of vectors of the model's width that a module reads side by side, if more than one."""
 
 
 def order(layout: str, new_layout: str, width: int) -> torch.Tensor:

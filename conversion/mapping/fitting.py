@@ -32,7 +32,7 @@ Differences = dict[str, tuple[Any, Any]]
 
 
 class Fit(NamedTuple):
-    """How a native architecture can hold one of our models."""
+    """A way in which a native architecture can hold one of our models."""
 
     config: BlockConfig  # the nearest config to the architecture that computes the same
     # The fields that the architecture still cannot express, each with both values, or other reasons

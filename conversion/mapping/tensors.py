@@ -19,7 +19,7 @@ Several = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """How our tensors correspond to a native one: each side of the other, given our config."""
+    """Correspondence of our tensors with a native one: each side from the other, given our config."""
 
     to_ours: Callable[[torch.Tensor, BlockConfig], Several]
     to_native: Callable[[Several, BlockConfig], torch.Tensor]

@@ -24,11 +24,11 @@ POOL = 100  # number of batches whose rows are sorted together
 
 @dataclass
 class BatchArguments:
-    """How many tokens make a batch."""
+    """Arguments of the number of tokens in a batch."""
 
     HELP_GROUP = "Training"
 
-    tokens_per_batch: int | None = option(None, "Tokens per optimizer step, in place of rows")
+    tokens_per_batch: int | None = option(None, "Tokens per optimizer step, instead of rows")
 
     def check(self) -> None:
         """Raise ValueError for a number out of range."""
@@ -91,7 +91,7 @@ class ProcessBatches(Sampler[list[int]]):
 
     @property
     def idle(self) -> bool:
-        """Whether the last batch of an epoch has no row for this process."""
+        """Return whether the last batch of an epoch has no row for this process."""
         last = 0 if self.drop_last else len(self.order) % self.size
         return 0 < last <= self.process
 
@@ -287,7 +287,7 @@ class RowMasking(EpochCollator, DataCollatorForLanguageModeling):
                 text = (torch.tensor(special) == 0).nonzero().flatten()
                 if len(text):
                     chosen = text[torch.randint(len(text), (1,), generator=self.generator)]
-                    self.mlm_probability = 1.0  # it becomes [MASK] or a random token, or stays as it is
+                    self.mlm_probability = 1.0  # it becomes [MASK] or a random token, or stays unchanged
                     masked[:, chosen], wanted[:, chosen] = super().torch_mask_tokens(row[:, chosen])
                     self.mlm_probability = share
             ids[real], targets[real] = masked[0], wanted[0]

@@ -33,7 +33,7 @@ Pair = tuple[list[int], list[int]]  # the token ids of a corrupted text and of w
 
 @dataclass
 class DenoisingArguments:
-    """How texts are corrupted."""
+    """Arguments of the corruption of texts."""
 
     HELP_GROUP = "Training"
 

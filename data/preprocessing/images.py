@@ -33,7 +33,7 @@ PROBABILITY: Limit = ("from 0 to 1", lambda value: 0 <= value <= 1)
 
 @dataclass
 class AugmentationArguments:
-    """How training images are changed."""
+    """Arguments of the augmentation of training images."""
 
     HELP_GROUP = "Augmentation"
 

@@ -26,7 +26,7 @@ from .tokenizing import Batch, Blocks, TokenizedSplits, frame, handle_long_texts
 
 
 class RowForm(NamedTuple):
-    """What frames the texts of an objective in its rows."""
+    """Tokens that frame the texts of an objective in its rows."""
 
     tokenizer: PreTrainedTokenizerBase  # of the texts
     start: list[int]

@@ -1,4 +1,4 @@
-"""Base of the ways of decoding in parallel: a text is there at once, and has no beginning to continue."""
+"""Base of parallel decoding: all tokens of a text are predicted at once, so there is no prefix to continue."""
 
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ PREFIX_OPTIONS = (
 
 
 class ParallelDecoding(Autoregressive):
-    """Base of the ways that predict all tokens at once."""
+    """Base of decodings that predict all tokens at once."""
 
     decoder_class = ParallelDecoderStack
 

@@ -1,4 +1,4 @@
-"""Decoders of all tokens at once.
+"""Decoders that predict all tokens at once.
 
 Shape letters: B batch, S length of the source, T of the target, K frames per source token, D model width.
 """

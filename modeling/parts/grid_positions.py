@@ -143,7 +143,7 @@ class GridRelativePositions(NoPositions):
 
 
 class WindowRelativePositions(GridRelativePositions):
-    """Relative bias inside of windows (Swin, Liu et al. 2021), one table per layer."""
+    """Relative bias inside windows (Swin, Liu et al. 2021), one table per layer."""
 
     def build_tables(self, config: VanillaImageEncoderConfig) -> list[GridBias]:
         return [

@@ -81,8 +81,8 @@ class NoWideLogits(nn.Module):
 class WideLogits(nn.Module):
     """Add what each n-gram of a text says of its class: `z + Σ_{g ∈ G} W[h(g)] / √|G|`.
 
-    G is the set of the hashed n-grams, which counts each once: a linear classifier beside the stack, the wide part of
-    Cheng et al. 2016 (arXiv 1606.07792). It starts at zero, and gets no gradients unless that is asked for
+    G is the set of the hashed n-grams, which counts each once: a linear classifier beside the stack (Wide & Deep,
+    Cheng et al. 2016, arXiv 1606.07792). It starts at zero, and gets no gradients unless that is asked for
     (`requires_grad_()`): the training program fits it as a separate linear classifier.
 
     Shapes: logits (B, C), ids (B, T), mask (B, T) or `None` → (B, C).

@@ -25,7 +25,7 @@ def text_numbers(position_ids: torch.Tensor, attention_mask: Any, rows: int) -> 
 
 
 def packed(position_ids: torch.Tensor | None, attention_mask: Any) -> bool:
-    """Tell whether positions (R or 1, T) are of several texts in a row; masks but for (R, T) say so themselves."""
+    """Return whether positions (R or 1, T) are of several texts in a row; other masks than (R, T) show it."""
     if position_ids is None or getattr(attention_mask, "ndim", 2) != 2 or isinstance(attention_mask, dict):
         return False
     return is_tracing(position_ids) or bool((position_ids[:, 1:] == 0).any())
@@ -73,7 +73,7 @@ def same_pair(
 ) -> Callable | None:
     """Return the mask function by which each target of a packed row attends to its own source, `None` if none is.
 
-    Positions of targets (R or 1, T) and sources (R or 1, S) begin again with every text. What fills a row up behind
+    Positions of targets (R or 1, T) and sources (R or 1, S) begin again with every text. What fills a row up after
     the last target attends to the last source: to nothing at all it could not.
     """
     if positions is None or source_positions is None:
@@ -140,7 +140,7 @@ def one_text_per_row(
     """Return the mask (N, T'), states (N, T', D) and ids (N, T') of the texts of packed rows, in their order.
 
     Each token stands at its position in its text, and any others where the mask is 0. Rows of one text, (R, T) and
-    (R, T, D), stay as they are.
+    (R, T, D), stay unchanged.
     """
     if position_ids is None or not packed(position_ids, attention_mask):
         return attention_mask, states, input_ids

@@ -44,7 +44,7 @@ def pool_patches(states: torch.Tensor, prefix: int, mask: torch.Tensor | None) -
 
 
 def pool_class_and_patches(states: torch.Tensor, prefix: int, mask: torch.Tensor | None) -> torch.Tensor:
-    """Return the class token's state and the mean over the patches, one after the other (DINOv2)."""
+    """Return the class token's state and the mean over the patches, concatenated (DINOv2)."""
     return torch.cat((states[:, 0], pool_patches(states, prefix, mask)), dim=-1)
 
 

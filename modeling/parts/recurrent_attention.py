@@ -1,4 +1,4 @@
-"""How a recurrent decoder attends to the states of the encoder; `CROSS_ATTENTIONS` is the list of choices.
+"""Attention of a recurrent decoder to the states of the encoder; `CROSS_ATTENTIONS` is the list of choices.
 
 Shape letters: B batch, T target length, S source length, D width of the decoder, E width of the encoder.
 """

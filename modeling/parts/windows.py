@@ -100,7 +100,7 @@ class PatchMerging(nn.Module):
 
 
 def neighbors(x: torch.Tensor, grid: Sides) -> torch.Tensor:
-    """Return every 2 by 2 patches of (B, N, D) one after the other, column by column, (B, about N / 4, 4D)."""
+    """Return every 2 by 2 patches of (B, N, D) concatenated, column by column, (B, about N / 4, 4D)."""
     x = x.unflatten(1, grid)
     if grid[0] % 2 or grid[1] % 2:
         x = nn.functional.pad(x, (0, 0, 0, grid[1] % 2, 0, grid[0] % 2))

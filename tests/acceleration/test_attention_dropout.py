@@ -103,7 +103,7 @@ def test_what_it_does_not_know_is_left_to_sdpa_and_other_functions_stay(options:
 
 @pytest.mark.parametrize("shape", ["more keys", "bfloat16", "autocast"])
 def test_other_inputs_are_left_to_sdpa(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A triangle that is no square, and numbers of another kind."""
+    """A triangle that is not a square, and numbers of another kind."""
     monkeypatch.setattr(attention_dropout, "attention", lambda *_, **__: pytest.fail("not for these"))
     tensors = inputs()
     if shape == "more keys":

@@ -114,7 +114,7 @@ def test_folders_that_are_no_classes(folder, tmp_path):
     with pytest.raises(ValueError, match=r"stray.png is in no folder of a class \(1 such images\)"):
         load(folder, bad_rows="skip")
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(ValueError, match="nothing: there are no images in it"):
+    with pytest.raises(ValueError, match="nothing: no images found"):
         load(tmp_path / "nothing")
     with pytest.raises(ValueError, match="--streaming needs files, not the folder"):
         load(folder, streaming=True)

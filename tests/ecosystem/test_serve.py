@@ -52,7 +52,7 @@ def wait_until(holds, seconds: float = 60) -> None:
 
 
 def answers(port: int, process: subprocess.Popen) -> bool:
-    """Whether the server answers."""
+    """Return whether the server answers."""
     assert process.poll() is None, f"the server ended with {process.returncode}"
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -131,7 +131,7 @@ def test_transformers_chat_talks_to_it(client, folder):
         lines = f"{TEXTS[1]}\n!exit\n"
         done = subprocess.run(asked, input=lines, capture_output=True, text=True, env=environment, timeout=120)
         assert said in done.stdout + done.stderr, done.stdout + done.stderr
-    with pytest.raises(NotFoundError, match=f"model='/etc': this server has {folder} alone"):
+    with pytest.raises(NotFoundError, match=f"model='/etc': this server serves only {folder}"):
         client.post(f"{url}/load_model", body={"model": "/etc"}, cast_to=str)
 
 

@@ -67,7 +67,7 @@ def test_windows_have_entropy_and_distance_but_no_map_and_cross_attention_has_no
     found = recorded("image_encoder", **WINDOWS)
     assert attention.head_entropies(found)["encoder"].shape == (2, found.model.config.num_attention_heads)
     assert (head_distances(found)["encoder"] <= math.sqrt(2)).all()
-    with pytest.raises(NotApplicable, match="inside of windows"):
+    with pytest.raises(NotApplicable, match="inside windows"):
         attention.attention_arrays(found)
     assert set(head_distances(recorded("encoder_decoder"))) == {"encoder", "decoder"}
     with pytest.raises(NotApplicable, match="no self-attention"):

@@ -1,4 +1,4 @@
-"""Branches that a config decides: the one that is taken remains, and what is not known stays as it is."""
+"""Branches that a config decides: the one that is taken remains, and what is not known stays unchanged."""
 
 import pytest
 

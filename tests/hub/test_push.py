@@ -145,7 +145,7 @@ def test_code_that_the_config_names_comes_along(client, server, copy):
 
 
 @pytest.mark.parametrize(("token", "repo", "more", "message"), [
-    (None, "ann/x", [], "there is no token: log in with `hf auth login`, or set HF_TOKEN"),
+    (None, "ann/x", [], "no token found: log in with `hf auth login`, or set HF_TOKEN"),
     (WRONG, "ann/x", [], "the token is not .* valid"),
     (READ, "ann/x", [], "the token may only read, to push to ann/x it needs to be one that may write"),
     (READ, "x", [], "the token may only read, to push to ann/x"),

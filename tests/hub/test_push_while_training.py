@@ -74,7 +74,7 @@ def test_what_is_trained_is_pushed(program, client, server, tmp_path):
 
 
 @pytest.mark.parametrize(("token", "name", "message"), [
-    (None, "ann/early", "there is no token"),
+    (None, "ann/early", "no token found"),
     (OTHER, "ann/there", "the token has no right to do that in ann/there"),
     (WRITE, "ann/ea rly", "is not a repository name"),
 ])  # fmt: skip

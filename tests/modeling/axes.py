@@ -208,7 +208,7 @@ def config_of(kind: str, fields: Value) -> BlockConfig:
 
 
 def is_allowed(kind: str, fields: Value) -> bool:
-    """Whether the config takes these fields."""
+    """Return whether the config takes these fields."""
     try:
         config_of(kind, fields)
     except (ValueError, StrictDataclassError):

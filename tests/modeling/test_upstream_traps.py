@@ -108,7 +108,7 @@ def test_ties_survive_saving_loading_and_resizing(shared: bool, tied: bool, twic
 
 
 def ties(model: Any) -> tuple[bool, bool]:
-    """Whether one table serves source and target, and whether the output layer is the target's."""
+    """Return whether one table serves source and target, and whether the output layer is the target's."""
     source, target = model.model.encoder.embed_tokens.weight, model.model.decoder.embed_tokens.weight
     return source is target, model.lm_head.weight is target
 

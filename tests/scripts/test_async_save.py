@@ -1,4 +1,4 @@
-"""Checkpoints that are written while training goes on are those of a run that waits for them."""
+"""Checkpoints that are written while training continues are those of a run that waits for them."""
 
 import os
 import signal
@@ -50,10 +50,10 @@ def late(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_checkpoints(job: str, tmp_path: Path, late) -> None:
     options = [*RECIPES[job].split(), "--eval_steps", "1", "--save_total_limit", "9"]
     train(job, tmp_path / "waits", *options)
-    train(job, tmp_path / "goes on", *options, "--async_save")
-    ours, theirs = checkpoints(tmp_path / "goes on"), checkpoints(tmp_path / "waits")
+    train(job, tmp_path / "continues", *options, "--async_save")
+    ours, theirs = checkpoints(tmp_path / "continues"), checkpoints(tmp_path / "waits")
     assert sorted(ours) == sorted(theirs) == [1, 2, 3, 4, 5, 6]
-    assert_equal_weights(tmp_path / "goes on", tmp_path / "waits")
+    assert_equal_weights(tmp_path / "continues", tmp_path / "waits")
     for step, folder in ours.items():
         files = {path.relative_to(folder) for path in folder.rglob("*")}
         assert files == {path.relative_to(theirs[step]) for path in theirs[step].rglob("*")}
@@ -72,7 +72,7 @@ def test_the_same_checkpoints(job: str, tmp_path: Path, late) -> None:
         for entry in ("global_step", "best_global_step", "epoch", "save_steps", "total_flos"):
             assert ours_state[entry] == theirs_state[entry], entry
         assert Path(ours_state["best_model_checkpoint"]).name == Path(theirs_state["best_model_checkpoint"]).name
-    assert not (tmp_path / "goes on" / SAVING).exists()
+    assert not (tmp_path / "continues" / SAVING).exists()
 
 
 def die_while_written() -> None:

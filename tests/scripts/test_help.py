@@ -43,7 +43,7 @@ def test_help_is_short_and_options_stand_once_in_titled_groups_after_three_examp
     text = page(program)
     lines = text.splitlines()
     assert len(lines) <= 200
-    assert max(map(len, lines[1:])) <= 100  # examples stay as they are
+    assert max(map(len, lines[1:])) <= 100  # examples stay unchanged
     assert lines[0].startswith(f"usage: vanillaformer {program} ")
     names = OPTION.findall(text)
     assert len(names) == len(set(names))

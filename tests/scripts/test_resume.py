@@ -1,4 +1,4 @@
-"""A run that is killed goes on where it was, and ends where it would have ended."""
+"""A run that is killed continues where it was, and ends where it would have ended."""
 
 from pathlib import Path
 

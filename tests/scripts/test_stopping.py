@@ -120,5 +120,5 @@ def stop_second(rank: int, folder: Path) -> None:
 def test_processes_stop_together(tmp_path: Path) -> None:
     script_runs.train_together("causal", tmp_path, setups=[stop_second], exitcode=143)
     assert sorted(checkpoints(tmp_path)) == [2, 3]
-    run = train("causal", tmp_path, *HALVED)  # by one process, with other batches: it says so, and goes on
+    run = train("causal", tmp_path, *HALVED)  # by one process, with other batches: it says so, and continues
     assert run.details["steps"] == 6

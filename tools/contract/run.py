@@ -3,7 +3,7 @@
 python tools/contract/run.py                                       # everything; 1 on a failure or a miss
 python tools/contract/run.py --families encoder -k "config or save_load"
 python tools/contract/run.py --families decoder -k resize -n 0 -x  # in one process, with its output
-python tools/contract/run.py --record-native                       # writes native_passed.json anew
+python tools/contract/run.py --record-native                       # writes native_passed.json again
 python tools/contract/run.py --record-native --families t5         # and this one of its families
 """
 

@@ -76,7 +76,7 @@ def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> 
     models of different vocabularies can be compared by. The sum of losses is that of all tokens predicted, </s> and
     other special tokens included; it is divided by the characters, or UTF-8 bytes, of the text that these tokens
     stand for (`TextSizes`), in which special tokens have none. What is only read, a row's first token, counts in
-    neither. Where no token is predicted there are no scores.
+    neither. If no token is predicted, there are no scores.
 
     Goes with `preprocess_logits_for_metrics=token_scores(...)`, which keeps the logits from being collected.
     """

@@ -49,7 +49,7 @@ def ter(predictions: Sequence[str], references: Sequence[str]) -> float:
 
 
 def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
-    """How many predictions are their references, letter for letter, in percent."""
+    """Percentage of predictions that equal their references, letter for letter."""
     return 100 * sum(map(eq, predictions, references)) / len(predictions)
 
 

@@ -32,7 +32,7 @@ WITHOUT_SPACES = 0.3  # share of letters in such scripts from which on character
 
 
 class BaselineData(NamedTuple):
-    """The data of baselines: training rows as they stand in the data (of a stream the first), and as the model's."""
+    """The data of baselines: training rows as they are in the data (of a stream the first), and as the model's."""
 
     texts: Dataset
     rows: Any = None

@@ -1,11 +1,11 @@
-"""What is fitted to a classifier's logits after its training: a temperature, and the weights of its n-grams.
+"""Calibration of a classifier's logits after training: a temperature, and the weights of its n-gram features.
 
 Temperature scaling makes probabilities say how often a classifier is right (Guo et al. 2017): the logits z become
 z / T, with the one T that makes the labels of the validation data likeliest. The division is done in the weights of
 the output layer, so that pipelines, conversions and other engines have it too; which class is the likeliest does not
 depend on T.
 
-A linear classifier on n-grams is the wide part of Wide & Deep (Cheng et al. 2016), and the stack the deep one. The two
+A linear classifier on n-grams is the "wide" half of Wide & Deep (Cheng et al. 2016), the stack the "deep" one. The two
 err at different texts, so that their sum is better where texts are few. Each is trained by itself, and the validation
 data decides how much each counts (stacking, Wolpert 1992): trained together, the one that fits the training texts
 first leaves the other nothing to learn.

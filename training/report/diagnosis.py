@@ -1,4 +1,4 @@
-"""How a run went, in plain sentences: from its log, its scores on training and held-out rows, and the baselines."""
+"""Diagnosis of a run in plain sentences: from its log, its scores on training and held-out rows, and the baselines."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from vanillaformer.console.drawing import save_figure
 
 from ..metrics.scores import ENTRIES
 
-NUMBERED = 40  # most classes of a picture with numbers in it
+NUMBERED = 40  # maximum number of classes of a picture with numbers in it
 
 
 def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What training does for a task: one class a task, in a file of its own; `training/run.py` is the engine."""
+"""Base of the tasks: one class per task, each in its own file; `training/run.py` runs them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -39,7 +39,7 @@ class LengthRule(NamedTuple):
 
 
 class HardwareFacts(NamedTuple):
-    """What a run has to compute with."""
+    """Time, memory and threads that a run has."""
 
     seconds: float  # to train
     cores: int
@@ -120,7 +120,7 @@ class TrainingTask:
 
     @property
     def uses_auto_defaults(self) -> bool:
-        """Whether the data chooses the defaults: of a run with a time, and of a new model without a preset."""
+        """Return whether the data chooses the defaults: of a run with a time, and of a new model without a preset."""
         model_args, timed = self.model_args, self.training_args.max_time is not None
         unnamed = model_args.preset is None and model_args.model_name_or_path is None
         return self.name in self.auto_defaults and timed and unnamed

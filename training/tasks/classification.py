@@ -178,7 +178,7 @@ class Classification(TrainingTask):
 
 
 class TextFacts(NamedTuple):
-    """What is known of the texts of a classifier."""
+    """Statistics of the texts of a classifier."""
 
     rows: int  # training texts
     classes: int

@@ -131,7 +131,7 @@ class LanguageModel(TrainingTask):
 
     @property
     def denoises(self) -> bool:
-        """Whether the task pre-trains an encoder-decoder."""
+        """Return whether the task pre-trains an encoder-decoder."""
         return self.name in DENOISING
 
     def special_tokens(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a classifier of texts is asked for: a class, several labels or a number for each text."""
+"""Problem types of text classifiers: a class, several labels or a number for each text."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -39,7 +39,7 @@ from .base import Default, HardwareFacts, Tokenizers, TrainingTask, names_of_tra
 
 OUTSIDE = "O"  # the tag of words that are part of no entity
 PREFIXES = ("B-", "I-", "E-", "S-", "L-", "U-")
-"""Prefixes of tags by which entities of several words begin, go on and end."""
+"""Prefixes of tags by which entities of several words begin, continue and end."""
 ROWS_SEEN = 40_000
 """Texts, each as often as there are passes, after which a small model of few texts is as good as it gets."""
 TAG_IDS = "label_ids"
@@ -105,7 +105,7 @@ class TokenClassification(TrainingTask):
     def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
         tokenizer, texts = text_tokenizer(tokenizers[0]), data.splits
         if not tokenizer.is_fast:
-            raise ValueError("the tokenizer is not a fast one, which tells where in a text its tokens stand")
+            raise ValueError("the tokenizer must be a fast one, which knows the position of each token in a text")
         encode = partial(tagged_pieces, tokenizer=tokenizer, names=self.labels(data), length=self.length)
         rows = with_raw_texts(map_splits(texts, encode, self.data_args.preprocessing_num_workers), texts)
         return handle_long_texts(texts, rows, {"tokens": self.length}, self.data_args.long_texts)

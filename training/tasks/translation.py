@@ -243,7 +243,7 @@ class Translation(TrainingTask):
 
 
 class PairFacts(NamedTuple):
-    """What is known of the pairs of a translator."""
+    """Statistics of the pairs of a translator."""
 
     pairs: int  # training pairs
     size: int  # bytes of source and target together

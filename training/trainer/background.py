@@ -1,4 +1,4 @@
-"""Checkpoints written while training goes on (`--async_save`): copied to host memory, then written by a thread."""
+"""Checkpoints written while training continues (`--async_save`): copied to host memory, then written by a thread."""
 
 import os
 import shutil
@@ -73,7 +73,7 @@ class Background:
         average = on_host(trainer.average.content())
         then: Any = copy(trainer)  # as the trainer is now, whatever the next steps do
         then.is_distributed_loading_by_transformers = False
-        then.model = object.__new__(type(trainer.model))  # `copy` would make an FSDP2 model anew
+        then.model = object.__new__(type(trainer.model))  # `copy` would build an FSDP2 model again
         vars(then.model).update(vars(trainer.model))
         then.model.config = deepcopy(trainer.model.config)
         then.model.config.distributed_config = None

@@ -307,7 +307,7 @@ def follow(budget: Budget, schedule: Callable[[Any], float]) -> Callable[[int], 
 # ---------------------------------------------------------------------------------------- the length of a run
 @dataclass
 class TimeBudgetArguments:
-    """How long a run may take."""
+    """Arguments that limit the length of a run."""
 
     HELP_GROUP = "Training"
 

@@ -154,7 +154,7 @@ class EarlyStopping(StatefulCallback, EarlyStoppingCallback):
 
     @property
     def over(self) -> bool:
-        """Whether as many evaluations as the patience allows have brought no improvement."""
+        """Return whether as many evaluations as the patience allows have brought no improvement."""
         return self.early_stopping_patience_counter >= self.early_stopping_patience
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:

@@ -58,7 +58,7 @@ class LossArguments:
 
 @dataclass
 class ScheduledSamplingArguments(LossArguments):
-    """How often a decoder is fed its predictions (Bengio et al. 2015; Mihaylova and Martins 2019)."""
+    """Arguments of how often a decoder is fed its predictions (Bengio et al. 2015; Mihaylova and Martins 2019)."""
 
     scheduled_sampling: Decay = option("none", "Scheduled sampling: decay of the gold inputs")
     scheduled_sampling_k: float = option(0.0, "k: 1 - step/k, k^step or k/(k + exp(step/k))")
@@ -67,7 +67,7 @@ class ScheduledSamplingArguments(LossArguments):
 
 @dataclass
 class GuidedAttentionArguments(LossArguments):
-    """How much attention off the diagonal costs (Tachibana et al. 2018)."""
+    """Arguments of the loss of attention off the diagonal (Tachibana et al. 2018)."""
 
     guided_attention: float = option(0.0, "Guided attention: weight of its loss, e.g. 1.0")
     guided_attention_sigma: float = option(0.2, "Guided attention: width of the diagonal")
@@ -75,7 +75,7 @@ class GuidedAttentionArguments(LossArguments):
 
 @dataclass
 class TokenDropoutArguments(LossArguments):
-    """How often a token is hidden from attention and pooling (word dropout, Iyyer et al. 2015)."""
+    """Arguments of hiding tokens from attention and pooling (word dropout, Iyyer et al. 2015)."""
 
     token_dropout: float = option(0.0, "Probability of hiding a token (word dropout)")
 

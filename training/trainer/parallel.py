@@ -2,7 +2,7 @@
 
 FSDP2 divides weights, gradients and the optimizer's state, within each of the replicas; tensor parallel processes
 compute parts of each layer for the same rows. Checkpoints have whole weights and the optimizer's state in parts, from
-which any other layout can go on, one process too.
+which any other layout can continue, one process too.
 """
 
 import math
@@ -39,7 +39,7 @@ PARTS, WHOLE = "optimizer", "optimizer.pt"
 
 @dataclass
 class ParallelArguments:
-    """How the work is divided among processes."""
+    """Arguments that divide the work among processes."""
 
     HELP_GROUP = "Machine"
 
@@ -66,7 +66,7 @@ class ParallelArguments:
 
     @property
     def data_processes(self: Any) -> int:
-        """How many processes have rows of their own; tensor parallel ones that have the same count once."""
+        """Number of processes with different rows; tensor parallel ones, which have the same, count once."""
         return self.world_size // parallel_sizes(self.parallel).get("tp", 1)
 
     @property
@@ -98,7 +98,7 @@ def check_layout(config: PreTrainedConfig, layout: str | None) -> None:
     if tensor_parallel == 1:
         return
     if not config.base_model_tp_plan:
-        raise ValueError(f"--parallel {layout}: there is no plan for tensor parallel models of {config.model_type!r}")
+        raise ValueError(f"--parallel {layout}: {config.model_type!r} has no tensor parallel plan")
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         if (value := getattr(config, name, None)) and value % tensor_parallel:
             raise ValueError(f"--parallel {layout}: {name}={value} cannot be divided by tp={tensor_parallel}")
@@ -137,7 +137,7 @@ def _share_padding(model: torch.nn.Module) -> None:
     """Let the names of a tied weight have one padded part of it.
 
     torch pads each name's part by itself where a process has fewer rows than others, and all but the last that it has
-    padded stay as they are while the weight is trained (torch 2.13, transformers 5.23).
+    padded stay unchanged while the weight is trained (torch 2.13, transformers 5.23).
     """
     parts: dict[int, torch.Tensor] = {}
     for module in model.modules():

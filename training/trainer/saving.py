@@ -189,7 +189,7 @@ class SavingTrainer(ParallelTrainer):
         self._delete_older(checkpoint)
 
     def _saves_later(self) -> bool:
-        """Whether the next checkpoint is written while training goes on: not the first one, and none at the end."""
+        """Return whether the next checkpoint is written in the background: not the first one, and none at the end."""
         ends = self.control.should_training_stop or self.state.global_step >= self.state.max_steps
         begins = not self.has_checkpoint and self.resumed_from is None
         return self.args.async_save and not (begins or ends or self.extra_checkpoint)

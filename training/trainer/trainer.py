@@ -229,7 +229,7 @@ class RunTrainer(EvaluatingTrainer):
     # ------------------------------------------------------------------------------------------------ steps and loss
     @property
     def has_copy(self) -> bool:
-        """Whether the batch is a copy of another process's, whose loss does not count."""
+        """Return whether the batch is a copy of another process's, whose loss does not count."""
         return self.idle and self.accelerator.sync_gradients
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
@@ -288,7 +288,7 @@ class RunTrainer(EvaluatingTrainer):
 
 
 class TranslationTrainer(RunTrainer, Seq2SeqTrainer):
-    """`Seq2SeqTrainer` with the same, which scores translations against the targets as they stand in the data."""
+    """`Seq2SeqTrainer` with the same, which scores translations against the targets as they are in the data."""
 
     def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
         compute: Any = self.compute_metrics

@@ -61,7 +61,7 @@ Stored = dict[str, tuple[np.ndarray, Any]]  # the stored values and their GGUF t
 
 
 def stored(gguf: Any, tensors: Tensors, quantization: str) -> Stored:
-    """Return matrices in the quantization, where their rows allow it; vectors stay as they are."""
+    """Return matrices in the quantization, where their rows allow it; vectors stay unchanged."""
     name, _ = FILE_TYPES[quantization]
     wanted, plain = gguf.GGMLQuantizationType[name], gguf.GGMLQuantizationType.F32
     result: Stored = {}

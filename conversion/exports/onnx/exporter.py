@@ -29,7 +29,7 @@ from .engine import FOLDER, SUFFIXES, OnnxEngine
 from .graphs import save, trace
 
 JAVASCRIPT = {"float32": "fp32", "float16": "fp16", "int8": "q8"}
-"""What transformers.js calls the data types, by which it chooses files."""
+"""Names of the data types in transformers.js, by which it chooses files."""
 JS_CONFIG = "transformers.js_config"  # the field with its settings
 SHORTEST = 8  # position table that leaves room for the tokens of a trace
 

@@ -39,7 +39,7 @@ PAGES = Environment(
 
 
 class Task(NamedTuple):
-    """What a page does, and the class of transformers.js for it, whose config is only read for the cache's names."""
+    """A page's task, and the class of transformers.js for it, whose config is only read for the cache's names."""
 
     name: str
     summary: str

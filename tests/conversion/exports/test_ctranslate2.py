@@ -166,7 +166,7 @@ def rounded(model: PreTrainedModel, quantization: str) -> PreTrainedModel:
     half = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(quantization.removeprefix("int8_"))
     matrices = [module.weight for module in model.modules() if isinstance(module, (nn.Linear, nn.Embedding))]
     in_float32 = set()
-    if not model.can_generate():  # our own head stays as it is, even one that shares the table of the embeddings
+    if not model.can_generate():  # our own head stays unchanged, even one that shares the table of the embeddings
         model.lm_head.weight = nn.Parameter(model.lm_head.weight.clone())
         in_float32 = {name for name, _ in model.named_parameters() if not name.startswith("model.")}
     for name, value in [*model.named_parameters(), *model.named_buffers()]:

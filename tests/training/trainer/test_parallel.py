@@ -27,7 +27,7 @@ def test_what_a_layout_cannot_be(options: dict, message: str) -> None:
     ("gpt-tiny", {"num_attention_heads": 3, "hidden_size": 48}, "num_attention_heads=3 cannot be divided by tp=2"),
     ("gpt-tiny", {"num_key_value_heads": 1}, "num_key_value_heads=1 cannot be divided by tp=2"),
     ("swin-tiny", {}, "num_attention_heads=3 cannot be divided by tp=2"),
-    ("gru-tiny", {}, "there is no plan for tensor parallel models of 'vanilla_recurrent_encoder_decoder'"),
+    ("gru-tiny", {}, "'vanilla_recurrent_encoder_decoder' has no tensor parallel plan"),
 ])  # fmt: skip
 def test_models_that_a_layout_cannot_divide(name: str, fields: dict, message: str) -> None:
     check_layout(preset(name, **fields), "fsdp=2")

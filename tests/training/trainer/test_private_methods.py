@@ -21,7 +21,7 @@ REASONS = {
     "_load_best_model": "The whole weights of a checkpoint are divided as the model is.",
     "_load_from_checkpoint": "The whole weights of a checkpoint are divided as the model is.",
     "_load_optimizer_and_scheduler": "Trainer resumes no model divided by transformers; its state is in parts.",
-    "_run_epoch": "A run killed after its last step resumes without another one; a stream goes on where it was.",
+    "_run_epoch": "A run killed after its last step resumes without another one; a stream continues where it was.",
     "_save": "Both tokenizers of a translator are saved; sharded weights are gathered.",
     "_save_optimizer_and_scheduler": "Trainer saves no state of a model divided by transformers.",
     "_save_checkpoint": "A checkpoint that cannot be written costs no older one, and says what is left.",

@@ -57,7 +57,7 @@ class Family:
 
     @property
     def of_images(self) -> bool:
-        """Whether the models read images and not tokens."""
+        """Return whether the models read images and not tokens."""
         return self.kind == "image_encoder"
 
     @property

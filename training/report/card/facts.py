@@ -31,7 +31,7 @@ from ...run_folder.run import BY_DATA, Run
 from ...trainer.trainer import RunTrainer
 
 GREETING = "Hello, how are you?"  # for models of dialogues
-WIDTH = 100  # most characters of an example, of running text fewer
+WIDTH = 100  # maximum number of characters of an example, of running text fewer
 SHOWN = 3  # samples that are shown
 LOOKED_THROUGH = 100  # rows that an example is chosen from
 CHAT = """turns = [{{"role": "user", "content": {example!r}}}]
@@ -100,17 +100,17 @@ class CardFacts:
 
     @property
     def classifies(self) -> bool:
-        """Whether the model has classes, labels, tags or a number in place of a language model's output layer."""
+        """Return whether the model has classes, labels, tags or a number, not a language model's output layer."""
         return not {"classes", "labels", "values", "tags"}.isdisjoint(TASKS[self.task].predicts)
 
     @property
     def chats(self) -> bool:
-        """Whether the model answers in dialogues."""
+        """Return whether the model answers in dialogues."""
         return self.choice("data", "turns_column") is not None
 
     @property
     def is_ours(self) -> bool:
-        """Whether the model is one of this package, and not one of transformers that training began with."""
+        """Return whether the model is one of this package, and not one of transformers that training began with."""
         return isinstance(self.config, VanillaConfig)
 
     @property

@@ -26,7 +26,7 @@ class PipelineChecks(Checks):
         return pipeline(task, model=model, tokenizer=self.toy_tokenizer(config, padding_side), device="cpu")
 
     def test_pipeline_text_generation(self) -> None:
-        """A prompt that is padded on the left goes on as it does alone."""
+        """A prompt that is padded on the left continues as it does alone."""
         generate = self.pipeline("text-generation", padding_side="left")
         greedy: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False}
         assert generate("w1 w2 w3", **greedy)[0]["generated_text"].startswith("w1 w2 w3")
