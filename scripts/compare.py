@@ -36,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     runs.add_argument("--tune", action="append", type=grid, metavar="OPTION=A,B,...", help=words)
     words = "Train again what was made with other settings, data or another version; move it to replaced/"
     runs.add_argument("--overwrite", action="store_true", help=words)
-    runs.add_argument("--equal", choices=EQUAL, help="What intermediate_size makes equal to the baseline's")
+    runs.add_argument("--equal", choices=EQUAL, help="Match the baseline's parameters or FLOPs by intermediate_size")
     return parser
 
 

@@ -66,7 +66,7 @@ class ImageTrainingArguments(images.AugmentationArguments, RunDefaults, Training
     output_dir: str | None = option(
         None, "Folder of the run, resumed if unfinished (default: runs/ and the objective)", OUTPUT
     )
-    objective: ImageObjective = option("image_classification", "What is predicted; patches as SimMIM")
+    objective: ImageObjective = option("image_classification", "Training objective; masked_image as SimMIM")
     mask_ratio: float = option(0.6, "Fraction of hidden patches, for masked_image")
     learning_rate: float = option(2e-3, "Peak learning rate", OPTIMIZER)
     lr_scheduler_type: str = option("cosine", "Learning rate schedule: cosine, linear, ...", OPTIMIZER)

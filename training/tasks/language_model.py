@@ -75,7 +75,7 @@ class LanguageModelTrainingArguments(  # type: ignore[misc]
 
     HELP_GROUP = TRAINING
 
-    objective: Objective = option("causal", "What is predicted")
+    objective: Objective = option("causal", "Training objective")
     mlm_probability: float = option(0.15, "Fraction of hidden tokens (masked, mlm+nsp)")
     num_train_epochs: float = option(1.0, EPOCHS)
     per_device_train_batch_size: int = option(16, "Blocks per batch and process")
