@@ -147,8 +147,12 @@ class TokenBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         parts = self.accumulation * self.processes
         for rows in self.epoch_batches():
+            if parts > 1:  # deal the longest first and to and fro, for parts of equal work
+                rows = rows[np.argsort(-self.totals[rows], kind="stable")]
+            dealt = np.arange(len(rows)) % (2 * parts)
+            dealt = np.minimum(dealt, 2 * parts - 1 - dealt)
             for turn in range(self.accumulation):
-                yield rows[turn * self.processes + self.process :: parts].tolist()
+                yield rows[dealt == turn * self.processes + self.process].tolist()
 
     def epoch_batches(self) -> list[np.ndarray]:
         """Return the rows of each batch of the epoch, for all processes together."""

@@ -111,6 +111,20 @@ def test_token_batches_are_divided_among_processes_and_accumulated_steps(process
         assert sorted(row for part in parts for turn in part[turns] for row in turn) == sorted(batch)
 
 
+def test_processes_have_equal_work() -> None:
+    totals = pairs().sum(axis=1)
+    sums = np.array(
+        [
+            [
+                totals[rows].sum()
+                for rows in TokenBatches(pairs(), 2048, 0, processes=2, process=process, by_length=False)
+            ]
+            for process in range(2)
+        ]
+    )
+    assert abs(sums[0] / sums[1] - 1).mean() < 0.01
+
+
 def test_rows_as_long_as_a_batch_make_a_batch_each() -> None:
     assert sorted(rows_of(TokenBatches(np.full((7, 1), 64), 64, seed=0))) == [[row] for row in range(7)]
 
