@@ -52,9 +52,10 @@ check: $(STAMP) ## Lint, format and types; print the lines and files of each fol
 	MYPYPATH=src $(BIN)/mypy -p vanillaformer -m vanillaformer_cli
 	@$(BIN)/python tools/lines.py
 
-docs: $(STAMP) ## Write the API pages to build/docs, from the docstrings.
-	$(PIP) -e '.[docs]'
-	$(BIN)/python docs/api/make.py build/docs
+# Without executing the notebooks, and with the outputs of last time if there are some: make docs NOTEBOOKS=
+NOTEBOOKS := notebooks
+docs: $(STAMP) $(NOTEBOOKS) ## Build the site in build/docs: pages, notebooks, API (NOTEBOOKS= does not execute them again).
+	OMP_NUM_THREADS=1 $(BIN)/python tools/documentation.py build/docs
 
 notebooks: $(STAMP) ## Execute the notebooks of docs/notebooks; with their outputs they are in build/notebooks.
 	OMP_NUM_THREADS=1 $(BIN)/python tools/notebooks.py

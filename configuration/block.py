@@ -27,7 +27,7 @@ class BlockFields(PreTrainedConfig):
         head_dim: Width of a head. Default D / H.
         intermediate_size: Inner width of the feed-forward layer. Default 4 D.
 
-    Feed-forward:
+    Feedforward layer:
         feed_forward: `plain` or `gated`.
         hidden_act: Activation of the feed-forward layer, any name of transformers' `ACT2FN`. Gated with `silu` it is
             SwiGLU, with `gelu` GEGLU, with `relu` ReGLU, with `linear` the bilinear layer.
