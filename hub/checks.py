@@ -87,7 +87,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         found = {path.parent for path in folder.glob("checkpoint-*/config.json")}
         steps = {int(step): path for path in found if (step := path.name.partition("-")[2]).isdigit()}
         last = f"; the last checkpoint of an unfinished run is {steps[max(steps)]}" if steps else ""
-        raise ValueError(f"has no {CONFIG}: it holds no (finished) model{last}")
+        raise ValueError(f"has no {CONFIG}: it contains no finished model{last}")
     fields = read_json(folder / CONFIG)
     for part in _parts(fields):
         try:

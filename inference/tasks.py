@@ -254,7 +254,7 @@ def check_options(
     options = arguments.options()
     if options and not generates and not arguments.chat:
         names = ", ".join(f"--{name}" for name in options if getattr(arguments, name))
-        raise ValueError(f"{names}: {architecture} generates nothing")
+        raise ValueError(f"{names}: {architecture} does not generate text")
     if arguments.text_pair and function not in (classify, fill_masks):
         raise ValueError(f"--text_pair: {architecture} reads one text at a time")
     decodings = {config.decoding} if isinstance(config, VanillaEncoderDecoderConfig) else set()

@@ -108,7 +108,7 @@ def check_model(name: str | None, continuous_batching: bool = False, trust_remot
     if architecture != SERVED.__name__ and (is_ours or not generates):
         raise ValueError(
             f"{name} is a {architecture}, but only language models are served ({SERVED.__name__}); "
-            "generate.py runs every model"
+            "vanillaformer generate runs every model"
         )
     if is_ours and continuous_batching and (reason := config.attention_obstacle("paged|eager")) is not None:
         raise ValueError(f"--continuous-batching cannot serve {name}: {reason}")

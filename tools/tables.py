@@ -69,7 +69,7 @@ def option_table(option: str) -> str:
 
 
 def targets_table() -> str:
-    """Return where the config of each preset can go; a cell without a yes has the first obstacle."""
+    """Return where the config of each preset can go; a cell other than yes has the first obstacle."""
     rows = [["config", "native architecture", *EXPORTERS]]
     for name in PRESETS:
         found = targets(preset(name))

@@ -93,7 +93,7 @@ class Engine:
         `search` has fields of `Search`; `max_new_tokens` must be given.
         """
         if not self.generates:
-            raise ValueError(f"{self.architecture} generates nothing")
+            raise ValueError(f"{self.architecture} does not generate text")
         check_rows(prompts)
         return self.generate_rows(prompts, Search(**search))
 

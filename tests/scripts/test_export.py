@@ -82,7 +82,7 @@ def test_what_was_checked_is_kept_and_a_link_out_of_the_folder_is_not_passed_on(
     (["--model", "{export}", "--bf16"], "--bf16: an exported model has the precision"),
     (["--model", "{export}", "--repetition_penalty", "1.2"], "repetition_penalty=1.2: an exported model has only"),
     (["--model", "{export}", "--max_new_tokens", "64"], "--max_new_tokens 64: .* 64 tokens"),
-    (["--model", "{classifier}", "--num_beams", "2"], "--num_beams: VanillaEncoderFor.* generates nothing"),
+    (["--model", "{classifier}", "--num_beams", "2"], "--num_beams: VanillaEncoderFor.* does not generate text"),
 ])  # fmt: skip
 def test_options_that_do_not_fit(options, message, trained, exported):
     places = {"{run}": trained, "{export}": exported}

@@ -71,7 +71,7 @@ OF_MODELS = [
     ("translation", "--max_new_tokens 65", "--max_new_tokens 65: .* 64 tokens"),
     ("causal", "--device gpu", "--device gpu cannot be used here: "),
     ("causal", "--device meta", "--device meta cannot be used here: "),
-    ("classification", "--num_beams 2", "--num_beams: .* generates nothing"),
+    ("classification", "--num_beams 2", "--num_beams: .* does not generate text"),
     ("causal", "--reject_below 0.5", "--reject_below 0.5: .* classifies nothing"),
     ("causal", "--reject_below 1.5", "--reject_below 1.5: it must be greater than"),
     ("masked", "", r"fills in \[MASK\], which is not in 'x'"),
@@ -105,14 +105,14 @@ class Parrot:
 
 OF_PROGRAMS = [
     *(("generate", ["--model", "folder", *words], line) for words, line in GENERATE),
-    ("convert", ["folder", "new"], "SRC folder has no config.json: it holds no (finished) model"),
+    ("convert", ["folder", "new"], "SRC folder has no config.json: it contains no finished model"),
     ("convert", ["nowhere/a/b", "new"], "SRC nowhere/a/b is not a directory"),
     ("convert", ["text.txt", "new", "--from-state-dict", "nanogpt"], None),
     ("convert", ["bad.txt", "new", "--from-state-dict", "nanogpt"], None),
     ("convert", ["abc.txt", "new", "--from-state-dict", "nanogpt"],
      "abc.txt cannot be read as tensors: pop from empty list"),
     ("export", ["./nowhere", "new", "--engine", "onnx"], "SRC ./nowhere is not a directory"),
-    ("export", ["folder", "new", "--engine", "onnx"], "SRC folder has no config.json: it holds no (finished) model"),
+    ("export", ["folder", "new", "--engine", "onnx"], "SRC folder has no config.json: it contains no finished model"),
     ("push", ["folder", "a/b/c"], None),
     ("serve", ["./folder"], None),
 ]  # fmt: skip

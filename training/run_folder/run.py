@@ -210,7 +210,7 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
         hint = "; a run can be made longer, not shorter, and counts epochs, steps, time, tokens or FLOPs"
         raise ValueError(
             f"--output_dir {run.folder} holds {state} run with other settings ({listed(changes)})"
-            f"{hint if lengths and len(lengths) == len(changes) else ''}: the same settings, {REMEDY}"
+            f"{hint if lengths and len(lengths) == len(changes) else ''}: use the same settings, {REMEDY}"
         )
     if checkpoint is not None and not finished and lengths:  # it may have been trained for longer already
         asked = {name: run.settings["training"].get(name) or 0 for name in LENGTH}
@@ -241,7 +241,7 @@ def _check_chosen(run: Run, checkpoint: Path, option: str) -> None:
         return
     if changes := {key: change for key, change in _changes(run, earlier).items() if not key.startswith("training.")}:
         raise ValueError(
-            f"{option} is of a run with other settings ({listed(changes)}): the same settings, or "
+            f"{option} is of a run with other settings ({listed(changes)}): use the same settings, or "
             f"--model_name_or_path {checkpoint} to start from its weights alone"
         )
     run.data = earlier.get("data", {})

@@ -154,7 +154,7 @@ def test_heads_of_our_own_behind_the_engine(name, fields, tmp_path):
         out = model(torch.tensor([row]), attention_mask=torch.ones(1, len(row), dtype=torch.long))
         truth = (out.prediction_logits if "prediction_logits" in out else out.logits)[0]
         assert relative_error(got if got.ndim == 1 else got[: len(row)], truth) <= SCORES
-    with pytest.raises(ValueError, match=f"{name} generates nothing"):
+    with pytest.raises(ValueError, match=f"{name} does not generate text"):
         engine.generate(rows, max_new_tokens=2)
 
 

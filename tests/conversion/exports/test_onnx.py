@@ -228,7 +228,7 @@ def test_weights_of_8_bits_take_less_room_and_answer_alike(tmp_path):
 
 def test_a_classifier_refuses_the_rest(classifier):
     engine = load_engine(classifier[1])
-    with pytest.raises(ValueError, match="generates nothing"):
+    with pytest.raises(ValueError, match="does not generate text"):
         engine.generate(PROMPTS, max_new_tokens=1)
     with pytest.raises(ValueError, match="25 tokens are more than max_position_embeddings=24"):
         engine.classify([[5] * 25])

@@ -133,7 +133,7 @@ def test_a_run_saves_calibrated_weights_and_says_so(run) -> None:
     finished, _ = run
     found = finished.details["calibration"]
     assert found["rows"] == 120
-    assert found["temperature"] > 1.2  # it knows the noise of 40 rows by heart
+    assert found["temperature"] > 1.2  # it has memorized the noise of 40 rows
     assert found["nll"] < found["before"]["nll"]
     assert found["calibration_error"] < found["before"]["calibration_error"]
     assert finished.metrics["eval_loss"] == pytest.approx(found["nll"], abs=1e-4)  # of the saved weights

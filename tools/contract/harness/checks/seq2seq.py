@@ -1,4 +1,4 @@
-"""Encoder-decoders with a tokenizer, with a collator, and trained until they know a batch by heart."""
+"""Encoder-decoders with a tokenizer, with a collator, and trained until they memorize a batch."""
 
 import torch
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel
