@@ -41,6 +41,8 @@ class Options:
     batch: int = field(default=16, metadata={"help": "Rows of a training batch."})
     length: int = field(default=1024, metadata={"help": "Tokens in a row, and in the prompt with the new tokens."})
     rows: list[int] = field(default_factory=lambda: [1, 32], metadata={"help": "Rows that are generated at once."})
+    train: bool = field(default=True, metadata={"help": "Time training too."})
+    static: bool = field(default=True, metadata={"help": "Time generation with a static cache too."})
     new_tokens: int = field(default=256, metadata={"help": "Tokens to generate."})
     attention: str = field(default="sdpa", metadata={"help": "Any attn_implementation of transformers."})
     peak_tflops: float | None = field(default=None, metadata={"help": "The card's peak in `dtype`, dense."})
@@ -100,7 +102,8 @@ def generation(options: Options, rows: int) -> tuple[dict[str, Call], int, int]:
         model: Any = models[side].to(options.device, getattr(torch, options.dtype))
         search = {"max_new_tokens": options.new_tokens}
         calls[name] = partial(model.generate, **batch, **search)
-        calls[f"{name}, static cache"] = partial(model.generate, **batch, **search, cache_implementation="static")
+        if options.static:
+            calls[f"{name}, static cache"] = partial(model.generate, **batch, **search, cache_implementation="static")
     size = sum(value.nbytes for value in model.parameters())
     return calls, rows * options.new_tokens, size
 
@@ -126,9 +129,10 @@ def main(argv: list[str] | None = None) -> None:
 
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    calls, tokens, operations = training(options)
-    report("training", calls, tokens, tokens * operations, options.peak_tflops and 1e12 * options.peak_tflops)
-    del calls
+    if options.train:
+        calls, tokens, operations = training(options)
+        report("training", calls, tokens, tokens * operations, options.peak_tflops and 1e12 * options.peak_tflops)
+        del calls
     for rows in options.rows:
         calls, tokens, size = generation(options, rows)
         peak = options.peak_gb and 1e9 * options.peak_gb
