@@ -27,6 +27,8 @@ MODELS = {
     "classifier": ("AutoModelForSequenceClassification", "bert-tiny", {"num_labels": 3}),
     "tagger": ("AutoModelForTokenClassification", "modernbert", {"num_labels": 3, "pad_token_id": 0}),
     "masked": ("AutoModelForMaskedLM", "bert-base", {}),
+    "recurrent": ("AutoModelForSeq2SeqLM", "gru-attention", {}),
+    "swin": ("AutoModelForImageClassification", "swin-tiny", {"num_labels": 3, "image_size": 16, "depths": [1, 1]}),
 }
 
 
@@ -35,11 +37,14 @@ def main() -> None:
     classes = {cls.__name__: cls for cls in AUTO_CLASSES}
     for number, (name, (auto_class, preset_name, changes)) in enumerate(MODELS.items()):
         torch.manual_seed(number)
-        model = classes[auto_class].from_config(preset(preset_name, **(SIZE | changes))).eval()
+        fields = {name: size for name, size in SIZE.items() if hasattr(preset(preset_name), name)}
+        model = classes[auto_class].from_config(preset(preset_name, **(fields | changes))).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.2)  # none at 0 or 1
         tensors = {"input_ids": torch.randint(4, 24, (2, 7))}
+        if model.main_input_name == "pixel_values":
+            tensors = {"pixel_values": torch.randn(2, model.config.num_channels, 16, 16)}
         if model.config.is_encoder_decoder:
             tensors["decoder_input_ids"] = torch.randint(4, 24, (2, 5))
         logits = model(**tensors).logits.detach()
