@@ -36,6 +36,7 @@ napoleon_custom_sections = [
         *("Embeddings and training", "Output layer of the language models"),
     )
 ]
+viewcode_follow_imported_members = False
 toc_object_entries_show_parents = "hide"
 python_maximum_signature_line_length = 100
 

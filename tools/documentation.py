@@ -31,10 +31,10 @@ BELOW = {
         "docs/hub docs/ecosystem docs/faq",
         "Notebooks": "docs/notebooks/*",
         "Findings": "docs/study docs/experiments",
-        "Reference": "api/vanillaformer",
+        "Reference": "API<api/vanillaformer>",
         "Project": "docs/README docs/architecture CONTRIBUTING tests/README tools/contract/README scripts/recipes "
         "scripts/plans SECURITY CHANGELOG",
-        "中文": "README.zh docs/notebooks/zh/*",
+        "中文": "介绍<README.zh> docs/notebooks/zh/*",
     },
     "docs/study.md": {"Scores": "study/*"},
 }
