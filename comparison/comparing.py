@@ -148,7 +148,7 @@ class Work:
             ranked = [(direction * score, -number) for number, score in enumerate(scores) if score is not None]
             if not ranked:
                 lost = next(run for key, run in results.items() if key[0] == name and isinstance(run, Outcome))
-                raise ValueError(f"variant {name}: no choice of the tuning came to a score: {lost.message}")
+                raise ValueError(f"variant {name}: no value tried in tuning produced a score: {lost.message}")
             best[name] = grid[-max(ranked)[1]]
         return tuning, best
 
@@ -175,7 +175,7 @@ class Work:
             now = {split: rows for split, rows in splits.items() if split == "validation"}
             for what in changed_splits(data[first], now).values():
                 raise ValueError(
-                    f"{name} was validated on other rows than {first} ({what}): their scores do not compare"
+                    f"{name} was validated on other rows than {first} ({what}): their scores are not comparable"
                 )
 
 

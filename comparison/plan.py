@@ -164,7 +164,7 @@ def _check_names(path: Path, section: str, options: Options, *, equal: str | Non
             raise ValueError(f"{path}: {section}: {name} is the comparison's to set (budget, seeds, folder)")
         if name == "objective" and section != "arguments":
             raise ValueError(
-                f"{path}: {section}: objective: scores of two objectives do not compare; give it in arguments"
+                f"{path}: {section}: objective: scores of two objectives are not comparable; give it in arguments"
             )
         if equal and section == "tune" and name.startswith(MODEL_OPTIONS):
             raise ValueError(f"{path}: tune: {name} changes the size that `equal: {equal}` keeps; give one of them")

@@ -101,7 +101,7 @@ class Runner:
         left = [job for job in jobs if job.name not in outcomes]
         start = time.monotonic()
         if outcomes:
-            report(f"{len(outcomes)} of {len(jobs)} trainings have ended before.")
+            report(f"{len(outcomes)} of {len(jobs)} trainings were finished before.")
         with ThreadPoolExecutor(self.workers) as pool:
             waiting = {pool.submit(self._job, job): job for job in left}
             try:
@@ -135,7 +135,7 @@ class Runner:
             name, why = next(iter(changed.items()))
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise ValueError(
-                f"{self.folder} holds runs that do not compare with those of this plan ({name}{more}: {why}): "
+                f"{self.folder} holds runs that are not comparable with those of this plan ({name}{more}: {why}): "
                 f"choose another --output_dir, or --overwrite, which moves them to {self.folder / REPLACED}"
             )
         for job in jobs:

@@ -33,7 +33,7 @@ def optional(what: str, failed: list[str] | None = None) -> Iterator[None]:
     except Exception as error:  # whatever the library raises
         if failed is not None:
             failed.append(what)
-        warn(f"Warning: {what} could not be made: {' '.join(str(error).split()) or type(error).__name__}")
+        warn(f"Warning: {what} could not be created: {' '.join(str(error).split()) or type(error).__name__}")
 
 
 def one_line(error: BaseException) -> str:

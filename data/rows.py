@@ -313,9 +313,9 @@ def doubtful_names(names: Sequence[str], rows: int) -> Iterator[str]:
         alike[" ".join(name.casefold().split()) if number is None else number].append(name)
     if pairs := [" and ".join(map(repr, group)) for group in alike.values() if len(group) > 1]:
         what = "differ only in letter case, white space or the way a number is written"
-        yield f"labels that {what} are classes of their own: {_examples(pairs)}"
+        yield f"labels that {what} are separate classes: {_examples(pairs)}"
     if all(number is not None for number in numbers) and any(number % 1 for number in numbers if number):
-        yield f"the labels are numbers ({_examples(names)}), each a class of its own: --score_column predicts numbers"
+        yield f"the labels are numbers ({_examples(names)}), each a separate class: --score_column predicts numbers"
     elif 3 * len(names) > rows:
         yield f"{len(names):,} classes in {rows:,} rows: --label_column may name the wrong column"
     parts = {name: set(filter(None, re.split(r"\s*[|;,]\s*", name))) for name in names}
@@ -323,7 +323,7 @@ def doubtful_names(names: Sequence[str], rows: int) -> Iterator[str]:
     joined = [repr(name) for name, found in parts.items() if len(found) > 1 and any(known[part] > 1 for part in found)]
     joined += [repr(name) for name in names if re.fullmatch(r"\[.*\]|\(.*,.*\)|\{.*\}", name)]
     if joined:
-        yield f"labels like {_examples(joined)} look like several in one: each is a class of its own"
+        yield f"labels like {_examples(joined)} look like several in one: each is a separate class"
 
 
 def _examples(found: Sequence[str]) -> str:

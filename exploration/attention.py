@@ -36,7 +36,7 @@ def attention_arrays(recording: Recording) -> dict[str, np.ndarray]:
     for kind, layers in with_attention(recording).items():
         batch = recording.inputs[recording.model.main_input_name]
         if len({layer.shape[2:] for layer in layers}) != 1 or len(layers[0]) != len(batch):
-            raise NotApplicable("the model attends inside windows, or has stages: no map has all of its patches")
+            raise NotApplicable("the model attends inside windows, or has stages: no map covers all of its patches")
         found[kind] = torch.stack([layer[0] for layer in layers]).float().cpu().numpy()
     return found
 

@@ -274,7 +274,7 @@ def serve(arguments: GenerateArguments, host: str = HOST, port: int = PORT) -> N
     with private_gradio() as folder, listen(host, port) as listener:
         app = build_app(arguments, folder, host)
         if host not in LOCAL:
-            warn(f"Warning: everybody who can reach {host} can use the page: it asks for no password")
+            warn(f"Warning: everyone who can reach {host} can use the page: it asks for no password")
         address = f"[{host}]" if ":" in host else host
         report(f"{arguments.model_name_or_path} is at http://{address}:{listener.getsockname()[1]} (Ctrl-C ends it)")
         with suppress(KeyboardInterrupt):

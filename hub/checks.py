@@ -56,7 +56,7 @@ def check_folder(folder: Path) -> None:
     The message continues one that names the folder.
     """
     if (folder / EXPORT).is_file():
-        raise ValueError(f"has an exported model ({EXPORT}), which generate.py runs and nothing else opens")
+        raise ValueError(f"has an exported model ({EXPORT}), which only vanillaformer generate runs")
     if (folder / ADAPTER).is_file():  # transformers would put them on top, also those in a pickle
         raise ValueError(f"has adapters ({ADAPTER}): merge them (merge_and_unload of peft) and save the model itself")
     fields, stored = read_config(folder), read_headers(folder)
@@ -120,7 +120,7 @@ def open_config(folder: Path) -> PreTrainedConfig:
     except Exception as error:  # whatever a stranger's fields make transformers stumble over
         if "trust_remote_code" in str(error):
             raise ValueError(
-                "is a model with code of its own, which is not run: load it in Python, by trust_remote_code=True, "
+                "is a model with custom code, which is not run: load it in Python, by trust_remote_code=True, "
                 "once you have read it"
             ) from error
         raise ValueError(f"has an invalid {CONFIG}: {one_line(error)}") from error

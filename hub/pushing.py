@@ -92,7 +92,7 @@ def check_name(repo: str) -> None:
     with hub_errors(repo):
         validate_repo_id(repo)
     if repo.count("/") > 1:
-        raise HubError(f"{repo!r} is not a repository name: write user/name, or name for one of your own")
+        raise HubError(f"{repo!r} is not a repository name: write user/name, or name for your own account")
 
 
 def api_for(token: str | None) -> HfApi:

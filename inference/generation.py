@@ -91,7 +91,7 @@ def check_model(model: PreTrainedModel, options: dict[str, Any]) -> None:
     if model.device.type != "cpu" or model.dtype.itemsize < 4:
         raise ValueError(f"the model is on {model.device.type} in {str(model.dtype).removeprefix('torch.')}")
     if settings["do_sample"]:
-        raise ValueError("sampling draws other tokens there")
+        raise ValueError("sampling draws different tokens there")
     if (settings["num_beams"] or 1) > 1 and settings["early_stopping"] is not True:
         raise ValueError("its beam search stops early; equal are --early_stopping true and --num_beams 1")
 

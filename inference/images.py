@@ -40,7 +40,7 @@ def load_classifier(arguments: GenerateArguments) -> tuple[Any, Any]:
     if not architecture.endswith(TASK.architectures):
         raise ValueError(f"--image: --model {path} does not classify images, its architecture is {architecture}")
     if not (folder / IMAGE_PROCESSOR).is_file():
-        raise ValueError(f"--model {path} has no {IMAGE_PROCESSOR}, which says how images become numbers")
+        raise ValueError(f"--model {path} has no {IMAGE_PROCESSOR}, which defines how images are preprocessed")
     processor = open_image_processor(folder, f"--model {path}")
     if engine:
         from vanillaformer.conversion.exports import ImageEngineModel

@@ -105,7 +105,7 @@ def check_fields(body: dict[str, Any], fields: dict[str, Setting], content: str)
         if name == content:
             continue
         if name not in fields:
-            raise RequestError(f"{name} is not taken from clients: use {', '.join((content, *fields))}")
+            raise RequestError(f"{name} is not accepted from clients: use {', '.join((content, *fields))}")
         if not fields[name].holds(value):
             raise RequestError(f"{name}={value!r:.80}: it must be {fields[name].allowed}")
     if taken := sorted(TEMPLATE_ARGUMENTS & body.get("chat_template_kwargs", {}).keys()):
@@ -139,7 +139,7 @@ def check_completion(body: dict[str, Any], limits: Limits) -> None:
     if is_list(prompt, is_text) and prompt:
         body["prompt"] = prompt[0]
     elif not is_text(prompt):
-        raise RequestError(f"prompt={prompt!r:.80}: it must be a text, and not an empty one")
+        raise RequestError(f"prompt={prompt!r:.80}: it must be a non-empty text")
 
 
 def check_chat(body: dict[str, Any], limits: Limits) -> None:
@@ -150,7 +150,7 @@ def check_chat(body: dict[str, Any], limits: Limits) -> None:
     check_fields(body, lengths | CHAT_FIELDS, "messages")
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise RequestError(f"messages={messages!r:.80}: it must be a list of messages, and not an empty one")
+        raise RequestError(f"messages={messages!r:.80}: it must be a non-empty list of messages")
     for index, message in enumerate(messages):
         if not isinstance(message, dict) or not is_text(message.get("role")):
             raise RequestError(f"messages[{index}]: it must be an object with a role")

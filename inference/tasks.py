@@ -264,7 +264,7 @@ def check_options(
                 raise ValueError(f"--{name} {value}: only models with decoding={decoding} have it")
     unrejected = function is not classify or getattr(config, "problem_type", None) in UNREJECTED
     if arguments.reject_below is not None and unrejected:
-        raise ValueError(f"--reject_below {arguments.reject_below}: {architecture} classifies nothing")
+        raise ValueError(f"--reject_below {arguments.reject_below}: {architecture} is not a classifier")
     new, limit = arguments.max_new_tokens, readable_length(config)
     if new is not None and limit is not None and new > limit - (function is continue_prompts):  # a token of the prompt
         raise ValueError(f"--max_new_tokens {new}: the model handles no more than {limit} tokens")

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = args.output_dir or Path("runs") / args.plan.stem
     comparison = compare(plan, folder, jobs=args.jobs, overwrite=args.overwrite)
     report(write_report(comparison, folder).rstrip())
-    report(f"The report is {folder / 'report.html'}, also as report.md; figures and their numbers are beside it.")
+    report(f"The report is {folder / 'report.html'}, also as report.md; figures and their numbers are next to it.")
 
 
 if __name__ == "__main__":

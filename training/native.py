@@ -51,7 +51,7 @@ def as_ours(model: PreTrainedModel, save_as: str | None, args: Any, checkpoint: 
     except ValueError as error:
         if save_as == "vanilla":
             raise ValueError(f"--save_as vanilla: {error}") from error
-        report(f"Training the {name} as it is, without packing and our faster ways to compute: {error}")
+        report(f"Training the {name} as it is, without packing and our faster CPU code: {error}")
         return model
     if ours.config._attn_implementation != implementation:
         ours.set_attn_implementation(implementation)

@@ -108,7 +108,7 @@ class Engine:
     def classify(self, rows: Rows, token_type_ids: Rows | None = None) -> np.ndarray:
         """Return the logits of texts, (B, labels), or of their tokens, (B, T, labels), padded on the right."""
         if self.generates:
-            raise ValueError(f"{self.architecture} classifies nothing")
+            raise ValueError(f"{self.architecture} is not a classifier")
         if self.kind == "image_encoder":
             raise ValueError(f"{self.architecture} classifies images, not tokens")
         check_rows(rows)

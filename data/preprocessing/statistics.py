@@ -35,7 +35,7 @@ def describe_data(
     Of images, without tokenizers, there are only their number and classes.
     """
     if sample:
-        report("Streaming: what is said of the training data is true of its first rows.")
+        report("Streaming: the statistics of the training data are those of its first rows.")
     known, cut, unit = data_stats or {}, getattr(rows, "stats", {}), "rows" if tokenizers else "images"
     stats = {split: {"rows": len(part), **known.get(split, {}), **cut.get(split, {})} for split, part in rows.items()}
     sides = {"input_ids": tokenizers[0]} if tokenizers else {}

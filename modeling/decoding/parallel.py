@@ -54,7 +54,7 @@ class ParallelDecoding(Autoregressive):
         if labels is None and self.training and torch.is_grad_enabled():  # which generation is not
             raise ValueError(
                 f"the model has decoding={self.config.decoding!r}, whose training needs labels: give them to forward "
-                "(Trainer takes them away with label_smoothing_factor or compute_loss_func: leave these out), or call "
+                "(Trainer removes them with label_smoothing_factor or compute_loss_func: leave these out), or call "
                 "eval() or torch.no_grad() if this is not training"
             )
 

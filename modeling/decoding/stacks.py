@@ -57,7 +57,7 @@ class UpsamplingDecoderStack(ParallelDecoderStack):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Return the states (B, K · S, D) of the frames of the encoder's output (B, S, D)."""
         if encoder_hidden_states is None:
-            raise ValueError("decoding='ctc' makes the decoder's input of the encoder's output: none was given")
+            raise ValueError("decoding='ctc' makes the decoder's input from the encoder's output: none was given")
         repeats, states, mask = self.config.ctc_upsampling, encoder_hidden_states, encoder_attention_mask
         if mask is not None:
             order = mask.int().argsort(dim=1, descending=True, stable=True)  # tokens first

@@ -120,7 +120,7 @@ def test_tuned_batches_and_r_drop_take_the_budget(folder):
 def test_runs_on_other_data_are_not_compared(folder, capsys):
     for _ in range(2):
         compared(folder, budget={"steps": 3}, variants={"a": {}, "b": {"weight_decay": 0.1}})
-    assert "2 of 2 trainings have ended before." in capsys.readouterr().out
+    assert "2 of 2 trainings were finished before." in capsys.readouterr().out
     before = records(folder)
     write_data(folder, seed=1)
     with pytest.raises(SystemExit, match=r"a-1 and 1 more: train data: 160 rows .*; validation data: 20 rows"):

@@ -215,7 +215,7 @@ AT_ONCE: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 LATER: list[tuple[dict[str, Any], str]] = [
     ({"budget": {"tokens": 1500}}, "variant pre takes 64 in a step; with fewer than 25 steps, 1,600, runs"),
-    ({"tune": {"learning_rate": [13, 50]}, "budget": {"steps": 5}, "variants": TWO}, "variant a: no choice of the"),
+    ({"tune": {"learning_rate": [13, 50]}, "budget": {"steps": 5}, "variants": TWO}, "variant a: no value tried in"),
 ]
 
 
@@ -321,7 +321,7 @@ def test_an_interrupt_of_the_terminal_reaches_a_training_once(tmp_path):
     ({"tune": {"max_steps": [4, 400]}}, "tune: max_steps is the comparison's to set"),
     ({"arguments": {"max-tokens": 4}}, "arguments: max_tokens is the comparison's to set"),
     ({"tune": {"learning_rate": [1e-3, 1e-2]}, "tuning_seeds": [3]}, "none of them may be among the seeds"),
-    ({"variants": {"a": {}, "b": {"objective": "masked"}}}, "scores of two objectives do not compare"),
+    ({"variants": {"a": {}, "b": {"objective": "masked"}}}, "scores of two objectives are not comparable"),
     ({"tune": {"overrides": [{}, {}]}, "equal": "flops"}, "overrides changes the size that `equal: flops` keeps"),
     ({"budget": {"hours": 2}}, "budget: 'hours'; choose from tokens, flops, seconds, steps"),
     ({"budget": None}, "budget: give one of"), ({"seeds": [1, 1]}, "a seed is given twice"),
@@ -366,4 +366,4 @@ def test_real_trainings(tmp_path, monkeypatch, capsys, in_process):
         record = json.loads((tmp_path / "runs" / "plan" / "runs" / name / "run.json").read_text())
         assert record["details"]["steps"] == 6
     program.main(["plan.yaml"])
-    assert "4 of 4 trainings have ended before." in capsys.readouterr().out
+    assert "4 of 4 trainings were finished before." in capsys.readouterr().out

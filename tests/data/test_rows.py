@@ -115,11 +115,11 @@ def test_a_batch_of_bad_rows_only_is_empty():
 @pytest.mark.parametrize(("labels", "warning"), [
     (["pos", "neg"], ""), (["1", "2", "3"], ""), (["food, drink", "music"], ""), (["0.0", "1.0"], ""),
     (["Pos", "pos", "neg"], "differ only in letter case, white space or the way a number is written"),
-    (["not ok", "not  ok"], "are classes of their own: 'not  ok' and 'not ok'."),
+    (["not ok", "not  ok"], "are separate classes: 'not  ok' and 'not ok'."),
     (["1", "1.0", "0"], "'1' and '1.0'."),
-    (["2.97", "3.41", "3.5", "4"], "are numbers (2.97, 3.41, 3.5, ...), each a class of its own: --score_col"),
+    (["2.97", "3.41", "3.5", "4"], "are numbers (2.97, 3.41, 3.5, ...), each a separate class: --score_col"),
     ([str(n) for n in range(12)], "12 classes in 30 rows: --label_column may name the wrong column"),
-    (["a", "b", "a|b"], "labels like 'a|b' look like several in one: each is a class of its own."),
+    (["a", "b", "a|b"], "labels like 'a|b' look like several in one: each is a separate class."),
     (["['a', 'b']", "['a']"], "labels like '['a', 'b']', '['a']' look like several in one"),
     (["a, b", "b, c"], "labels like 'a, b', 'b, c' look like several"),
 ])  # fmt: skip

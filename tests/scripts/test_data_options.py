@@ -43,7 +43,7 @@ def test_streamed_run(tmp_path: Path, capsys) -> None:
     out = capsys.readouterr().out
     assert "Admin: factors of 4 residual connections" in out  # measured on the first rows
     assert "the first 6 rows are held out for validation" in out
-    assert "Streaming: what is said of the training data is true of its first rows." in out
+    assert "Streaming: the statistics of the training data are those of its first rows." in out
     assert run.details["data"]["train"]["sampled rows"] > 0
     assert run.details["rows"].keys() == {"validation"}
 

@@ -200,9 +200,9 @@ def test_what_comes_after_training_cannot_cost_the_model(trained, tmp_path: Path
             assert not list(tmp_path.glob("*.png"))
             continue
         assert run.failed == record(tmp_path)["failed"] == patched
-        assert f"Warning: {patched[0]} could not be made: not today" in printed
+        assert f"Warning: {patched[0]} could not be created: not today" in printed
     whole = train("classification", tmp_path, *options)
-    assert "Made again, because it failed: README.md." in capfd.readouterr().out
+    assert "Repeated, because it failed: README.md." in capfd.readouterr().out
     assert not whole.failed
     assert whole.details["calibration"]["temperature"] > 0
     assert "test_accuracy" in whole.metrics

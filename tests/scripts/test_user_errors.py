@@ -72,7 +72,7 @@ OF_MODELS = [
     ("causal", "--device gpu", "--device gpu cannot be used here: "),
     ("causal", "--device meta", "--device meta cannot be used here: "),
     ("classification", "--num_beams 2", "--num_beams: .* does not generate text"),
-    ("causal", "--reject_below 0.5", "--reject_below 0.5: .* classifies nothing"),
+    ("causal", "--reject_below 0.5", "--reject_below 0.5: .* is not a classifier"),
     ("causal", "--reject_below 1.5", "--reject_below 1.5: it must be greater than"),
     ("masked", "", r"fills in \[MASK\], which is not in 'x'"),
     ("classification", "--chat", "is not a causal language model"),

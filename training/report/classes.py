@@ -97,7 +97,7 @@ def report_classes(run: Run) -> None:
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
     wrong: list[dict[str, Any]] = [row for row in map(json.loads, lines) if row["reference"] != row["prediction"]]
     if wrong:
-        report(f"{split.capitalize()}, surest of {len(wrong):,} errors (all predictions are in {path.name}):")
+        report(f"{split.capitalize()}, most confident of {len(wrong):,} errors (all predictions are in {path.name}):")
     for row in heapq.nlargest(ERRORS, wrong, key=lambda row: row["probability"]):
         shown = " ".join(row["text" if "text" in row else "image"].split())[:WIDTH]
         report(f"  {row['prediction']} {row['probability']:.1%}, labeled {row['reference']}: {shown}")

@@ -170,7 +170,7 @@ def recover(folder: Path) -> None:
     if moved and (files.last_checkpoint(folder) or (_read_record(folder) or {}).get("finished")):
         discard(folder)
     elif files.put_back(folder):
-        report(f"{folder} holds the earlier run as it was: the one that was to replace it has no checkpoint.")
+        report(f"{folder} holds the earlier run unchanged: the one that was to replace it has no checkpoint.")
 
 
 def discard(folder: Path) -> None:
@@ -221,7 +221,7 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
         if asked[unit] < done:
             raise ValueError(f"--{unit} {asked[unit]}: the run in {run.folder} has reached {done:g} already; {REMEDY}")
     if failed:
-        report(f"Made again, because it failed: {', '.join(failed)}.")
+        report(f"Repeated, because it failed: {', '.join(failed)}.")
     if training:
         report(f"Resuming with changed settings: {listed(training)}.")
     run.finished, run.data = finished and not changes and not failed, earlier.get("data", {})
@@ -242,7 +242,7 @@ def _check_chosen(run: Run, checkpoint: Path, option: str) -> None:
     if changes := {key: change for key, change in _changes(run, earlier).items() if not key.startswith("training.")}:
         raise ValueError(
             f"{option} is of a run with other settings ({listed(changes)}): use the same settings, or "
-            f"--model_name_or_path {checkpoint} to start from its weights alone"
+            f"--model_name_or_path {checkpoint} to start only from its weights"
         )
     run.data = earlier.get("data", {})
 

@@ -79,7 +79,7 @@ class TokenClassification(TrainingTask):
     def check(self) -> None:
         self.baselines = (TAG_OF_THE_WORD,)
         if self.data_args.streaming:
-            raise ValueError("--streaming: the tags of all rows are known before training, which needs the whole data")
+            raise ValueError("--streaming: the tags of all rows must be known before training begins")
 
     def defaults(self, data: TaskData, hardware: HardwareFacts) -> list[Default]:
         rows = len(data.splits["train"])

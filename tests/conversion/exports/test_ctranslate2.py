@@ -331,7 +331,7 @@ def test_a_text_longer_than_the_position_table(kind, tmp_path):
         engine.generate([[5] * 25], max_new_tokens=3)
     with pytest.raises(ValueError, match="row 1 has no tokens"):
         engine.generate([[5], []], max_new_tokens=3)
-    with pytest.raises(ValueError, match="classifies nothing"):
+    with pytest.raises(ValueError, match="is not a classifier"):
         engine.classify([[5]])
 
 

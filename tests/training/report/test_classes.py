@@ -44,7 +44,7 @@ def test_the_surest_errors_and_the_worst_classes(tmp_path: Path, capsys) -> None
     assert capsys.readouterr().out.splitlines() == [
         "Test, lowest F1 of a class: b 20.0% (precision 50.0%, recall 25.0%, rows 3), "
         "d 30.0% (precision 50.0%, recall 25.0%, rows 3), e 40.0% (precision 50.0%, recall 25.0%, rows 3)",
-        "Test, surest of 7 errors (all predictions are in predictions_test.jsonl):",
+        "Test, most confident of 7 errors (all predictions are in predictions_test.jsonl):",
         *(f"  b {n}0.0%, labeled a: text {n}" for n in (7, 6, 5, 4, 3)),
     ]
 

@@ -117,7 +117,7 @@ def test_finished_run_of_this_and_an_earlier_version_and_one_of_which_a_part_fai
     capsys.readouterr()
     entry = open_folder(run(tmp_path))
     assert (entry.finished, entry.checkpoint, entry.failed) == (False, last, [])
-    assert capsys.readouterr().out == "Made again, because it failed: README.md.\n"
+    assert capsys.readouterr().out == "Repeated, because it failed: README.md.\n"
     assert open_folder(run(tmp_path, steps=20)).is_extension
     other = run(tmp_path)
     other.settings["training"]["seed"] = 2
