@@ -257,7 +257,7 @@ CHATS: dict[str, tuple[dict, str]] = {
     "calls": ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "tool_calls must be functions"),
     "several": ({"messages": [TURN], "n": 2}, "n=2: it must be 1, others are not supported"),
     "bias": ({"messages": [TURN], "logit_bias": {"x": 1}}, "logit_bias={'x': 1}: it must be an object of numbers by"),
-    "format": ({"messages": [TURN], "response_format": {"type": "json_object"}}, "response_format is not accepted from"),
+    "format": ({"messages": [TURN], "response_format": {"type": "json_object"}}, "response_format is not accepted"),
     "unknown": ({"messages": [TURN], "prompt": "x"}, "prompt is not accepted from clients: use messages, max_tokens"),
     "tools": ({"messages": [TURN], "tools": "all"}, "tools='all': it must be a list of objects"),
     "template": ({"messages": [TURN], "chat_template_kwargs": {"chat_template": "{{ 7 * 7 }}", "mood": "good"}},
