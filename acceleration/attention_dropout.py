@@ -43,7 +43,7 @@ def with_dropout(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_window(mask: torch.Tensor | None) -> bool:
-    """Tell whether a mask (B, 1, T, S) has long rows, and neither the first nor the last query sees half of them."""
+    """Return whether a mask (B, 1, T, S) has long rows, and neither the first nor the last query sees half of them."""
     if mask is None or mask.dtype != torch.bool or min(mask.shape[2:]) < LONG:
         return False
     half = mask.shape[3] // 2
@@ -51,7 +51,7 @@ def is_window(mask: torch.Tensor | None) -> bool:
 
 
 def takes(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, is_causal: bool) -> bool:
-    """Tell whether these are plain tensors on a CPU, and a causal triangle, where there is one, a square."""
+    """Return whether these are plain tensors on a CPU, and a causal triangle, where there is one, a square."""
     square = not is_causal or mask is not None or query.shape[2] == key.shape[2]
     plain = type(query) is torch.Tensor and query.is_cpu and query.dtype == torch.float32 and square
     watched = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.is_autocast_enabled("cpu")

@@ -36,7 +36,7 @@ def chosen() -> dict[str, bool]:
 
 
 def is_faster(name: str, switch: str, speed: Callable[[], float]) -> bool:
-    """Tell whether a way to compute pays on this machine: what the environment says, or what is or was measured.
+    """Return whether a method is faster on this machine, by the environment or by a measurement, new or saved.
 
     `switch` is an environment variable, 0 for never and 1 for always; `speed` measures how many times as fast as the
     usual way it is.

@@ -57,7 +57,7 @@ class TransposedWeights:
 
 
 def is_large(layer: nn.Linear) -> bool:
-    """Tell whether a layer's weights are plain, float32, on the CPU, and not few."""
+    """Return whether a layer's weights are plain, float32, on the CPU, and not few."""
     on_cpu = is_plain(layer, torch.empty(0, device="cpu"))
     return on_cpu and layer.weight.dtype == torch.float32 and layer.weight.numel() >= MIN_WEIGHTS
 

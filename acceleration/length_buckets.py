@@ -66,7 +66,7 @@ def packed_masks(stack: Any, position_ids: Any, attention_mask: Any, rows: int) 
 
 
 def takes_buckets(stack: Any) -> bool:
-    """Tell whether attention has no windows and no biases, which are for whole rows, and is computed for any batch."""
+    """Return whether attention has neither windows nor biases, which need whole rows, and works for any batch."""
     everywhere = set(stack.layer_types) == {"full_attention"}
     unbiased = type(stack.embeddings.positions).score_bias is NoPositions.score_bias
     return stack.config._attn_implementation == "sdpa" and everywhere and unbiased

@@ -55,7 +55,7 @@ def linear_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
 
 
 def takes_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Tell whether a product of plain tensors is one for oneDNN: large, in float32 on a CPU, and computed now."""
+    """Return whether a product of plain tensors is one for oneDNN: large, in float32 on a CPU, and computed now."""
     return (
         is_computed_now()
         and x.numel() * len(weight) >= WORK * torch.get_num_threads()

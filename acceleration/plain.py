@@ -18,7 +18,7 @@ FORWARDS = (nn.Linear.__module__, f"{__package__}.linear")
 
 
 def is_marked(module: nn.Module) -> bool:
-    """Tell whether `speed_up` was called with a linear layer or model, or with what it is a copy of."""
+    """Return whether `speed_up` was called with a linear layer or model, or with what it is a copy of."""
     return MARK in vars(module)
 
 
@@ -27,13 +27,13 @@ FOUND_TORCHS = getattr(nn.Linear.forward, "__globals__", {}).get("__name__") in 
 
 
 def is_computed_now() -> bool:
-    """Tell whether numbers are computed, and derived backward at most: not recorded by a compiler or `torch.func`."""
+    """Return whether numbers are computed, and at most differentiated: not recorded by a compiler or `torch.func`."""
     recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return not (recorded or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0)
 
 
 def is_plain(layer: nn.Module, x: Any) -> bool:
-    """Tell whether a layer multiplies `x` by torch's own code, now, with weights that are here.
+    """Return whether a layer multiplies `x` by torch's own code, now, with weights that are here.
 
     Adapters, quantized, sharded and offloaded weights, and programs that replace torch's functions, need the layer.
     """
@@ -50,7 +50,7 @@ def is_plain(layer: nn.Module, x: Any) -> bool:
 
 
 def is_unchanged(model: nn.Module) -> bool:
-    """Tell whether no module of a model has hooks or an instance's `forward`, which may count on rows and calls."""
+    """Return whether no module of a model has hooks or an instance's `forward`, which may count on rows and calls."""
     if _has_any_global_hook():
         return False
     for module in model.modules():

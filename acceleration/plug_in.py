@@ -97,7 +97,7 @@ FASTER = {name: in_place_of(PLAIN[name], method) for name, method in METHODS.ite
 
 
 def plug_in() -> None:
-    """Put all of it in its place."""
+    """Install all of it."""
     vars(acceleration).update(HOOKS)
     nn.Linear.forward = faster_forward  # type: ignore[method-assign]
     for name, method in FASTER.items():

@@ -1,4 +1,4 @@
-"""Which values of an option read a field, by the entries of the options."""
+"""Values of options that read a field, by the entries of the options."""
 
 from .options import OPTIONS
 

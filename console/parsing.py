@@ -109,7 +109,7 @@ def parse(
 
 
 def was_given(arguments: Any, name: str) -> bool:
-    """Tell whether a user gave a field of parsed arguments; those made in Python count as given."""
+    """Return whether a user gave a field of parsed arguments; those made in Python count as given."""
     return name in getattr(arguments, "given", (name,))
 
 

@@ -92,7 +92,7 @@ def hide_progress_bars() -> None:
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Tell whether an error is about something the user can change, a library that is not installed included."""
+    """Return whether an error is about something the user can change, a library that is not installed included."""
     if isinstance(error, ImportError):
         missing = isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("vanillaformer")
         return missing or error.name is None  # without a name it was raised by hand, in words

@@ -31,7 +31,7 @@ CARD, EVALUATION = "Model card and Hub", "Evaluation and checkpoints"
 
 @dataclass
 class DataArguments:
-    """Which data to train on, and how much of it."""
+    """Arguments of the data to train on."""
 
     HELP_GROUP = "Data"
 

@@ -29,7 +29,7 @@ def reverse_dialogues(dataset: "DatasetDict") -> "DatasetDict":
 
 
 def set_chat_template(tokenizer: "PreTrainedTokenizerBase") -> None:
-    """Have `tokenizer.apply_chat_template` render messages as dialogues are in training; it needs the separator."""
+    """Make `tokenizer.apply_chat_template` render messages like training dialogues; it needs the separator."""
     separator_id(tokenizer)
     if SEPARATOR not in tokenizer.all_special_tokens:  # so that decoding drops it
         tokenizer.add_special_tokens({"extra_special_tokens": [*tokenizer.extra_special_tokens, SEPARATOR]})

@@ -65,7 +65,7 @@ def check_streaming(data_args: DataArguments, training_args: Any) -> None:
 
 
 class Place(NamedTuple):
-    """Where the next row of a lane is."""
+    """Position of the next row of a lane."""
 
     epoch: int = 0
     part: int = 0  # of those that the lane reads in the epoch

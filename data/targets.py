@@ -24,7 +24,7 @@ def targets_name(inputs: Mapping[str, Any]) -> str | None:
 
 
 def predicts_next(model: Any) -> bool:
-    """Tell by the name of its class whether a model, maybe with adapters, predicts the label of the next position."""
+    """Return whether a model, maybe with adapters, predicts the label of the next position, by its class name."""
     inner: Any = getattr(model, "get_base_model", lambda: model)()
     names = {each.__name__ for each in type(inner).__mro__}  # FSDP2 derives classes
     return not names.isdisjoint(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())

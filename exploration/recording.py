@@ -84,7 +84,7 @@ def stacks(model: Any) -> dict[str, Stack]:
 
 @contextmanager
 def hooked(handle: RemovableHandle) -> Iterator[None]:
-    """Let a hook of a module work meanwhile."""
+    """Attach a hook to a module while this lasts."""
     try:
         yield
     finally:

@@ -211,7 +211,7 @@ def names_address(body: bytes) -> bool:
 
 @contextmanager
 def private_gradio() -> Iterator[str]:
-    """Have Gradio report nothing to its makers and keep uploads in a folder of this server, which is yielded."""
+    """Turn off Gradio's telemetry and keep uploads in a folder of this server, which is yielded."""
     with tempfile.TemporaryDirectory(prefix="vanillaformer_") as folder:
         os.environ |= {"GRADIO_TEMP_DIR": folder, "GRADIO_ANALYTICS_ENABLED": "False", "GRADIO_EXAMPLES_CACHE": folder}
         yield folder

@@ -15,7 +15,7 @@ except ImportError:  # Windows
 
 
 def flush(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk before this returns."""
+    """Flush a file, or the names in a folder, to the disk."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:  # Windows opens no folder
@@ -40,7 +40,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """Give a folder to write into, which becomes `path` when all has gone well and is gone when something has not.
+    """Yield a folder to write into, which becomes `path` if all goes well and is deleted otherwise.
 
     What a killed process has left of it is deleted by the next one that writes to `path`. Raises ValueError if `path`
     is a file or a folder with something in it, cannot be made, or is being written.

@@ -14,7 +14,7 @@ LOGIN = "log in with `hf auth login`, or set HF_TOKEN (https://huggingface.co/se
 
 
 class HubError(ValueError):
-    """Something that the Hub does not give or take, and why."""
+    """A request that the Hub refuses, and why."""
 
 
 @contextmanager

@@ -53,7 +53,7 @@ def readable_length(config: PreTrainedConfig) -> int | None:
 
 
 def limit_length(tokenizers: Iterable[PreTrainedTokenizerBase], longest: float | None) -> None:
-    """Have tokenizers saved with the length that `truncation=True` cuts a text to; `None` leaves what they have."""
+    """Set the length that `truncation=True` cuts a text to in saved tokenizers; `None` leaves it unchanged."""
     for tokenizer in tokenizers if longest else ():
         tokenizer.model_max_length = longest
 

@@ -38,7 +38,7 @@ CLASSIFIERS, LANGUAGES = "Classifiers", "Languages"
 
 @dataclass
 class GenerateArguments:
-    """Which model to use, on what, and how."""
+    """Arguments of using a model."""
 
     HELP_GROUP = "Model"
 

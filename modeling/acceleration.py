@@ -1,4 +1,4 @@
-"""Where a faster but equal computation may take the place of the plain one."""
+"""Hooks by which a faster but equal computation may replace the plain one."""
 
 from collections.abc import Callable
 from typing import Any

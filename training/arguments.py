@@ -14,7 +14,7 @@ from vanillaformer.tokenization import TokenizerAlgorithm
 
 @dataclass
 class TokenizerArguments:
-    """Which tokenizer to load, or how to train one on the training split."""
+    """Arguments of the tokenizer: one to load, or one to train on the training split."""
 
     HELP_GROUP = "Tokenizer"
 
@@ -40,7 +40,7 @@ class TokenizerArguments:
 
 @dataclass
 class ModelArguments:
-    """Which model to build, or to start from."""
+    """Arguments of the model to build or to start from."""
 
     HELP_GROUP = "Model"
 

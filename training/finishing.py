@@ -229,7 +229,7 @@ def finish(run: Run, task: TrainingTask, *, example: str) -> None:
 
 
 def searches_otherwise(folder: Path, training_args: Any) -> bool:
-    """Tell whether the model in a folder is saved with another search than a command asks for."""
+    """Return whether the model in a folder is saved with another search than a command asks for."""
     if not hasattr(training_args, "search"):
         return False
     saved = GenerationConfig.from_pretrained(folder)

@@ -58,7 +58,7 @@ def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) ->
 
 
 def without_token_types(pair: Pair) -> None:
-    """Have tokenizers, loaded again too, return no token types, for a model that takes none."""
+    """Make tokenizers, also when loaded again, return no token types, for a model that takes none."""
     for tokenizer in pair:
         names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
         tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names

@@ -299,7 +299,7 @@ class RowMasking(EpochCollator, DataCollatorForLanguageModeling):
 
 
 class BlockCollator:
-    """Makes batches for a causal language model: of blocks, the last of which is shorter, or of packed rows.
+    """Collator of batches for a causal language model: of blocks, the last of which is shorter, or of packed rows.
 
     Labels ignore filled positions, not a token: where a tokenizer pads with its </s>, texts still end in it. Of packed
     texts they ignore the first token, which the positions tell.

@@ -57,7 +57,7 @@ class DenoisingArguments:
 
 
 class Denoising(EpochCollator):
-    """Makes batches for an encoder-decoder of rows {input_ids} that end in </s>, or of packed ones with positions."""
+    """Collator for an encoder-decoder: rows {input_ids} that end in </s>, or packed ones with positions."""
 
     options: ClassVar[tuple[str, ...]] = ()  # those of `DenoisingArguments` that it reads
     density = 0.15

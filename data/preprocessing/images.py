@@ -106,7 +106,7 @@ def row_draws(rows: Sequence[bytes], seed: int, count: int) -> torch.Tensor:
 
 
 class ImageCollator(EpochCollator):
-    """Makes batches of images: `pixel_values` (B, C, S, S) and, where rows have them, `labels` (B)."""
+    """Collator of batches of images: `pixel_values` (B, C, S, S) and, where rows have them, `labels` (B)."""
 
     def __init__(self, processor: Any, augmentation: AugmentationArguments | None = None, seed: int = 0):
         self.size = processor.size["height"], processor.size["width"]

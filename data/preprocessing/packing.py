@@ -57,7 +57,7 @@ def share_rows(lengths: np.ndarray) -> list[list[int]]:
 
 
 class PackedBatches(EpochCollator):
-    """Makes batches of packed rows for training, and of padded ones for evaluation.
+    """Collator of packed rows for training, and of padded ones for evaluation.
 
     A batch has `input_ids`, `attention_mask` and `position_ids` (R, S); each text has its positions from 0 on.
     """

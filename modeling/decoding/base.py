@@ -1,4 +1,4 @@
-"""One token after the other, and the hooks that all ways of decoding have.
+"""Autoregressive decoding, and the hooks that all decodings have.
 
 Shape letters: B batch, S length of the source, T of the target, D model width.
 """
@@ -19,7 +19,7 @@ DecoderInputs = dict[str, torch.Tensor | None]
 
 
 class Autoregressive(nn.Module):
-    """One token after the other (Vaswani et al. 2017): `p(y | x) = Π p(y_t | y_<t, x)`, searched by transformers.
+    """Autoregressive decoding (Vaswani et al. 2017): `p(y | x) = Π p(y_t | y_<t, x)`, searched by transformers.
 
     Also the base of the other ways: the hooks that the model calls.
     """

@@ -46,7 +46,7 @@ class ExactTables(nn.Module):
 
 
 class NoPositions(ExactTables):
-    """No position information at all, and the base of the schemes that give some."""
+    """No position information, and the base of the schemes that add some."""
 
     on_grid = False  # whether its hooks get a `Grid` of rows and columns in place of positions
 

@@ -195,12 +195,12 @@ class Score:
 
     @property
     def short_label(self) -> str:
-        """Its name in a sentence."""
+        """Name in a sentence."""
         return self.label if self.text is None else self.text.partition(" {")[0]
 
     @property
     def unit(self) -> float:
-        """Its value where everything is right, if a greater value is better."""
+        """Value of perfect predictions, if a greater value is better."""
         return 100.0 if "texts" in self.compares else 1.0
 
     def format(self, value: float) -> str:
@@ -322,7 +322,7 @@ def gain(new: Evaluation, old: Evaluation, score: Score) -> float:
 
 
 def is_better(new: Evaluation, old: Evaluation, score: Score) -> bool:
-    """Tell whether an evaluation is better than an earlier one: by its score, or with equal scores by its loss.
+    """Return whether an evaluation is better than an earlier one: by its score, or with equal scores by its loss.
 
     Of two without any number the later one is, because there is no reason to keep the earlier.
     """

@@ -1,4 +1,4 @@
-"""Where a classifier errs: intervals of its accuracy, the scores of each class, which classes are taken for which."""
+"""Errors of a classifier: intervals of its accuracy, the scores of each class, the confusion matrix."""
 
 import heapq
 import json

@@ -54,7 +54,7 @@ def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
 
 
 def flush_all(folder: Path) -> None:
-    """Have everything in a folder on the disk before this returns."""
+    """Flush everything in a folder to the disk."""
     for path in folder.rglob("*"):
         flush(path)
     flush(folder)
@@ -212,7 +212,7 @@ def extra_checkpoints(folder: Path) -> set[Path]:
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Tell whether a checkpoint was written to its end: the Trainer's state, which comes last, and each file whole."""
+    """Return whether a checkpoint is complete: the Trainer's state, which comes last, and each file whole."""
     try:
         if "global_step" not in json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")):
             return False
@@ -223,14 +223,14 @@ def is_complete(checkpoint: Path) -> bool:
 
 
 def has_optimizer(checkpoint: Path) -> bool:
-    """Tell whether a checkpoint has the state of its optimizer, or no weights either."""
+    """Return whether a checkpoint has the state of its optimizer, or no weights either."""
     names = [path.name for path in checkpoint.iterdir()]
     weights = any(name.endswith(".safetensors") for name in names)
     return not weights or any(name.startswith(("optimizer", "global_step")) for name in names)
 
 
 def _is_whole(path: Path) -> bool:
-    """Tell whether the end of a file is there: a power failure can leave its name without its content."""
+    """Return whether the end of a file is there: a power failure can leave its name without its content."""
     if path.suffix == ".safetensors":
         with path.open("rb") as stream:
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))

@@ -163,7 +163,7 @@ def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = 
 
 
 def recover(folder: Path) -> None:
-    """Put back the run that a new one was to replace, if that has no checkpoint; or else delete it."""
+    """Restore the run that a new one was to replace, if the new one has no checkpoint; otherwise delete it."""
     for name in (files.SAVING, ".pushing", files.DISCARDED):  # the second of an earlier version
         shutil.rmtree(folder / name, ignore_errors=True)
     moved = (folder / files.PREVIOUS / RECORD).is_file()  # or else only some of its files were
@@ -307,7 +307,7 @@ def changed_settings(old: Settings, new: Settings) -> Changes:
 
 
 def is_longer(changes: Changes) -> bool:
-    """Tell whether a run with these changes is the same one, trained for more steps, epochs or time."""
+    """Return whether a run with these changes is the same one, trained for more steps, epochs or time."""
     return bool(changes) and all(
         name.removeprefix("training.") in LENGTH and BY_DATA not in change and 0 < (change[0] or 0) < (change[1] or 0)
         for name, change in changes.items()

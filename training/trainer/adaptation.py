@@ -30,7 +30,7 @@ NEW_HEADS = ("classifier", "score", "pooler", "seq_relationship")
 
 @dataclass
 class AdaptationArguments:
-    """Which parameters are trained."""
+    """Arguments of which parameters are trained."""
 
     HELP_GROUP = "Fine-tuning"
 

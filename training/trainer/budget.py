@@ -153,7 +153,7 @@ class Budget(StatefulCallback):
         control.should_training_stop = True
 
     def plan(self, args: Any, state: Any, control: Any) -> None:
-        """Have logs, evaluations and checkpoints made whose intervals are given as fractions of the run."""
+        """Trigger logs, evaluations and checkpoints whose intervals are fractions of the run."""
         names = ("logging", "eval", "save")
         logs, evaluates, saves = (
             getattr(args, f"{name}_strategy") == "steps" and getattr(args, f"{name}_steps") < 1 for name in names
@@ -168,7 +168,7 @@ class Budget(StatefulCallback):
         control.should_save |= saves and not each and self.due("save", args.save_steps)
 
     def due(self, name: str, interval: float) -> bool:
-        """Tell whether something is due, an interval after the last time; nothing is shortly before the end."""
+        """Return whether something is due, an interval after the last time; nothing is shortly before the end."""
         interval = interval if name == "logging" else max(interval, self.shortest_interval)
         due = self.passed[name] + interval <= self.progress <= 1 - interval / 2
         if due:
@@ -238,7 +238,7 @@ class TimeBudget(Budget):
 
     @property
     def end(self) -> float:
-        """When training ends, its last evaluation included, in seconds of the budget."""
+        """Second of the budget at which training ends, its last evaluation included."""
         return max(self.amount, self.prepared + self.pauses + self.evaluation + self.saving + self.amount / 2)
 
     @property

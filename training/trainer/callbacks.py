@@ -128,7 +128,7 @@ def replace_callbacks(trainer: Any) -> None:
 # ------------------------------------------------------------------------------------------------ reasons to stop
 @dataclass
 class GuardArguments:
-    """When to stop."""
+    """Arguments of early stopping."""
 
     HELP_GROUP = "Evaluation and checkpoints"
 
@@ -176,7 +176,7 @@ class EarlyStopping(StatefulCallback, EarlyStoppingCallback):
             )
 
     def improves(self, new: Evaluation, earlier: Sequence[Evaluation], score: Score) -> bool:
-        """Tell whether an evaluation counts as an improvement on earlier ones.
+        """Return whether an evaluation counts as an improvement on earlier ones.
 
         Its score has to be better, or with an equal score its loss. As long as the score has not moved from its first
         value, as BLEU near 0, a new lowest loss counts too.

@@ -30,7 +30,7 @@ Groups = list[dict[str, Any]]
 
 @dataclass
 class OptimizerArguments:
-    """Which optimizer trains the model."""
+    """Arguments of the optimizer."""
 
     HELP_GROUP = "Optimizer"
 

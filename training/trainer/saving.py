@@ -221,7 +221,7 @@ class SavingTrainer(ParallelTrainer):
         super()._issue_warnings_after_load(load_result)
 
     def init_hf_repo(self, *arguments: Any, **keywords: Any) -> None:
-        """Have nothing pushed while the model is trained; `check_pushing` has made the repository."""
+        """Push nothing while the model is trained; `check_pushing` has created the repository."""
         self.args.hub_strategy = HubStrategy.END
 
     def push_to_hub(self, *arguments: Any, **keywords: Any) -> Any:
