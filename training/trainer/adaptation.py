@@ -20,7 +20,7 @@ from vanillaformer.data.streaming import PLACES
 
 from ..run_folder.files import ADAPTER, written_aside
 from ..run_folder.run import Run
-from .averaging import refuse_sharded
+from .parallel import refuse_sharded
 
 Batches = list[dict[str, Any]]
 

@@ -12,7 +12,7 @@ from accelerate import PartialState
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
@@ -20,12 +20,7 @@ from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, check_limits, 
 from vanillaformer.console.reporting import report
 
 from ..run_folder.files import checkpoints
-
-
-def refuse_sharded(arguments: Any, flag: str) -> None:
-    """Raise ValueError where no process has the weights as a whole."""
-    if arguments.parallel is not None:
-        raise ValueError(f"{flag} needs the whole model on every process: not --parallel {arguments.parallel}")
+from .parallel import load_weights, local_part
 
 
 @dataclass
@@ -44,13 +39,10 @@ class AveragingArguments:
         moving, last = f"--ema_decay {self.ema_decay}", f"--average_checkpoints {self.average_checkpoints}"
         if self.ema_decay and self.average_checkpoints:
             raise ValueError(f"{moving} and {last}: give one of them")
-        if self.ema_decay:
-            refuse_sharded(self, moving)
         if not self.average_checkpoints:
             return
         if self.save_strategy == "no":
             raise ValueError(f"{last} needs checkpoints: not --save_strategy no")
-        refuse_sharded(self, last)
         self.load_best_model_at_end = False
         if self.save_total_limit is not None:  # one more, for the best one is kept whatever its age
             self.save_total_limit = max(self.save_total_limit, self.average_checkpoints + 1)
@@ -76,17 +68,6 @@ def average(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
     }
 
 
-def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Give a model exactly these weights, of which tied ones may be there under one of their names."""
-    result = model.load_state_dict(weights, strict=False)
-    parameters = model.state_dict(keep_vars=True)
-    filled = {id(parameters[name]) for name in weights if name in parameters}
-    missing = [name for name in result.missing_keys if id(parameters[name]) not in filled]
-    if missing or result.unexpected_keys:
-        names = ", ".join([*missing, *result.unexpected_keys][:3])
-        raise ValueError(f"these are not the weights of a {type(model).__name__}: {names}")
-
-
 class AverageCheckpoints(TrainerCallback):
     """Gives the model the average weights of the last checkpoints when training ends (Vaswani et al. 2017, 6.1)."""
 
@@ -108,18 +89,32 @@ TRAINING_WEIGHTS = "training_weights.safetensors"
 """The weights that training resumes with; the model saved next to them is the average."""
 
 
-def moving_average(model: nn.Module, decay: float, *, warmup: bool) -> AveragedModel:
-    """Return torch's average of a model's weights θ, a ← d a + (1 − d) θ per update, starting from the first θ.
+class AveragedWeights:
+    """The moving average of a model's weights θ, a ← d a + (1 − d) θ per update, starting from the first θ.
 
-    With a warm-up d is at most (1 + t) / (10 + t) after t updates. The model is copied.
+    With a warm-up d is at most (1 + t) / (10 + t) after t updates. A process has that of its part of a divided model.
     """
 
-    def update(averages: Any, weights: Any, updates: torch.Tensor | int) -> None:
-        count = int(updates)
-        now = min(decay, (1 + count) / (10 + count)) if warmup else decay
-        get_ema_multi_avg_fn(now)(averages, weights, updates)
+    def __init__(self, model: nn.Module, decay: float, *, warmup: bool):
+        self.model, self.decay, self.warmup, self.updates = model, decay, warmup, 0
+        self.averages = [weight.detach().clone() for weight in self._weights()]
 
-    return AveragedModel(model, multi_avg_fn=update)
+    def _weights(self) -> list[torch.Tensor]:
+        return [local_part(weight) for weight in self.model.parameters()]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        now = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
+        get_ema_multi_avg_fn(now if self.updates else 0.0)(self.averages, self._weights(), self.updates)
+        self.updates += 1
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Exchange it with the weights in place, for the optimizer holds on to the tensors."""
+        for one, other in zip(self._weights(), self.averages):
+            kept = one.clone()
+            one.copy_(other)
+            other.copy_(kept)
 
 
 class MovingAverage(TrainerCallback):
@@ -131,56 +126,47 @@ class MovingAverage(TrainerCallback):
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
-        self.average: Any = None  # torch's, while the model is trained with --ema_decay
+        self.average: AveragedWeights | None = None  # while the model is trained with --ema_decay
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         model = self.trainer.model
         if args.ema_decay:
             if any(weight.dtype != torch.float32 for weight in model.parameters()):
                 raise ValueError(f"--ema_decay {args.ema_decay} needs --dtype float32: smaller types lose the steps")
-            self.average = moving_average(model, args.ema_decay, warmup=args.ema_warmup)
+            self.average = AveragedWeights(model, args.ema_decay, warmup=args.ema_warmup)
         file = Path(self.trainer.resumed_from or "", TRAINING_WEIGHTS)
         if self.trainer.resumed_from is None or not file.exists():
             return
         load_weights(model, load_file(file))
         if self.average is not None:
             with safe_open(file, framework="pt") as content:
-                self.average.n_averaged.fill_(int(content.metadata()["updates"]))
+                self.average.updates = int(content.metadata()["updates"])
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # A skipped step, whose gradients overflowed in half precision, is not part of the average
         if self.average is not None and not self.trainer.accelerator.optimizer_step_was_skipped:
-            self.average.update_parameters(self.trainer.model)
+            self.average.update()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         best = args.load_best_model_at_end and state.best_model_checkpoint is not None  # and loaded already
-        if not best:
-            self._exchange()
+        if self.average is not None and not best:
+            self.average.exchange()
         self.average = None
 
     def content(self) -> tuple[dict[str, torch.Tensor], dict[str, str]] | None:
-        """Return the weights that training resumes with, while the model has the average, and how many updates."""
+        """Return the weights that training resumes with, outside of `exchanged`, and how many updates there were."""
         if self.average is None:
             return None
-        trained = self.average.module
-        tied = trained.all_tied_weights_keys
-        weights = {name: value for name, value in trained.state_dict().items() if name not in tied}
-        return weights, {"updates": str(int(self.average.n_averaged))}
+        return self.trainer.without_ties(self.trainer.whole_weights()), {"updates": str(self.average.updates)}
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """Let the model have the average, and the average's copy the weights, while this lasts in training."""
-        self._exchange()
+        """Let the model have the average while this lasts in training."""
+        if self.average is None:
+            yield
+            return
+        self.average.exchange()
         try:
             yield
         finally:
-            self._exchange()
-
-    @torch.no_grad()
-    def _exchange(self) -> None:
-        """Exchange the weights in place, for the optimizer holds on to the tensors."""
-        if self.average is not None:
-            for one, other in zip(self.trainer.model.parameters(), self.average.module.parameters()):
-                kept = one.clone()
-                one.copy_(other)
-                other.copy_(kept)
+            self.average.exchange()

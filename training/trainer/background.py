@@ -58,19 +58,23 @@ class Background:
 
         What is small is written at once, into a folder of unfinished work.
         """
+        average = on_host(trainer.average.content())
+        with trainer.average.exchanged():
+            return self._keep(trainer, checkpoint, average)
+
+    def _keep(self, trainer: Any, checkpoint: Path, average: Any) -> Callable[[], None]:
         part, saves, divided = checkpoint.parent / SAVING / checkpoint.name, trainer.args.should_save, None
         if saves:
             shutil.rmtree(part.parent, ignore_errors=True)
             part.mkdir(parents=True)
         trainer.accelerator.wait_for_everyone()
         if trainer.is_distributed_loading_by_transformers:
-            divided, weights = trainer.save_parts(part, later=True), trainer.gathered_weights()
+            divided, weights = trainer.save_parts(part, later=True), trainer.whole_weights()
         trainer._save_rng_state(str(part))
         if not saves:
             return lambda: divided and divided.result()
         trainer._save_scaler(str(part))
         save_state(trainer, part)
-        average = on_host(trainer.average.content())
         then: Any = copy(trainer)  # as the trainer is now, whatever the next steps do
         then.is_distributed_loading_by_transformers = False
         then.model = object.__new__(type(trainer.model))  # `copy` would build an FSDP2 model again
@@ -80,7 +84,7 @@ class Background:
         self.tokenizers = self.tokenizers or deepcopy((trainer.processing_class, trainer.target_tokenizer))
         then.processing_class, then.target_tokenizer = self.tokenizers
         if divided is None:
-            weights = on_host(trainer.without_ties(trainer.model.state_dict()))
+            weights = on_host(trainer.without_ties(trainer.whole_weights()))
             then.optimizer, then.lr_scheduler = Kept(trainer.optimizer), Kept(trainer.lr_scheduler)
 
         def write() -> None:

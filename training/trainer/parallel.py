@@ -14,6 +14,7 @@ import torch
 from accelerate import DistributedType
 from accelerate.utils import parse_flag_from_env, recursively_apply
 from safetensors.torch import load_file
+from torch import nn
 from torch.distributed.checkpoint import CheckpointException, async_save
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 from torch.distributed.fsdp import FSDPModule
@@ -104,6 +105,12 @@ def check_layout(config: PreTrainedConfig, layout: str | None) -> None:
             raise ValueError(f"--parallel {layout}: {name}={value} cannot be divided by tp={tensor_parallel}")
 
 
+def refuse_sharded(arguments: Any, flag: str) -> None:
+    """Raise ValueError where no process has the weights as a whole."""
+    if arguments.parallel is not None:
+        raise ValueError(f"{flag} needs the whole model on every process: not --parallel {arguments.parallel}")
+
+
 def divided(model: PreTrainedModel, layout: str) -> PreTrainedModel:
     """Return a model with the weights of this one, of which this process has its part."""
     sizes: Any = {AXES[name]: size for name, size in parallel_sizes(layout).items()}
@@ -124,16 +131,16 @@ def divided(model: PreTrainedModel, layout: str) -> PreTrainedModel:
     return new
 
 
-def _own_parts(model: torch.nn.Module) -> None:
+def _own_parts(model: nn.Module) -> None:
     """Copy parts that are views of whole weights, as transformers leaves them on a CPU: all would stay in memory."""
     parameters: Any = model.parameters()
     for parameter in parameters:
-        part = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        part = local_part(parameter)
         if part.untyped_storage().nbytes() > part.nbytes:
             parameter._local_tensor = part.clone()
 
 
-def _share_padding(model: torch.nn.Module) -> None:
+def _share_padding(model: nn.Module) -> None:
     """Let the names of a tied weight have one padded part of it.
 
     torch pads each name's part by itself where a process has fewer rows than others, and all but the last that it has
@@ -222,18 +229,37 @@ class ParallelTrainer(Trainer):
         self._load_whole(self.state.best_model_checkpoint)
 
     def _load_whole(self, folder: Any) -> None:
-        left = dict(self.model.named_parameters())  # a tied one by its first name
-        with torch.no_grad():
-            for path in Path(folder).glob("model*.safetensors"):  # several of very large models
-                for name, value in load_file(path).items():
-                    own = self.model.get_parameter_or_buffer(name)
-                    if value.shape != own.shape:
-                        sizes = f"{[*value.shape]}, not {[*own.shape]}"
-                        raise ValueError(f"{folder} is of another model: {name} is {sizes}")
-                    own.copy_(part_of(value, own))
-                    left = {other: weight for other, weight in left.items() if weight is not own}
-        if left:
-            raise ValueError(f"{folder} has no weights of {next(iter(left))}: resume from another checkpoint")
+        weights, own = {}, self.model.state_dict(keep_vars=True)
+        for path in Path(folder).glob("model*.safetensors"):  # several of very large models
+            for name, value in load_file(path).items():
+                fits = name in own and own[name].shape == value.shape
+                weights[name] = part_of(value, own[name]) if fits else value
+        try:
+            load_weights(self.model, weights)
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}: resume from another checkpoint") from error
+
+
+def local_part(weight: torch.Tensor) -> torch.Tensor:
+    """Return the part of a weight that this process has."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
+@torch.no_grad()
+def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Give a model exactly these weights, whole or divided as its own, of which tied ones may have one of their names.
+
+    Raises ValueError, and changes nothing, if they are not those of such a model.
+    """
+    own = model.state_dict(keep_vars=True)
+    filled = {id(own[name]) for name in weights.keys() & own.keys()}
+    wrong = [name for name, weight in own.items() if id(weight) not in filled]
+    wrong += [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
+    if wrong:
+        names = ", ".join(wrong[:3])
+        raise ValueError(f"these are not the weights of a {type(model).__name__.removeprefix('FSDP')}: {names}")
+    for name, value in weights.items():
+        own[name].copy_(value if isinstance(value, DTensor) else part_of(value, own[name]))
 
 
 def part_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -246,7 +272,7 @@ def part_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     )
 
 
-def take_over_state(optimizer: Any, state: dict[str, Any], model: torch.nn.Module) -> None:
+def take_over_state(optimizer: Any, state: dict[str, Any], model: nn.Module) -> None:
     """Give an optimizer the state that one of the whole model had; its groups may be parts of that one's."""
     order = {parameter: number for number, parameter in enumerate(model.parameters())}
     groups = iter(optimizer.param_groups)

@@ -129,8 +129,10 @@ class SavingTrainer(ParallelTrainer):
         self.state.best_global_step = self.state.global_step
         return True
 
-    def gathered_weights(self) -> dict[str, Any]:
-        """Return the weights of a divided model, whole and in host memory, on the process that saves."""
+    def whole_weights(self) -> dict[str, Any]:
+        """Return the weights; of a divided model whole ones in host memory, on the process that saves."""
+        if not self.is_distributed_loading_by_transformers:
+            return self.model.state_dict()
         layout, here = self.model.config.distributed_config, {"save_on_this_rank": self.args.should_save}
         return self.model.gather_sharded_state_dict_for_save(self.model, self.model.state_dict(), layout, **here)
 
@@ -142,7 +144,7 @@ class SavingTrainer(ParallelTrainer):
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         whole: Any = nullcontext()
         if self.is_distributed_loading_by_transformers:
-            state_dict = self.gathered_weights()
+            state_dict = self.whole_weights()
             whole = temporarily(self.model.config, distributed_config=None)  # it would be gathered once more
         with whole:
             # Those that were gathered or copied are no longer one tensor where they are tied
@@ -164,7 +166,7 @@ class SavingTrainer(ParallelTrainer):
             self.store_flos()
             if self.state.best_global_step == step:
                 self.state.best_model_checkpoint = str(checkpoint)
-            with reporting_write_errors(checkpoint, content), self.average.exchanged():
+            with reporting_write_errors(checkpoint, content):
                 write = self.background.keep(self, checkpoint)
 
             def write_and_delete() -> None:
@@ -173,15 +175,17 @@ class SavingTrainer(ParallelTrainer):
                 self._delete_older(checkpoint)
 
             return self.background.start(write_and_delete)
-        with reporting_write_errors(checkpoint, content), self.average.exchanged():
+        # Older ones are deleted once this one is on the disk; intervals of a resumed run follow from its options
+        settings = temporarily(self.args, save_total_limit=None), temporarily(self.state, **dict.fromkeys(INTERVALS))
+        with reporting_write_errors(checkpoint, content):
+            average = self.average.content()
             if self.args.should_save:
                 checkpoint.mkdir(parents=True, exist_ok=True)
                 if self.extra_checkpoint:
                     (checkpoint / EXTRA).touch()
-                if average := self.average.content():  # first: a checkpoint is complete with its last file
+                if average is not None:  # first: a checkpoint is complete with its last file
                     save_file(average[0], checkpoint / TRAINING_WEIGHTS, average[1])
-            # Older ones are deleted once this one is on the disk; intervals of a resumed run follow from its options
-            with temporarily(self.args, save_total_limit=None), temporarily(self.state, **dict.fromkeys(INTERVALS)):
+            with settings[0], settings[1], self.average.exchanged():
                 super()._save_checkpoint(*arguments, **keywords)
             if self.args.should_save:
                 flush_all(checkpoint)

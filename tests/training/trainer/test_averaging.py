@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
-from vanillaformer.training.trainer.averaging import AverageCheckpoints, average, load_weights, moving_average
+from vanillaformer.training.trainer.averaging import AverageCheckpoints, AveragedWeights, average
+from vanillaformer.training.trainer.parallel import load_weights
 
 STATE = SimpleNamespace(global_step=30)
 
@@ -92,15 +93,16 @@ def test_settings_that_averages_need() -> None:
 @pytest.mark.parametrize(("warmup", "decays"), [(False, [0.5] * 4), (True, [2 / 11, 3 / 12, 4 / 13, 0.35])])
 def test_moving_average_by_hand(warmup: bool, decays: list[float]) -> None:
     trained = model(0)
-    averaged = moving_average(trained, decays[-1], warmup=warmup)
+    averaged = AveragedWeights(trained, decays[-1], warmup=warmup)
     expected = None
     for decay in [0.0, *decays]:
         with torch.no_grad():
             for weight in trained.parameters():
                 weight += torch.randn_like(weight)
-        averaged.update_parameters(trained)
+        averaged.update()
         now = [weight.double() for weight in trained.parameters()]
         expected = [decay * a + (1 - decay) * w for a, w in zip(expected or now, now)]
-        for value, wanted in zip(averaged.module.parameters(), expected):
+        for value, wanted in zip(averaged.averages, expected):
             torch.testing.assert_close(value, wanted.float(), rtol=1e-5, atol=1e-6)
-    assert averaged.n_averaged == 5
+    averaged.exchange()
+    assert all(torch.equal(one, other.float()) for one, other in zip(averaged.averages, now))
