@@ -25,7 +25,7 @@ BUDGETS = {
 OPTION_OF = {"tokens": "max_tokens", "flops": "max_flops", "seconds": "max_time", "steps": "max_steps"}
 """The option of a training program that ends a run, and its schedule, with a budget."""
 EQUAL = ("parameters", "flops")
-# What every run does: the last weights are scored, for the best ones are better the more often one looks
+# Settings of every run: the last weights are scored, because the best ones look better the more often one evaluates
 FIXED: Options = {
     "load_best_model_at_end": False,
     "early_stopping_patience": 0,
@@ -54,7 +54,7 @@ class Plan:
     baseline: str  # the variant that the others are tested against
     score: Score  # what decides
     seeds: tuple[int, ...] = SEEDS  # seeds of weights and order of the data; each variant is trained with each
-    # What `intermediate_size` is adjusted for, to be as the baseline's: parameters, flops or nothing
+    # The quantity that `intermediate_size` matches to the baseline's: parameters, flops or nothing
     equal: str | None = None
     tune: dict[str, list[Any]] = field(default_factory=dict)  # values of options that each variant is tuned over
     tuning_seeds: tuple[int, ...] = TUNING_SEEDS

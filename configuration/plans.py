@@ -11,7 +11,7 @@ TENSOR_PARALLEL_PLAN = {
     "layers.*.mlp.down_proj": "rowwise",
 }
 
-# What is gathered when it is used and freed again, and what stays; the names are transformers' own, but for `merges`
+# Modules gathered when used and then freed, and those that stay; the names are transformers' own, but for `merges`
 IMAGE_FSDP_PLAN = {"layers.*": "free_full_weight", "merges.*": "free_full_weight", "norm": "keep_full_weight"}
 
 # A norm over all heads, or with a weight for each, has to see all of them

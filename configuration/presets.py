@@ -28,7 +28,7 @@ class Preset(NamedTuple):
 TINY = {"hidden_size": 128, "max_position_embeddings": 256, "dropout": 0.1}
 GPT_SMALL = {**TWELVE_LAYERS, "position_embedding_type": "learned", "dropout": 0.1}
 BERT_BASE = {**TWELVE_LAYERS, "dropout": 0.1, "attention_dropout": 0.1}
-# What Llama made the standard: RMSNorm, gated feed-forward layers, no biases
+# The standard since Llama: RMSNorm, gated feed-forward layers, no biases
 LLAMA_BLOCK = {
     "feed_forward": "gated", "norm": "rms_norm", "attention_bias": False, "mlp_bias": False,
     "initialization": "normal",

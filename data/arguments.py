@@ -35,7 +35,7 @@ class DataArguments:
 
     HELP_GROUP = "Data"
 
-    # What only some tasks offer, as it is for all others
+    # Options of only some tasks, with their values for all others
     train_target_file = cast("list[str] | None", None)
     validation_target_file = cast("list[str] | None", None)
     test_target_file = cast("list[str] | None", None)

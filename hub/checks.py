@@ -60,7 +60,7 @@ def check_folder(folder: Path) -> None:
     if (folder / ADAPTER).is_file():  # transformers would put them on top, also those in a pickle
         raise ValueError(f"has adapters ({ADAPTER}): merge them (merge_and_unload of peft) and save the model itself")
     fields, stored = read_config(folder), read_headers(folder)
-    # What all architectures call alike: what a config has more of than the weights would take memory
+    # Fields with the same name in all architectures: more of them than the weights have would take memory
     for name, value in ((name, value) for part in _parts(fields) for name, value in part.items()):
         if type(value) is int and name in LAYER_COUNTS and value > len(stored.shapes):
             raise ValueError(f"has {name}={value:,} in config.json, but weights of {len(stored.shapes):,} tensors")

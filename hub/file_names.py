@@ -12,7 +12,7 @@ CONFIG = "config.json"
 GENERATION = "generation_config.json"
 CARD = "README.md"
 LICENSES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE")
-# What a run draws of its model
+# Pictures that a run draws of its model
 PICTURES = ("loss_curve.png", "confusion_matrix.png", "cross_attention.png")
 
 # Files of our tokenizers and those of native models: exact names, for other files may begin alike
@@ -26,10 +26,10 @@ IMAGE_PROCESSOR = "preprocessor_config.json"
 TOKENIZERS = (*TOKENIZER, *(f"target_tokenizer/{name}" for name in TOKENIZER), IMAGE_PROCESSOR)
 """Files of what turns inputs into tensors."""
 
-# What loading needs of a repository
+# Files of a repository that loading needs
 NEEDED = (CONFIG, GENERATION, WEIGHTS, INDEX, SHARDS, *TOKENIZERS)
 CARRIED = (CARD, *LICENSES)
-# What is pushed in addition to weights: files that loading needs, and files for people
+# Files pushed in addition to weights: those that loading needs, and files for people
 PUSHED = (CONFIG, GENERATION, *TOKENIZERS, CARD, *LICENSES, *PICTURES, "all_results.json")
 # Files of an earlier push that would be loaded with or instead of the new ones
 STALE = (WEIGHTS, INDEX, SHARDS, EXPORT)

@@ -13,7 +13,7 @@ Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]  # of source and 
 TARGET_SUBFOLDER = "target_tokenizer"
 # Stored in the source's tokenizer_config.json, so that loading never takes a missing target for a joint vocabulary.
 MARKER = "target_tokenizer"
-# What only the package sentencepiece reads, where there is no tokenizer.json
+# Files that only the package sentencepiece reads, if there is no tokenizer.json
 PIECES = ("*.spm", "spiece.model", "sentencepiece.bpe.model")
 # One of these is in a folder with a tokenizer; without any, transformers would make an empty one of some classes
 FILES = ("*tokenizer*.json", "vocab*", "*.model", "*.spm", "*.tiktoken")

@@ -37,7 +37,7 @@ from .trainer.callbacks import scores_text
 from .trainer.saving import push_run, temporarily
 from .trainer.trainer import RunTrainer
 
-# What a generation config that lacks a field means by it
+# Defaults of fields that a generation config lacks
 SEARCH = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
 MAX_ROWS, MIN_ROWS = 1_000, 64  # training rows that are scored
 SHARE = 0.05

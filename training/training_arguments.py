@@ -94,7 +94,7 @@ REFUSED = {
     "generation_config": "use --num_beams, --length_penalty, --early_stopping and --generation_max_length",
 }
 """Options of transformers that are refused with any value but their default, and what to use instead."""
-# What each number has to be, checked before anything is loaded.
+# Limits of each number, checked before anything is loaded.
 LIMITS: dict[str, limits.Limit] = {
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), limits.POSITIVE_INT),
     **dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps"), limits.POSITIVE_INT),
@@ -169,7 +169,7 @@ class RunDefaults(
     include_num_input_tokens_seen: str = option(
         "no", "Tokens counted in logs", OTHERS, choices=["no", "all", "non_padding"]
     )
-    # What a run does in any case, so that saying otherwise can be told from saying nothing
+    # Always done; true by default, so that an explicit false is recognized
     do_train: bool = option(True, "Always", OTHERS)
     do_eval: bool = option(True, "Always", OTHERS)
     do_predict: bool = option(True, "Always", OTHERS)

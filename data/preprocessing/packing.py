@@ -35,7 +35,7 @@ PAYS = 0.25  # share of padding in a batch from which packing is the default
 LONG = 64
 """Tokens in the texts of a batch, on average, from which those of similar length are neighbors, in a single row."""
 SIMILAR = 0.85  # shortest of the texts that are padded to the same length, as a part of the longest
-# What packed rows cannot be trained with, and what it is then
+# The only values of config fields with which rows are packed, and values that turn off arguments that cannot be used
 NEEDED = {"decoding": "autoregressive", "output_distribution": "softmax"}
 OFF = {"guided_attention": 0.0, "scheduled_sampling": "none"}
 

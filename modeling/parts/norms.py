@@ -18,7 +18,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class UnitOffsetLayerNorm(LayerNorm):
-    """LayerNorm that multiplies by 1 + weight, the weight starting at 0: weight decay pulls it towards 1."""
+    """LayerNorm that multiplies by 1 + weight, the weight starting at 0: weight decay pulls it toward 1."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.layer_norm(x, self.normalized_shape, 1.0 + self.weight, self.bias, self.eps)

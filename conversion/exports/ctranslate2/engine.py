@@ -30,7 +30,7 @@ class CTranslate2Engine(Engine):
         self.source, self.target = read_vocabularies(folder)
         self.generates = not (folder / HEAD).is_file()
         self.start = self.start_token()  # which the engine has in its own files
-        # What is prepared for ALiBi is prepared in one thread
+        # ALiBi is prepared in one thread
         self.divides = self.generates and device == "cpu" and self.config.position_embedding_type != "alibi"
         self.runner(self.divides)
         if not self.generates:

@@ -22,7 +22,7 @@ from ..onnx.exporter import JS_CONFIG, OnnxExporter
 VERSION = "4.3.1"
 ADDRESS = f"https://cdn.jsdelivr.net/npm/@huggingface/transformers@{VERSION}"
 LIBRARY, RUNTIME = "transformers.js", "ort-wasm-simd-threaded"
-# What is copied from a folder `node_modules`
+# Files copied from a folder `node_modules`
 COPIES = (
     "@huggingface/transformers/dist/transformers.min.js",
     "@huggingface/transformers/LICENSE",

@@ -19,7 +19,7 @@ Settings = Mapping[str, Any]
 Papers = tuple[str, ...]
 # `layer_types` differ by layer, and a classifier's pooling is a detail
 CITED_OPTIONS = [name for name in OPTIONS if name not in ("layer_types", "classifier_pooling")]
-# What a card names of a config besides its options; zeros, and what is not set, are left out
+# Fields of a config that a card lists besides its options; zeros and unset fields are left out
 SIZES = """
     num_hidden_layers encoder_layers depths hidden_size encoder_hidden_size num_attention_heads num_key_value_heads
     stage_heads head_dim intermediate_size encoder_intermediate_size hidden_act vocab_size decoder_vocab_size

@@ -28,7 +28,7 @@ from .descriptions import architecture, bibtex, cited_papers, flops_per_token, s
 from .facts import CardFacts, input_option, language_name, loading_code
 
 TEMPLATE = "model_card.md.jinja"
-# What stands in the table of the training, if it is set; the rest is in the command and in run.json.
+# Arguments in the table of the training, if they are set; the rest is in the command and in run.json.
 SHOWN = """
     learning_rate lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon optim max_grad_norm
     tokens_per_batch rows_per_step seed data_seed
