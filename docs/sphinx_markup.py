@@ -1,6 +1,8 @@
 """What Sphinx has no setting for: formulas as MathML, Markdown in docstrings, search for Chinese words."""
 
 import re
+from dataclasses import fields, is_dataclass
+from inspect import get_annotations
 
 import sphinx.search
 from docutils import nodes
@@ -37,10 +39,15 @@ function splitQuery(query) {
 
 
 def read_docstring(app, what, name, object, options, lines: list[str]) -> None:
-    """Write what docstrings have of Markdown in the words of reStructuredText: tables and indented code."""
-    text = re.sub(r":\n\n(?=    )", "::\n\n", "\n".join(lines))
+    """Write what docstrings have of Markdown as reStructuredText, and add the help of a class's options."""
+    text = "" if lines[:1] and lines[0].startswith("Alias for field number") else "\n".join(lines)
+    text = re.sub(r":\n\n(?=    )", "::\n\n", text)
     text = re.sub(r"^\|.*\n\| ?-.*\n(?:\|.*\n)+", list_table, text, flags=re.MULTILINE)
     lines[:] = text.split("\n")
+    if what == "class" and is_dataclass(object):
+        own = get_annotations(object)
+        helps = [(field.name, field.metadata.get("help")) for field in fields(object)]
+        lines += ["", *(f":param {name}: {help}" for name, help in helps if help and name in own)]
 
 
 def list_table(table: re.Match) -> str:

@@ -13,6 +13,7 @@ MODULES = [
     *("vanillaformer", "vanillaformer.modeling", "vanillaformer.modeling.parts"),
     *("vanillaformer.modeling.parts.residual", "vanillaformer.acceleration", "vanillaformer.acceleration.plug_in"),
     *("vanillaformer.configuration", "vanillaformer.configuration.block"),
+    *("vanillaformer.training", "vanillaformer.training.trainer", "vanillaformer.training.trainer.losses"),
 ]
 
 
@@ -48,6 +49,7 @@ def test_formulas_and_tables_are_rendered(site):
             assert not re.search(r"\$[^$]+\$|^ *\|.*\||\*\*\w|`", text_of(page), re.MULTILINE), page
     table = (site / "api/vanillaformer.acceleration.plug_in.html").read_text(encoding="utf-8")
     assert table.count("<tr") == 8
+    assert "minimum share of gold inputs" in text_of(site / "api/vanillaformer.training.trainer.losses.html")
     assert "<math" in (site / "docs/notebooks/1_attention.html").read_text(encoding="utf-8")
     assert '<html class="no-js" lang="zh-CN"' in (site / "README.zh.html").read_text(encoding="utf-8")
 

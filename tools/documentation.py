@@ -31,7 +31,7 @@ BELOW = {
         "docs/hub docs/ecosystem docs/faq",
         "Notebooks": "docs/notebooks/*",
         "Findings": "docs/study docs/experiments",
-        "Reference": "API<api/vanillaformer>",
+        "Reference": "API<api/vanillaformer> genindex",
         "Project": "docs/README docs/architecture CONTRIBUTING tests/README tools/contract/README scripts/recipes "
         "scripts/plans SECURITY CHANGELOG",
         "中文": "介绍<README.zh> docs/notebooks/zh/*",
