@@ -1,8 +1,10 @@
 """What Sphinx has no setting for: formulas as MathML, Markdown in docstrings, search for Chinese words."""
 
 import re
+import sys
 from dataclasses import fields, is_dataclass
 from inspect import get_annotations
+from pathlib import Path
 
 import sphinx.search
 from docutils import nodes
@@ -12,6 +14,7 @@ from docutils.utils.math.unichar2tex import uni2tex_table
 from sphinx.search.en import SearchEnglish
 from sphinx.util.logging import getLogger
 
+ROOT = str(Path(__file__).resolve().parents[1])
 # Commands of LaTeX that docutils does not know, and what it knows instead
 KNOWN_COMMANDS = {"dots": "ldots", "tfrac": "frac", "texttt": "mathtt", "textbf": "mathbf"}
 
@@ -50,6 +53,12 @@ def read_docstring(app, what, name, object, options, lines: list[str]) -> None:
         lines += ["", *(f":param {name}: {help}" for name, help in helps if help and name in own)]
 
 
+def skip_paths(app, what, name, object, skip, options) -> bool | None:
+    """Leave out constants with paths of the machine that builds the site."""
+    constant = isinstance(object, str | Path | tuple | list | dict)
+    return True if constant and any(folder in repr(object) for folder in (ROOT, sys.prefix)) else None
+
+
 def list_table(table: re.Match) -> str:
     """Return a Markdown table as a list of rows."""
     first, _, *rest = table[0].splitlines()
@@ -84,5 +93,6 @@ def setup(app) -> dict:
     sphinx.search.languages["mixed"] = Mixed
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
     app.connect("autodoc-process-docstring", read_docstring, priority=100)  # before napoleon
+    app.connect("autodoc-skip-member", skip_paths)
     app.connect("html-page-context", set_language)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
