@@ -31,7 +31,7 @@ def _seed() -> None:
 
 # Of tests that save models but are not about the code beside them, which takes 25 times as long to write as the rest
 WITHOUT_CODE = ("configuration", "conversion", "modeling")
-WITH_CODE = ("test_remote_code", "test_saved_code")
+WITH_CODE = ("test_saved_code",)
 
 
 @pytest.fixture(autouse=True)

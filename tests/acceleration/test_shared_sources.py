@@ -1,16 +1,35 @@
-"""Sources in groups of similar length: the same tokens and states, and less padding computed."""
+"""Sources in groups of similar length, and the chunked cross-entropy: the same numbers at less cost."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from modeling.toys import PAD, assert_close, attending, few_choices, over, shared_toy, tokens
+from modeling.toys import (
+    PAD,
+    assert_close,
+    attending,
+    few_choices,
+    inputs_of,
+    labels_of,
+    over,
+    shared_toy,
+    tokens,
+    toy,
+)
+from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from vanillaformer.acceleration import shared_sources
+from vanillaformer.acceleration import chunked_loss, shared_sources
+from vanillaformer.acceleration.chunked_loss import chunked_cross_entropy
 from vanillaformer.acceleration.shared_sources import source_buckets
+from vanillaformer.modeling.heads import cap_logits
 from vanillaformer.modeling.parts.attention import CrossAttention
+from vanillaformer.modeling.parts.dropout import identity
 from vanillaformer.modeling.stack import EncoderStack
 
 LENGTHS = [3, 20, 4, 5, 3, 6, 4, 5, 19, 3, 4, 6, 5, 3, 4, 5]
@@ -124,3 +143,203 @@ def test_sources_of_padding_alone():
     for rows in (slice(8), slice(8, 12)):
         alone, _ = generate(model, **{name: value[rows] for name, value in batch.items()}, num_beams=1)
         assert torch.equal(found[rows, : alone.shape[1]], alone)
+
+
+N, D, V = 11, 6, 19
+CAPPED = partial(cap_logits, scale=0.7, cap=2.0)
+TARGETS = torch.randint(V, (N,), generator=torch.Generator().manual_seed(1))
+TARGETS[3] = -100
+OPTIONS = {"ignore_index": -100, "label_smoothing": 0.0}
+
+
+def layer_and_states(bias: bool, dtype: torch.dtype = torch.float64) -> tuple[nn.Linear, torch.Tensor]:
+    torch.manual_seed(0)
+    return nn.Linear(D, V, bias=bias).to(dtype), torch.randn(N, D).to(dtype).requires_grad_()
+
+
+def whole(states: torch.Tensor, layer: nn.Linear, transform: Any, options: dict[str, Any]) -> torch.Tensor:
+    return nn.functional.cross_entropy(transform(layer(states)), TARGETS, reduction="sum", **options)
+
+
+def gradients(loss: torch.Tensor, states: torch.Tensor, layer: nn.Linear) -> tuple[torch.Tensor, ...]:
+    return torch.autograd.grad(2.5 * loss, (states, *layer.parameters()))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("transform", [identity, CAPPED])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("positions", [1, 4, 100, None])
+def test_loss_and_gradients_are_those_of_all_logits(bias, transform, smoothing, positions):
+    layer, states = layer_and_states(bias)
+    options = OPTIONS | {"label_smoothing": smoothing}
+    found = chunked_cross_entropy(states, layer, TARGETS, transform, options, positions)
+    expected = whole(states, layer, transform, options)
+    assert_close(found, expected, "loss", 1e-13)
+    pairs = zip(gradients(found, states, layer), gradients(expected, states, layer))
+    for name, (own, reference) in zip(("states", "weight", "bias"), pairs):
+        assert_close(own, reference, name, 1e-12)
+
+
+@pytest.mark.parametrize("frozen", ["states", "weight"])
+def test_what_is_frozen_has_no_gradient(frozen):
+    layer, states = layer_and_states(bias=True)
+    {"states": states, "weight": layer.weight}[frozen].requires_grad_(False)
+    chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4).backward()
+    found = {"states": states.grad, "weight": layer.weight.grad}
+    assert found.pop(frozen) is None
+    assert all(gradient is not None for gradient in found.values())
+
+
+@pytest.mark.parametrize(("learning", "products"), [(False, 1), (True, 3)])
+def test_chunks_cost_no_operations_and_without_gradients_only_the_loss_is_computed(learning, products):
+    layer, states = layer_and_states(bias=False)
+    with torch.set_grad_enabled(learning), FlopCounterMode(display=False) as counter:
+        loss = chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4)
+        if learning:
+            loss.backward()
+    assert counter.get_total_flops() == products * 2 * N * D * V
+
+
+def test_rounding_does_not_add_up_over_chunks():
+    layer, states = layer_and_states(False, torch.bfloat16)
+    exact = gradients(whole(states.double(), layer.double(), identity, OPTIONS), states, layer)[1]
+    layer, states = layer_and_states(False, torch.bfloat16)
+    errors = [
+        (gradients(loss, states, layer)[1].double() - exact).abs().max().item()
+        for loss in (chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 1),
+                     whole(states, layer, identity, OPTIONS))
+    ]  # fmt: skip
+    assert errors[0] <= errors[1]
+
+
+def test_autocast_computes_in_its_own_type():
+    layer, states = layer_and_states(True, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4)
+        expected = nn.functional.cross_entropy(layer(states).float(), TARGETS, reduction="sum", **OPTIONS)
+    assert_close(found, expected, "loss", 1e-6)
+    for own, reference in zip(gradients(found, states, layer), gradients(expected, states, layer)):
+        assert own.dtype == torch.float32
+        assert_close(own, reference, "gradient", 2**-7)
+
+
+def test_it_cannot_be_differentiated_twice():
+    layer, states = layer_and_states(bias=False)
+    loss = chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4)
+    (slope,) = torch.autograd.grad(loss**2, states, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+class Largest(TorchDispatchMode):
+    """Notes the size of the largest tensor that is made."""
+
+    size = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for value in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(value, torch.Tensor):
+                self.size = max(self.size, value.numel())
+        return result
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [("encoder_decoder", {"decoder_vocab_size": 500, "num_hidden_layers": 1}), ("decoder", {"vocab_size": 500})],
+)
+def test_a_model_asked_for_no_logits_never_has_them_all(kind, fields, monkeypatch):
+    monkeypatch.setitem(chunked_loss.LOGITS, "cpu", 0)
+    monkeypatch.setattr(chunked_loss, "POSITIONS", 2)
+    model, labels, sizes = toy(kind, **fields), labels_of(kind), {}
+    for asked in (True, False):
+        with Largest() as largest:
+            model(**inputs_of(kind), labels=labels, return_logits=asked).loss.backward()
+        sizes[asked] = largest.size
+    assert sizes[False] == model.lm_head.weight.numel()
+    assert sizes[True] >= labels.numel() * model.lm_head.out_features
+
+
+def doubled(layer: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda states: 2 * nn.functional.linear(states, layer.weight, layer.bias)
+
+
+KINDS = ("decoder", "encoder", "encoder_decoder")
+CHANGES: dict[str, Callable[[nn.Linear], Any]] = {
+    "a forward": lambda layer: setattr(layer, "forward", doubled(layer)),
+    "a hook": lambda layer: layer.register_forward_hook(lambda module, inputs, output: 2 * output),
+    "a hook before": lambda layer: layer.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],)),
+    "a hook of all": lambda layer: register_module_forward_hook(
+        lambda module, inputs, output: 2 * output if module is layer else None
+    ),
+    "weights": lambda layer: nn.utils.parametrizations.weight_norm(layer),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_the_logits_changes_the_loss_without_logits(change, kind):
+    model, batch = toy(kind), inputs_of(kind) | {"labels": labels_of(kind)}
+    before = model(**batch, return_logits=False).loss
+    handle = CHANGES[change](model.lm_head)
+    expected = model(**batch).loss
+    ways = {"return_logits": False}, {"labeled_only": True}
+    found = [model(**batch, **way).loss for way in ways]
+    if change == "a hook of all":
+        handle.remove()
+    for loss in found:
+        assert_close(loss, expected, change)
+    assert torch.allclose(expected, before, rtol=1e-5) == (change == "weights")
+
+
+@pytest.mark.parametrize("register", ["register_full_backward_pre_hook", "register_full_backward_hook"])
+def test_hooks_of_the_gradient_are_called_without_logits(register):
+    model, calls = toy("decoder"), []
+    getattr(model.lm_head, register)(lambda *_: calls.append(1))
+    model(**inputs_of("decoder"), labels=labels_of("decoder"), return_logits=False).loss.backward()
+    assert calls == [1]
+
+
+def test_functions_of_functions_of_a_loss_without_logits():
+    model, batch = toy("decoder"), inputs_of("decoder") | {"labels": labels_of("decoder")}
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+
+    def loss(weights: dict[str, torch.Tensor], asked: bool) -> torch.Tensor:
+        return torch.func.functional_call(model, weights, (), batch | {"return_logits": asked}).loss
+
+    ours, theirs = (torch.func.grad(loss)(weights, asked) for asked in (False, True))
+    for name, value in theirs.items():
+        assert_close(ours[name], value, name, 1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("option", [{"return_logits": False}, {"labeled_only": True}], ids=str)
+def test_a_loss_of_the_user_gets_all_logits(option, kind):
+    model, batch, shapes = toy(kind), inputs_of(kind) | {"labels": labels_of(kind)}, []
+    whole = model(**batch).logits
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor, **_: Any) -> torch.Tensor:
+        shapes.append(logits.shape)
+        return logits.float().std() + labels.sum()
+
+    model.loss_function = loss
+    expected = model(**batch).loss
+    output = model(**batch, **option)
+    assert torch.equal(output.loss, expected)
+    assert shapes == [whole.shape] * 2
+    assert output.logits is None or torch.equal(output.logits, whole[model.targets(batch["labels"]) != -100])
+
+
+@pytest.mark.parametrize("option", [{}, {"return_logits": False}, {"labeled_only": True}], ids=str)
+def test_other_labels_are_ignored_if_asked(option):
+    model, labels = toy("decoder"), labels_of("decoder")
+    expected = model(**inputs_of("decoder"), labels=labels).loss
+    labels = labels.masked_fill(labels == -100, -7)
+    assert_close(model(**inputs_of("decoder"), labels=labels, ignore_index=-7, **option).loss, expected, "loss")
+
+
+def test_a_loss_of_the_user_cannot_be_smoothed():
+    model = toy("decoder")
+    model.loss_function = lambda **_: torch.tensor(7.0)
+    with pytest.raises(ValueError, match=r"label_smoothing=0\.1 needs the model's own loss_function"):
+        model(**inputs_of("decoder"), labels=labels_of("decoder"), label_smoothing=0.1)

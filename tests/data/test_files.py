@@ -1,17 +1,19 @@
-"""Files as users have them: several, compressed, with odd names, marks, separators and rows that do not fit."""
+"""Files as users have them: several, compressed, odd names and rows; and what is put before their sources."""
 
 import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
 from vanillaformer.console.parsing import parse
-from vanillaformer.data.arguments import ClassifierDataArguments, DataArguments
+from vanillaformer.data.arguments import ClassifierDataArguments, DataArguments, TranslationDataArguments
 from vanillaformer.data.loading import load_data
-from vanillaformer.data.rows import label_names
+from vanillaformer.data.marks import sampled_rows
+from vanillaformer.data.rows import GROUP, label_names
 from vanillaformer.training.report.card.facts import data_source
 from vanillaformer.training.run_folder.run import changed_settings
 
@@ -37,26 +39,6 @@ def texts(path, column="text", task="causal", **options):
 
 
 # ----------------------------------------------------------------------------------------------- rows that do not fit
-RAGGED = {
-    "the first row": "text,label\nhello,there,pos\ngood,neg\n",
-    "a later row": "text,label\ngood,neg\nhello,there,pos\n",
-    "trailing commas": "text,label\ngood,neg,\n",
-    "too few": "text,label\ngood,neg\nhello\n",
-}
-
-
-@pytest.mark.parametrize("kind", RAGGED)
-def test_rows_with_more_or_fewer_cells_than_the_header(tmp_path, kind):
-    path = put(tmp_path / "a.csv", RAGGED[kind])
-    lines = RAGGED[kind].splitlines()[1:]
-    bad = [number for number, line in enumerate(lines, start=1) if line.count(",") != 1]
-    message = rf"a.csv, row {bad[0]}: it has {lines[bad[0] - 1].count(',') + 1} cells and the header 2, with ','"
-    with pytest.raises(ValueError, match=message):
-        load("classification", train_file=path, validation_file=path)
-    with pytest.raises(ValueError, match=message):
-        stream_rows(open_stream("classification", train_file=path, validation_file=path)[1])
-
-
 @pytest.mark.parametrize("suffix", ["csv", "tsv.gz"])
 def test_such_rows_are_left_out_and_counted(tmp_path, suffix, capsys):
     text = "text,label\none,a\ntwo,b,b\nthree,a\nfour\nfive,b\n"
@@ -151,9 +133,10 @@ def test_several_files_and_patterns(tmp_path, suffix):
 def test_a_row_of_several_files_is_named_with_its_file(tmp_path):
     good, bad = put(tmp_path / "a.csv", "text\none\n"), put(tmp_path / "b.csv", "text\none\ntwo,\n")
     options = {"train_file": [good, bad], "validation_file": good}
-    with pytest.raises(ValueError, match=r"a.csv and 1 more file, row 2 of .*b.csv: it has 2 cells"):
+    refusal = r"a.csv and 1 more file, row 2 of .*b.csv: it has 2 cells and the header 1, with ','"
+    with pytest.raises(ValueError, match=refusal):
         load("causal", **options)
-    with pytest.raises(ValueError, match=r"a.csv and 1 more file, row 2 of .*b.csv: it has 2 cells"):
+    with pytest.raises(ValueError, match=refusal):
         stream_rows(open_stream("causal", **options)[1])
     train = put(tmp_path / "c.csv", "text,label\none,a\ntwo,b\n")
     late = [put(tmp_path / f"{n}.csv", f"text,label\nmore {n},{label}\n") for n, label in enumerate("ac")]
@@ -239,17 +222,6 @@ def test_nothing_but_blank_lines_of_json(tmp_path):
             read("causal", train_file=path, validation_file=path)
 
 
-def test_lines_of_parallel_files(tmp_path):
-    """One per line feed: other signs that part lines elsewhere are text."""
-    odd = ["carriage\rreturn", "tab\x0b", "next\x85line", "line\u2028separator", "form\x0cfeed", "last"]
-    source, target = put(tmp_path / "a.txt", "\n".join(odd) + "\n", MARK), put(tmp_path / "b.txt", "x\r\n" * 6)
-    options = {"train_file": source, "train_target_file": target}
-    more = {"validation_file": source, "validation_target_file": target}
-    rows = load("translation", **options, **more)["train"]
-    assert (list(rows["source"]), set(rows["target"])) == (odd, {"x"})
-    assert stream_rows(open_stream("translation", **options, **more)[1]) == list(rows)
-
-
 def test_bad_bytes_are_named_with_their_line(tmp_path, capfd):
     (tmp_path / "a.csv").write_bytes(b"text\n" + b"good\n" * 9_000 + "M\xe4rz\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"a.csv is not UTF-8: line 9002: invalid continuation byte"):
@@ -267,3 +239,57 @@ def test_parquet_types(tmp_path):
     assert (label_names(loaded), list(loaded["train"]["label"])) == (["good", "bad"], [1, 0])
     pd.DataFrame({"text": ["one", "two"], "label": pd.Categorical(["x", "y"])}).to_parquet(path)
     assert label_names(load("classification", train_file=path, validation_file=path)) == ["x", "y"]
+
+
+ROWS = [
+    {"source": "a cat", "target": "eine Katze", "task": "translate", "lang": "de"},
+    {"source": "a dog", "target": "un chien", "task": "translate", "lang": "fr"},
+    {"source": "a long text", "target": "text", "task": "sum up", "lang": "de"},
+]
+
+
+def loaded(folder, rows=ROWS, **options):
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {"train_file": [str(path)], "validation_file": [str(path)]}
+    return load_data(TranslationDataArguments(**files, **options), "translation").splits["train"]
+
+
+def test_marks_stand_before_the_source(tmp_path):
+    assert loaded(tmp_path, source_prefix="now: ")["source"][:] == ["now: a cat", "now: a dog", "now: a long text"]
+    rows = loaded(tmp_path, task_column="task", target_lang_column="lang")
+    assert rows["source"][:] == ["translate: <2de>a cat", "translate: <2fr>a dog", "sum up: <2de>a long text"]
+    assert rows["target"][:] == [row["target"] for row in ROWS]
+    assert rows[GROUP][:] == ["translate_de", "translate_fr", "sum up_de"]
+    assert loaded(tmp_path, target_lang_column="lang")[GROUP][:] == ["de", "fr", "de"]
+
+
+def test_numbers_are_names(tmp_path):
+    path = str(tmp_path / "rows.parquet")
+    Dataset.from_list([{**row, "task": number} for number, row in enumerate(ROWS)]).to_parquet(path)
+    arguments = TranslationDataArguments(train_file=[path], validation_file=[path], task_column="task")
+    assert load_data(arguments, "translation").splits["train"][GROUP][:] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(("column", "value"), [("task", " "), ("task", None), ("source", " ")])
+def test_what_is_empty_is_a_bad_row(column, value, tmp_path):
+    rows = [*ROWS, {**ROWS[0], column: value}]
+    with pytest.raises(ValueError, match=f"row 4: the column '{column}' is empty|row 4: the {column} is empty"):
+        loaded(tmp_path, rows, task_column="task", source_prefix="p: ")
+    assert len(loaded(tmp_path, rows, task_column="task", source_prefix="p: ", bad_rows="skip")) == 3
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.5, 3.0, 1e9])
+def test_groups_have_the_shares_of_their_temperature(temperature):
+    counts = {"large": 1000, "medium": 130, "small": 7}
+    groups = np.random.default_rng(0).permutation([name for name, count in counts.items() for _ in range(count)])
+    rows = sampled_rows(groups.tolist(), temperature, seed=1)
+    assert set(rows.tolist()) == set(range(len(groups))), "each row is read"
+    found = {name: int((groups[rows] == name).sum()) for name in counts}
+    assert found["large"] == 1000
+    for name, count in counts.items():
+        assert found[name] == pytest.approx(1000 * (count / 1000) ** (1 / temperature), abs=0.51)
+        times = np.unique(rows[groups[rows] == name], return_counts=True)[1]
+        assert times.max() - times.min() <= 1
+    assert np.array_equal(rows, sampled_rows(groups.tolist(), temperature, seed=1))
+    assert temperature in (1, 1e9) or not np.array_equal(rows, sampled_rows(groups.tolist(), temperature, seed=2))

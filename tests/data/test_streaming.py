@@ -154,15 +154,6 @@ def test_first_rows_are_held_out(tmp_path, capsys):
             open_stream("causal", train_file=path, max_train_samples=cap)
 
 
-def test_leaked_rows_are_left_out_on_demand(tmp_path):
-    train, validation = write(tmp_path / "a.txt", TEXTS), write(tmp_path / "b.txt", TEXTS[5:7])
-    options = {"train_file": train, "validation_file": validation}
-    _, stream = open_stream("causal", **options)
-    assert len(stream_rows(stream)) == 40
-    _, stream = open_stream("causal", **options, drop_leaked_rows=True)
-    assert [row["text"] for row in stream_rows(stream)] == TEXTS[:5] + TEXTS[7:]
-
-
 def test_leaks_among_the_first_rows_are_reported(tmp_path, capsys):
     rows = [{"text": text, "label": n % 2} for n, text in enumerate(TEXTS)]
     test = [{"text": f"{TEXTS[n].upper()}.", "label": 0} for n in (2, 30, 31)]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BertConfig, BertForPreTraining, LlamaConfig, LlamaForCausalLM
 
 from vanillaformer.hub.checks import read_headers
@@ -145,18 +145,12 @@ BROKEN: dict[str, tuple[Change, str]] = {
                            "has a generation_config.json that holds no JSON object, but a list"),
     "vocabulary": (fields(vocab_size=10**15), "vocab_size=1,000,000,000,000,000 must be at most"),
     "labels": (fields(num_labels=10**12), "num_labels=1,000,000,000,000 must be at most"),
-    "window": (fields(sliding_window=4, num_hidden_layers=10**12), "num_hidden_layers=1,000,000,000,000"),
     "table": (fields(position_embedding_type="sinusoidal", max_position_embeddings=10**9),
               "a table of max_position_embeddings by hidden_size"),
     "kernel": (fields(attn_implementation="evil/kernel"), "attn_implementation='evil/kernel' .* kernels of the Hub"),
     "kernel of a part": (fields(model_type="gemma3", text_config={"_attn_implementation": {"": "evil/kernel"}}),
                          "evil/kernel.* kernels of the Hub are code"),
-    "negative": (fields(num_hidden_layers=-1), "num_hidden_layers.*at least 1"),
-    "no number": (fields(hidden_size="wide"), "hidden_size.*expected int"),
-    "activation": (fields(hidden_act="os.system"), "hidden_act.*must be one of"),
-    "option": (fields(norm="batch_norm"), "norm.*batch_norm"),
     "misspelled": (fields(norm_placment="post"), "has no field 'norm_placment'.*'norm_placement'"),
-    "version": (fields(vanillaformer_version=3), "vanillaformer_version must be a version"),
     "type": (fields(model_type="nothing", auto_map={}), "nothing"),
     "native": (fields(model_type="llama", num_hidden_layers=10**9), "num_hidden_layers=1,000,000,000"),
     "part of a native": (fields(model_type="gemma3", text_config={"num_hidden_layers": 10**9}),
@@ -403,11 +397,3 @@ def test_a_download_that_is_damaged_and_cannot_be_loaded_is_named(name, large, c
         assert f"; {name} is damaged, it is not what the Hub has: delete {stored}" in answer.error
     stored.unlink()
     assert client.ok("generate", "--model", repo, "--text", "the cat") == wanted
-
-
-def test_a_flipped_bit_of_a_weight_in_a_folder_is_not_noticed(client, saved, copy):
-    """Nobody can check: safetensors has no checksum. docs/hub.md says so."""
-    tensors = load_file(copy / WEIGHTS)
-    next(iter(tensors.values())).view(torch.int32).flatten()[0] ^= 1
-    (copy / WEIGHTS).write_bytes(save(tensors, {"format": "pt"}))
-    client.ok("generate", "--model", copy, "--text", "the cat")

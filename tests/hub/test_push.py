@@ -170,12 +170,6 @@ def test_what_cannot_be_is_said(token, repo, more, message, client, server, save
     assert not server.uploaded()
 
 
-def test_a_hub_that_does_not_answer_is_named(client, server, saved):
-    server.faults.append(Fault("GET", "/api/whoami-v2"))
-    answer = refused(client, saved("decoder"), "ann/unreachable")
-    assert f"the connection to the Hub ({server.url}) failed" in answer.error
-
-
 @pytest.mark.parametrize("token", ["hf_\x01secret", "hf_\x0bsecret", "hf_ümlautsecret"])
 def test_a_token_that_is_none_is_not_printed(token, client, saved):
     answer = refused(client, saved("decoder"), "ann/x", token=token)

@@ -121,17 +121,6 @@ def test_cross_attention_has_no_rotation():
     assert_close(output, plain(x, key_value_states=states)[0], "output")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_attributes_that_transformers_attention_reads(kind):
-    model = shared_toy(kind, {})
-    attentions = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
-    assert len(attentions) == (6 if kind == "encoder_decoder" else 2)
-    for name, module in attentions.items():
-        assert module.layer_idx == int(name.split(".")[-2])
-        assert module.is_causal is (("decoder" in name or kind == "decoder") and "cross_attn" not in name)
-        assert (module.scaling, module.num_key_value_groups) == (K**-0.5, H // G)
-
-
 @toys(times=1)
 def test_gradients_through_eager_attention_are_those_through_sdpa(kind, overrides):
     model = copy.deepcopy(shared_toy(kind, overrides)).requires_grad_(True)

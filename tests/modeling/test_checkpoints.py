@@ -10,16 +10,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import (
-    AutoModel,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
-    AutoModelForMultipleChoice,
-    AutoModelForPreTraining,
-    AutoModelForQuestionAnswering,
     AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
     PreTrainedModel,
 )
 
@@ -33,13 +27,6 @@ AUTO = {
     "encoder_decoder": AutoModelForSeq2SeqLM, "decoder": AutoModelForCausalLM, "encoder": AutoModelForMaskedLM,
     "image_encoder": AutoModelForImageClassification,
 }  # fmt: skip
-CLASSIFIERS = [
-    ("decoder", vanillaformer.VanillaDecoderForSequenceClassification, AutoModelForSequenceClassification),
-    ("encoder", vanillaformer.VanillaEncoderForSequenceClassification, AutoModelForSequenceClassification),
-    ("encoder", vanillaformer.VanillaEncoderForTokenClassification, AutoModelForTokenClassification),
-    ("encoder", vanillaformer.VanillaEncoderForQuestionAnswering, AutoModelForQuestionAnswering),
-    ("encoder", vanillaformer.VanillaEncoderForMultipleChoice, AutoModelForMultipleChoice),
-]
 
 
 def assert_same_model(loaded: PreTrainedModel, model: PreTrainedModel) -> None:
@@ -76,41 +63,6 @@ def test_saved_and_loaded_a_model_is_bit_equal(kind, overrides, tmp_path):
     inputs = inputs_of(kind, config=model.config)
     with torch.no_grad():  # sdpa has another kernel for a position bias that is trained
         assert torch.equal(loaded.eval()(**inputs).logits, model(**inputs).logits)
-
-
-@pytest.mark.parametrize(
-    ("kind", "model_class", "auto_class"),
-    [*CLASSIFIERS, ("encoder", vanillaformer.VanillaEncoderForPreTraining, AutoModelForPreTraining)],
-)
-def test_other_heads_are_bit_equal_too(kind, model_class, auto_class, tmp_path):
-    model = toy(kind, model_class, num_labels=5)
-    model.save_pretrained(tmp_path)
-    loaded, info = auto_class.from_pretrained(tmp_path, output_loading_info=True)
-    assert_nothing_lost(info)
-    assert_same_model(loaded, model)
-
-
-@pytest.mark.parametrize(("kind", "model_class", "auto_class"), CLASSIFIERS)
-def test_a_classifier_starts_from_a_language_model(kind, model_class, auto_class, tmp_path):
-    model = toy(kind)
-    model.save_pretrained(tmp_path)
-    loaded, info = auto_class.from_pretrained(tmp_path, num_labels=5, output_loading_info=True)
-    assert type(loaded) is model_class
-    assert all(key.startswith(("score", "classifier", "pooler", "qa_outputs")) for key in info["missing_keys"])
-    assert_same_tensors(dict(loaded.model.named_parameters()), dict(model.model.named_parameters()))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_bare_model_takes_its_part_of_a_checkpoint_and_back(kind, tmp_path):
-    model = toy(kind)
-    model.save_pretrained(tmp_path / "head")
-    bare, info = AutoModel.from_pretrained(tmp_path / "head", output_loading_info=True)
-    assert not info["missing_keys"]
-    assert_same_model(bare, model.model)
-    bare.save_pretrained(tmp_path / "bare")
-    again, info = AUTO[kind].from_pretrained(tmp_path / "bare", output_loading_info=True)
-    assert all(key.startswith(("lm_head", "transform")) for key in info["missing_keys"])
-    assert_same_tensors(dict(again.model.named_parameters()), dict(bare.named_parameters()))
 
 
 SHARED = {"decoder_vocab_size": 37, "share_encoder_decoder_embeddings": True}
@@ -151,21 +103,6 @@ def test_a_model_made_on_the_meta_device_gets_its_tables_back(kind, overrides, t
     assert_same_tensors(dict(empty.named_buffers()), dict(model.named_buffers()))
     for name, parameter in empty.named_parameters():
         assert torch.isfinite(parameter).all(), f"{name} was not initialized"
-
-
-def test_a_missing_tensor_is_reported_and_drawn_afresh(tmp_path):
-    model = toy("decoder")
-    state = model.state_dict()
-    name = "model.layers.1.self_attn.o_proj.weight"  # which the GPT-2 initialization draws from the list of blocks
-    del state[name]
-    model.save_pretrained(tmp_path, state_dict=state)
-    loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert info["missing_keys"] == {name}
-    assert 0 < loaded.get_parameter(name).std() < model.config.initializer_range
-    assert_same_tensors(
-        {n: p for n, p in loaded.named_parameters() if n != name},
-        {n: p for n, p in model.named_parameters() if n != name},
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------ releases

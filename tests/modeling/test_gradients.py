@@ -1,23 +1,43 @@
-"""Gradients, checkpointing, compilation, accumulation, adapters and other vocabularies, as training needs them."""
+"""What holds for every combination of options, and gradients, compilation and accumulation as training needs them."""
 
 import copy
+import itertools
 import zlib
 from typing import Any, get_args
 
 import pytest
 import torch
 from torch import nn
+from transformers import DynamicCache, EncoderDecoderCache
+from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
 
 from vanillaformer import (
+    BlockConfig,
     VanillaDecoderForSequenceClassification,
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
 )
-from vanillaformer.configuration import options
+from vanillaformer.configuration import layer_types, options
+from vanillaformer.configuration.options import POSITION_CHOICES
 
-from . import toys
-from .axes import cover
-from .toys import IMAGE_SHAPES, KINDS, assert_close, inputs_of, labels_of, over, shared_toy, tokens, toy
+from . import toys as models
+from .axes import axes, cover
+from .toys import (
+    IMAGE_SHAPES,
+    KINDS,
+    TARGET_VOCABULARY,
+    assert_close,
+    attending,
+    inputs_of,
+    labels_of,
+    over,
+    padding,
+    shared_toy,
+    step_of_trainer,
+    tokens,
+    toy,
+    toys,
+)
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -134,25 +154,201 @@ def test_gradients_accumulated_over_two_batches_are_those_of_one(name, tmp_path)
     model_class, fields, labels = ACCUMULATING[name]
     kind = name.split()[0]
     inputs = inputs_of(kind, batch=4) | {"labels": labels}
-    whole, halves = (toys.step_of_trainer(toy(kind, model_class, **fields), inputs, size, tmp_path) for size in (4, 2))
+    whole, halves = (step_of_trainer(toy(kind, model_class, **fields), inputs, size, tmp_path) for size in (4, 2))
     assert_close(halves, whole, "step", 1e-3)
 
 
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize("kind", ["decoder", "encoder"])
-@pytest.mark.parametrize("size", [45, 30])
-def test_a_resized_vocabulary_keeps_its_tokens_and_survives_saving(kind, tied, size, tmp_path):
-    model = toy(kind, tie_word_embeddings=tied)
-    ids = tokens(2, 5, vocabulary=30)
-    before = model(ids).logits
-    model.resize_token_embeddings(size)
-    after = model(ids).logits
-    kept = min(size, toys.SOURCE_VOCABULARY)
-    assert after.shape[-1] == model.config.vocab_size == model.lm_head.out_features == size
-    assert_close(after[..., :kept], before[..., :kept], "logits of the old tokens")
-    assert (model.lm_head.weight is model.get_input_embeddings().weight) is tied
-    model.save_pretrained(tmp_path)
-    loaded, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
-    assert not info["missing_keys"]
-    assert not info["mismatched_keys"]
-    assert torch.equal(loaded.eval()(ids).logits, after)
+CHUNKS = (3, 2, 1, 1)  # a prompt, a piece of several tokens on a filled cache, single steps
+
+
+@toys("encoder_decoder", "decoder")
+def test_reading_in_chunks_with_a_cache_gives_the_logits_of_the_full_pass(kind, overrides):
+    model, length = shared_toy(kind, overrides), sum(CHUNKS)
+    if kind == "decoder":
+        name, ids, mask, cache = "input_ids", tokens(2, length), padding(2, length, "left"), None
+        by_token = {"attention_mask": mask, "position_ids": models.positions_of(mask)}
+        full = model(ids, **by_token, use_cache=False).logits
+        fixed = {}
+    else:
+        name, ids = "decoder_input_ids", tokens(2, length, TARGET_VOCABULARY, seed=3)
+        source, mask, by_token = {"input_ids": tokens(2, 6), "attention_mask": padding(2, 6)}, torch.ones_like(ids), {}
+        full = model(**source, decoder_input_ids=ids, use_cache=False).logits
+        # of the source everything is kept, whatever window the layers have
+        cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache())
+        fixed = {"encoder_outputs": model.get_encoder()(**source), "attention_mask": source["attention_mask"]}
+    start, logits = 0, []
+    for end in itertools.accumulate(CHUNKS):
+        step = {key: value[:, start if key == "position_ids" else 0 : end] for key, value in by_token.items()}
+        output = model(**fixed, **step, **{name: ids[:, start:end]}, past_key_values=cache, use_cache=True)
+        start, cache = end, output.past_key_values
+        logits.append(output.logits)
+    assert_close(torch.cat(logits, dim=1)[mask == 1], full[mask == 1], "cached against full logits")
+
+
+def padded(rows: list[torch.Tensor], side: str, filler: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of which each is one token shorter than the one before, with `filler` where none is; and their mask."""
+    mask = padding(len(rows), len(rows[0]), side)
+    return filler.masked_scatter(mask == 1, torch.cat(rows)), mask
+
+
+@toys()
+def test_a_padded_batch_gives_what_its_rows_give_alone_whatever_stands_on_padding(kind, overrides):
+    """With padding on either side, attending in either way."""
+    model, pair = shared_toy(kind, overrides), kind == "encoder_decoder"
+    rows = [tokens(1, 7 - row, seed=row)[0] for row in range(3)]
+    targets = [tokens(1, 5 - row, TARGET_VOCABULARY, seed=5 + row)[0] for row in range(3)]
+    given = [{"decoder_input_ids": target[None]} if pair else {} for target in targets]
+    alone = torch.cat([model(row[None], **target).logits[0] for row, target in zip(rows, given)])
+    others, pads = tokens(3, 7, TARGET_VOCABULARY, seed=9), torch.full((3, 7), models.PAD)
+    ways = models.ways_to_attend(model, "eager", "sdpa")
+    for side in ("right", "left"):
+        found = []
+        for way, filler in (*((way, others) for way in ways), (ways[-1], pads)):
+            ids, mask = padded(rows, side, filler)
+            inputs, real = {"input_ids": ids, "attention_mask": mask}, mask == 1
+            if side == "left":
+                inputs["position_ids"] = models.positions_of(mask)
+            if pair:
+                inputs["decoder_input_ids"], mask = padded(targets, side, filler[:, :5])
+                real = mask == 1
+                if side == "left":
+                    inputs |= {"decoder_attention_mask": mask, "decoder_position_ids": models.positions_of(mask)}
+            with attending(model, way):
+                found.append(model(**inputs).logits[real])
+            assert_close(found[-1], alone, f"padding on the {side}, {way}")
+        assert torch.equal(found[-1], found[-2]), "a token on padding leaked into the logits"
+
+
+def reach(config: BlockConfig) -> int:
+    """How many tokens, itself included, a token can be seen by through all layers of a causal stack."""
+    windows = [config.sliding_window if kind == "sliding_attention" else 100 for kind in layer_types(config)]
+    return 1 + sum(window - 1 for window in windows)
+
+
+@toys("encoder_decoder", "decoder")
+def test_a_token_changes_no_logits_before_it_and_all_from_it_on(kind, overrides):
+    model = shared_toy(kind, overrides)
+    inputs = inputs_of(kind, batch=1)
+    name = "decoder_input_ids" if kind == "encoder_decoder" else "input_ids"
+    before = model(**inputs).logits[0]
+    for t in (0, 2, before.shape[0] - 1):
+        changed = inputs[name].clone()
+        changed[0, t] = changed[0, t] % 20 + 5
+        after = model(**(inputs | {name: changed})).logits[0]
+        assert torch.equal(after[:t], before[:t]), f"changing token {t} changed the logits of an earlier one"
+        for later in range(t, min(t + reach(model.config), before.shape[0])):
+            assert not torch.equal(after[later], before[later]), f"token {t} has no effect on position {later}"
+
+
+@toys(times=2)
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_gives_what_eager_attention_gives(kind, overrides, monkeypatch):
+    models.plain_flex_attention(monkeypatch)
+    model = shared_toy(kind, overrides)
+    for side in ("right", "left"):
+        inputs, logits = inputs_of(kind, side=side), []
+        # a row of padding that sees nothing has no defined value
+        real = inputs["attention_mask"] == 1 if kind != "encoder_decoder" else slice(None)
+        for way in ("flex_attention", "eager"):
+            with attending(model, way):
+                logits.append(model(**inputs).logits[real])
+        assert_close(*logits, f"flex against eager, padding on the {side}")
+
+
+WINDOW = 3
+one_windowed_layer = models.over({
+    kind: [positions | {"num_hidden_layers": 1, "sliding_window": WINDOW} for positions in models.position_choices()]
+    for kind in models.KINDS
+})  # fmt: skip
+
+
+@one_windowed_layer
+@pytest.mark.parametrize("way", ["eager", "sdpa", "flex_attention"])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_beyond_its_window_a_token_changes_nothing_and_within_it_all(kind, overrides, way, monkeypatch):
+    models.plain_flex_attention(monkeypatch)
+    model, ids, middle = shared_toy(kind, overrides), tokens(1, 9), 4
+    source = {"encoder_outputs": model.get_encoder()(tokens(1, 5))} if kind == "encoder_decoder" else {}
+    name = "decoder_input_ids" if source else "input_ids"
+    ids = ids % TARGET_VOCABULARY if source else ids
+    changed = ids.clone()
+    changed[0, middle] = ids[0, middle] % 20 + 5
+    with attending(model, way):
+        before, after = (model(**source, **{name: tokens_}).logits[0] for tokens_ in (ids, changed))
+    # a causal window counts the token itself, an encoder's is so many tokens to either side
+    inside = range(middle - WINDOW, middle + WINDOW + 1) if kind == "encoder" else range(middle, middle + WINDOW)
+    for place in range(9):
+        assert torch.equal(before[place], after[place]) is (place not in inside), f"token {middle} seen from {place}"
+
+
+@pytest.mark.parametrize("way", ["eager", "sdpa"])
+def test_the_window_of_an_encoder_decoder_holds_for_its_source_too(way):
+    model = shared_toy("encoder_decoder", {"encoder_layers": 1, "sliding_window": WINDOW})
+    ids, middle = tokens(1, 9), 4
+    changed = ids.clone()
+    changed[0, middle] = ids[0, middle] % 20 + 5
+    with attending(model, way):
+        before, after = (model.get_encoder()(ids_).last_hidden_state[0] for ids_ in (ids, changed))
+    for place in range(9):
+        assert torch.equal(before[place], after[place]) is (abs(place - middle) > WINDOW)
+
+
+@models.over({kind: models.position_choices() + axes(kind)["rope_parameters"][1:] for kind in models.KINDS})
+def test_beyond_the_longest_input_a_table_says_so_and_other_schemes_go_on(kind, overrides):
+    model, length = shared_toy(kind, overrides), 30
+    inputs = {"input_ids": tokens(1, length)}
+    if kind == "encoder_decoder":
+        inputs["decoder_input_ids"] = tokens(1, length, TARGET_VOCABULARY)
+    assert length > model.config.max_position_embeddings
+    if POSITION_CHOICES[model.config.position_embedding_type].has_table:
+        with pytest.raises(ValueError, match=f"the input has {length} tokens, but max_position_embeddings=24"):
+            model(**inputs)
+        return
+    logits = model(**inputs).logits
+    assert logits.shape[1] == length
+    assert torch.isfinite(logits).all()
+    changed = dict(inputs)
+    for name, ids in inputs.items():
+        changed[name] = ids.clone()
+        changed[name][0, -2] = ids[0, -2] % 20 + 5
+    others = model(**changed).logits
+    assert not torch.equal(others[0, -1], logits[0, -1]), "the last token sees nothing of the one before"
+
+
+@toys(times=3)
+def test_bfloat16_is_finite_and_near_float32(kind, overrides):
+    # a copy with softer attention: selection multiplies rounding errors
+    model = models.sharpen(copy.deepcopy(shared_toy(kind, overrides)), focus=0.7)
+    inputs = inputs_of(kind)
+    rounded = model.to(torch.bfloat16)(**inputs).logits
+    exact = model.to(torch.float32)(**inputs).logits  # of the same, rounded weights
+    assert rounded.dtype == torch.bfloat16, "the logits left the model's dtype"
+    assert torch.isfinite(rounded).all()
+    assert models.relative_error(rounded, exact) < 0.1
+
+
+@models.every_value("decoder")
+def test_two_stages_of_a_pipeline_give_the_logits_of_the_whole(kind, overrides):
+    """What comes in as embeddings is not embedded again."""
+    whole = shared_toy(kind, overrides)
+    first, last = copy.deepcopy(whole), copy.deepcopy(whole)
+    first.model.layers[1] = first.model.norm = PipelineIdentityLayer()
+    last.model.layers[0] = PipelineIdentityLayer()
+    inputs = inputs_of(kind)
+    rest = {name: value for name, value in inputs.items() if name != "input_ids"}
+    with torch.no_grad():
+        states = first.model(**inputs).last_hidden_state
+        assert_close(last(inputs_embeds=states, **rest).logits, whole(**inputs).logits, "logits of the last stage")
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])
+def test_the_toys_attend_selectively(kind):
+    """A guard for this file: with flat attention, or a layer that does nothing, most properties would hold anyway."""
+    model = shared_toy(kind, {})
+    with attending(model, "eager"):
+        output = model(**inputs_of(kind, batch=1, length=12), output_attentions=True)
+    names = [name for name in ("attentions", "encoder_attentions", "decoder_attentions") if name in output]
+    for name in names + (["cross_attentions"] if kind == "encoder_decoder" else []):
+        for layer, probabilities in enumerate(output[name]):
+            # from the sixth token on an even spread would give no key more than a sixth
+            assert probabilities.amax(-1)[..., 5:].mean() > 0.25, f"{name} of layer {layer} are flat"

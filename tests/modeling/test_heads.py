@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-import vanillaformer
 from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncoderForSequenceClassification
 from vanillaformer.configuration import options
 from vanillaformer.modeling.parts.pooling import POOLINGS
@@ -187,19 +186,6 @@ def test_a_text_classifier_may_leave_its_inner_layer_out():
     inputs = inputs_of("encoder")
     states = model.model(**inputs).last_hidden_state
     assert_close(model(**inputs).logits, model.classifier(states[:, 0]), "logits")
-
-
-@pytest.mark.parametrize("items", [None, 37])
-def test_a_token_classifiers_loss_counts_its_labels(items):
-    model = toy("encoder", vanillaformer.VanillaEncoderForTokenClassification, num_labels=5)
-    inputs, labels = inputs_of("encoder"), labels_of("encoder")
-    labels[labels > 0] %= 5
-    labels[inputs["attention_mask"] == 0] = -100
-    given = {} if items is None else {"num_items_in_batch": torch.tensor(items)}
-    output = model(**inputs, labels=labels, **given)
-    assert output.logits.shape == (3, 7, 5)
-    expected = torch.stack(terms("encoder", output.logits, labels))
-    assert_close(output.loss, expected.sum() / (items or len(expected)), "loss")
 
 
 @every_kind

@@ -1,7 +1,5 @@
 """Image models by properties that need no reference; conversion/test_parity.py has native ones, same weights."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -89,31 +87,6 @@ def test_masked_patches_and_tokens_have_no_influence():
     mask = torch.ones(2, 9)
     mask[:, 4] = 0  # class token, two registers, patch 0, patch 1
     assert_close(classifier(images, attention_mask=mask).logits, classifier(changed, attention_mask=mask).logits, "")
-
-
-def test_pooling_reads_the_tokens_that_it_names():
-    model = toy(KIND, VanillaImageEncoderModel, use_distillation_token=True, num_register_tokens=3)
-    states = model(pixels()).last_hidden_state
-    assert states.shape == (3, 1 + 1 + 3 + 6, 24)
-    pooled: dict[str, Callable] = {
-        "first": lambda: states[:, 0],
-        "mean": lambda: states[:, 5:].mean(1),
-        "first_and_mean": lambda: torch.cat((states[:, 0], states[:, 5:].mean(1)), -1),
-    }
-    for pooling, expected in pooled.items():
-        other = toy(
-            KIND, VanillaImageEncoderModel, use_distillation_token=True, num_register_tokens=3, image_pooling=pooling
-        )
-        other.load_state_dict(model.state_dict())
-        assert torch.equal(other(pixels()).pooler_output, expected())
-
-
-def test_register_tokens_have_no_position_and_the_others_do():
-    model = toy(KIND, use_distillation_token=True, num_register_tokens=3)
-    assert model.model.embeddings.positions.embed_positions.weight.shape == (1 + 1 + 6, 24)
-    embedded, grid = model.model.embeddings(pixels(), None, None)
-    assert grid == (2, 3)
-    assert torch.equal(embedded[0, 2:5], model.model.embeddings.register_tokens.weight)
 
 
 def test_pixels_are_cast_to_the_weights_dtype_and_states_are_finite():
@@ -230,16 +203,6 @@ def test_a_mask_reaches_windows_and_merged_patches():
     one, other = model(images, attention_mask=mask).logits, model(changed, attention_mask=mask).logits
     assert_close(one, other, "logits")
     assert not torch.allclose(model(images).logits, model(changed).logits)
-
-
-def test_a_masked_image_model_with_stages_returns_an_image():
-    model = toy(KIND, VanillaImageEncoderForMaskedImageModeling, image_size=[20, 28], depths=[1, 1], **SWIN)
-    masked = torch.zeros(2, 35, dtype=torch.bool)
-    masked[:, ::2] = True
-    outputs = model(pixels(2, 20, 28), masked, output_hidden_states=True)
-    assert outputs.reconstruction.shape == (2, 2, 20, 28)
-    assert torch.isfinite(outputs.loss)
-    assert [tuple(state.shape) for state in outputs.hidden_states] == [(2, 35, 24), (2, 35, 24), (2, 12, 48)]
 
 
 def test_sinusoids_of_rows_and_columns():

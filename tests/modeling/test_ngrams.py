@@ -85,6 +85,9 @@ def test_embeddings_alone_do_not_say_which_tokens() -> None:
     model = toy("encoder", max_ngram=2)
     with pytest.raises(ValueError, match="max_ngram=2 needs input_ids"):
         model(inputs_embeds=torch.randn(1, 3, model.config.hidden_size))
+    model = toy("encoder", VanillaEncoderForSequenceClassification, wide_max_ngram=2, wide_buckets=64)
+    with pytest.raises(ValueError, match="wide_max_ngram=2 needs input_ids"):
+        model(inputs_embeds=torch.randn(1, 3, model.config.hidden_size))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
@@ -131,14 +134,3 @@ def test_padding_and_what_it_hides_have_no_influence_on_the_logits_beside_the_st
         mask = torch.tensor([[0] * before + [1] * len(text) + [0] * after])
         torch.testing.assert_close(part(logits, ids, mask), expected)
     assert torch.equal(part(logits, ids, torch.zeros_like(ids)), logits)  # a text of nothing
-
-
-def test_logits_beside_the_stack_are_saved_and_need_tokens(tmp_path) -> None:
-    model = toy("encoder", VanillaEncoderForSequenceClassification, wide_max_ngram=2, wide_buckets=64).eval()
-    torch.nn.init.normal_(model.wide.ngram_logits.weight)
-    model.save_pretrained(tmp_path)
-    ids = torch.randint(4, 29, (2, 7))
-    again = VanillaEncoderForSequenceClassification.from_pretrained(tmp_path).eval()
-    assert torch.equal(again(ids).logits, model(ids).logits)
-    with pytest.raises(ValueError, match="wide_max_ngram=2 needs input_ids"):
-        model(inputs_embeds=torch.randn(1, 3, model.config.hidden_size))

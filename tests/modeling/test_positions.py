@@ -132,23 +132,6 @@ def test_layers_that_share_a_table_share_one_bias(scheme_name, monkeypatch):
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["alibi", "relative"])
-def test_a_bias_reaches_every_layer_and_no_cross_attention(kind, name):
-    model = toy(kind, position_embedding_type=name)
-    seen = {}
-    for path, module in model.named_modules():
-        if path.endswith("_attn"):
-            module.register_forward_hook(
-                lambda module, args, kwargs, output, path=path: seen.update({path: kwargs.get("position_bias")}),
-                with_kwargs=True,
-            )
-    model(**inputs_of(kind))
-    assert len(seen) == (6 if kind == "encoder_decoder" else 2)
-    for path, bias in seen.items():
-        assert (bias is None) is path.endswith("cross_attn"), path
-
-
 def angles(positions: NoPositions, position_ids: torch.Tensor) -> torch.Tensor:
     """Cosines and sines (2, 1, T, K)."""
     return torch.stack(positions.position_embeddings(torch.zeros(1), position_ids)["full_attention"]).squeeze(2)

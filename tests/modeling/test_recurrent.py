@@ -10,7 +10,6 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 import vanillaformer
 from vanillaformer import VanillaRecurrentEncoderDecoderConfig, VanillaRecurrentEncoderDecoderModel
-from vanillaformer.training.trainer.losses import CrossEntropy, RDrop, scheduled_sampling_inputs, training_loss
 
 from .toys import assert_close
 
@@ -175,19 +174,6 @@ def test_attention_weights_are_of_the_source_without_padding_and_a_row_of_it_is_
     model = toy()
     outputs = model(input_ids=words(2, 4), attention_mask=torch.tensor([[1] * 4, [0] * 4]), labels=words(2, 3))
     assert outputs.logits.isfinite().all()
-
-
-def test_r_drop_and_scheduled_sampling_take_it_as_they_take_a_transformer():
-    model = toy(dropout=0.3).train()
-    labels = words(4, 5, seed=3)
-    inputs = {"input_ids": words(4, 6), "attention_mask": MASK, "labels": labels}
-    inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
-    fed = scheduled_sampling_inputs(model, inputs, gold=0.0)["decoder_input_ids"]
-    assert fed.shape == labels.shape
-    assert (fed[:, 1:] != labels[:, :-1]).any()
-    losses = [[CrossEntropy(0.1), *terms] for terms in ([], [RDrop(5.0)])]
-    plain, dropped = (training_loss(model, inputs, terms, items=20) for terms in losses)
-    assert dropped > plain > 0
 
 
 @pytest.mark.parametrize("cell", TORCH)

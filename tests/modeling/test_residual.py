@@ -1,4 +1,4 @@
-"""Placements: where the norm and the sum stand."""
+"""Placements of norm and sum; blocks: order of sublayers, what they share, layer scale and stochastic depth."""
 
 from typing import get_args
 
@@ -7,9 +7,11 @@ import torch
 from torch import nn
 
 from vanillaformer.configuration import options
-from vanillaformer.modeling.parts.residual import RESIDUALS, build_final_norm, build_residual
+from vanillaformer.configuration.options import PLACEMENT_CHOICES
+from vanillaformer.modeling.parts.dropout import DropPath
+from vanillaformer.modeling.parts.residual import RESIDUALS, LayerScale, Residual, build_final_norm, build_residual
 
-from .toys import KINDS, assert_close, sharpen, toy, toy_config
+from .toys import KINDS, assert_close, inputs_of, sharpen, toy, toy_config
 
 PLACEMENTS = get_args(options.NormPlacement)
 
@@ -69,3 +71,116 @@ def test_deepnorm_weighs_the_two_stacks_of_an_encoder_decoder_as_its_table_says(
     assert model.encoder.layers[0].mlp_residual.alpha == pytest.approx(0.81 * (3**4 * 2) ** (1 / 16))
     for residual in ("self_attn_residual", "cross_attn_residual", "mlp_residual"):
         assert getattr(model.decoder.layers[1], residual).alpha == pytest.approx(6**0.25)
+
+
+PARALLEL = [
+    (layout, placement) for placement, choice in PLACEMENT_CHOICES.items() for layout in choice.layouts
+    if layout != "sequential"
+]  # fmt: skip
+
+
+def block_of(kind: str, **overrides) -> nn.Module:
+    model = toy(kind, position_embedding_type="none", **overrides).base_model
+    return (model.decoder if kind == "encoder_decoder" else model).layers[0]
+
+
+def run(kind: str, block: nn.Module, x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    return block(x, None, source) if kind == "encoder_decoder" else block(x)
+
+
+def sublayers(kind: str, block: nn.Module, source: torch.Tensor) -> list[tuple[Residual, nn.Module]]:
+    """Residual connections and sublayers as functions of the stream."""
+    listed = [(block.self_attn_residual, lambda x: block.self_attn(x)[0])]
+    if kind == "encoder_decoder":
+        listed.append((block.cross_attn_residual, lambda x: block.cross_attn(x, key_value_states=source)[0]))
+    return [*listed, (block.mlp_residual, block.mlp)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("placement", get_args(options.NormPlacement))
+def test_sequential_sublayers_read_what_the_one_before_has_made(kind, placement):
+    block = block_of(kind, norm_placement=placement)
+    x, source = torch.randn(2, 5, 24), torch.randn(2, 6, 24)
+    expected = x
+    for residual, sublayer in sublayers(kind, block, source):
+        expected = residual.after(expected, sublayer(residual.before(expected)))
+    assert torch.equal(run(kind, block, x, source), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("layout", "placement"), PARALLEL)
+def test_parallel_sublayers_all_read_the_blocks_input_and_are_summed(kind, layout, placement):
+    block = block_of(kind, block_layout=layout, norm_placement=placement)
+    x, source = torch.randn(2, 5, 24), torch.randn(2, 6, 24)
+    shared = layout == "parallel_shared_norm"
+    expected = x.clone()
+    for residual, sublayer in sublayers(kind, block, source):
+        out = sublayer(block.norm(x) if shared else residual.before(x))
+        alone = residual.after(torch.zeros_like(x), out)  # what this sublayer adds to the stream
+        expected = expected + alone
+    assert torch.allclose(run(kind, block, x, source), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_norm_can_be_left_out_and_no_other(kind):
+    model = toy(kind, norm_placement="pre", skip_first_norm=True).base_model
+    for stack in (model.encoder, model.decoder) if kind == "encoder_decoder" else (model,):
+        for number, block in enumerate(stack.layers):
+            assert hasattr(block.self_attn_residual, "norm") is (number > 0)
+            assert hasattr(block.mlp_residual, "norm")
+
+
+# ------------------------------------------------------------------------------------ layer scale and stochastic depth
+@pytest.mark.parametrize("placement", PLACEMENT_CHOICES)
+def test_layer_scale_multiplies_what_a_sublayer_adds(placement):
+    plain = build_residual(toy_config("decoder", norm_placement=placement))
+    scaled = build_residual(toy_config("decoder", norm_placement=placement, layer_scale_init_value=0.1))
+    scaled.load_state_dict(plain.state_dict(), strict=False)
+    assert torch.equal(scaled.layer_scale.weight, torch.full((24,), 0.1))
+    factors, x, out = torch.randn(24), torch.randn(2, 3, 24), torch.randn(2, 3, 24)
+    with torch.no_grad():
+        scaled.layer_scale.weight.copy_(factors)
+        if hasattr(plain, "alpha") and isinstance(plain.alpha, torch.nn.Parameter):
+            plain.alpha.fill_(0.5)
+            scaled.alpha.fill_(0.5)
+    normed = plain.out_norm if placement == "sandwich" else plain.norm if placement == "inside" else (lambda y: y)
+    reference = build_residual(toy_config("decoder", norm_placement=placement))
+    reference.load_state_dict(plain.state_dict())
+    for name in ("out_norm",) if placement == "sandwich" else ("norm",) if placement == "inside" else ():
+        setattr(reference, name, torch.nn.Identity())
+    assert_close(scaled.after(x, out), reference.after(x, factors * normed(out)), placement)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_sublayer_has_factors(kind):
+    model = toy(kind, layer_scale_init_value=0.1)
+    layers = [module for module in model.modules() if hasattr(module, "self_attn")]
+    scales = [module for module in model.modules() if isinstance(module, LayerScale)]
+    assert len(scales) == sum(layer.sublayers for layer in layers)
+    fresh = KINDS[kind][1](toy_config(kind, layer_scale_init_value=0.1))
+    assert all((module.weight == 0.1).all() for module in fresh.modules() if isinstance(module, LayerScale))
+
+
+def test_stochastic_depth_leaves_out_rows_and_keeps_the_expectation():
+    torch.manual_seed(0)
+    drop, out = DropPath(0.25).train(), torch.ones(4000, 3, 2)
+    rows = drop(out).flatten(1)
+    assert all((row == row[0]).all() for row in rows[:50])
+    assert sorted(set(rows[:, 0].tolist())) == pytest.approx([0.0, 1 / 0.75])
+    assert rows[:, 0].mean().item() == pytest.approx(1.0, abs=0.05)
+    assert torch.equal(drop.eval()(out), out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_rate_grows_with_the_layer_and_evaluation_is_as_without(kind):
+    model = toy(kind, num_hidden_layers=3, drop_path_rate=0.4)
+    plain = toy(kind, num_hidden_layers=3)
+    plain.load_state_dict(model.state_dict())
+    inputs = inputs_of(kind)
+    assert torch.equal(model(**inputs).logits, plain(**inputs).logits)
+    stacks = [module for module in model.modules() if hasattr(module, "layer_drop")]
+    for stack in stacks:
+        rates = [getattr(layer.mlp_residual.drop_path, "rate", 0.0) for layer in stack.layers]
+        assert rates == pytest.approx([0.4 * idx / (len(rates) - 1) for idx in range(len(rates))])
+    torch.manual_seed(0)
+    assert not torch.equal(model.train()(**inputs).logits, plain.train()(**inputs).logits)

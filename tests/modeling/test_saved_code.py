@@ -3,27 +3,34 @@
 `VANILLAFORMER_SAVED_CODE` is the number of random configs.
 """
 
+import ast
 import importlib.util
+import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from random import Random
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from huggingface_hub.errors import StrictDataclassError
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.dynamic_module_utils import get_imports, get_relative_import_files, get_relative_imports
+from without_package import answers, report_of
 
-from vanillaformer import PRESETS, preset
+from vanillaformer import PRESETS, VanillaDecoderConfig, VanillaDecoderForCausalLM, preset
 from vanillaformer.acceleration.plug_in import switched_off
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.hub import remote_code
 from vanillaformer.hub.remote_code import auto_classes
+from vanillaformer.modeling import AUTO_CLASSES
 
 from .random_configs import LENGTH, NEW, random_fields
-from .toys import ALL_KINDS, KINDS, pixels, sharpen, toy_config
+from .toys import ALL_KINDS, KINDS, inputs_of, pixels, sharpen, toy, toy_config
 
 RANDOM = int(os.environ.get("VANILLAFORMER_SAVED_CODE", "18"))
 TEXT = {"num_attention_heads": 4, "head_dim": 8, "intermediate_size": 48, "max_position_embeddings": 16}
@@ -166,3 +173,178 @@ def test_the_code_of_a_config_is_made_once_and_that_of_another_anew(tmp_path: Pa
         texts.append((tmp_path / str(number) / "modeling_vanilla_decoder.py").read_text())
     assert texts[0] == texts[1] == texts[3] != texts[2]
     assert len(made) == 2
+
+
+MODELS = sorted({model for models in AUTO_CLASSES.values() for model in models}, key=lambda model: model.__name__)
+AUTO = {model: [auto for auto, models in AUTO_CLASSES.items() if model in models] for model in MODELS}
+REQUIRED = {"torch", "transformers", "huggingface_hub", "packaging"} | set(sys.stdlib_module_names)
+
+
+def kind_of(model_class: type) -> str:
+    return model_class.config_class.model_type.removeprefix("vanilla_")
+
+
+def code(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.glob("*.py")}
+
+
+def stored(folder: Path) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """A saved model of every class, and what it computes."""
+    torch.manual_seed(0)
+    root, found = tmp_path_factory.mktemp("remote"), {}
+    for model_class in MODELS:
+        kind = kind_of(model_class)
+        model = toy(kind, model_class)
+        folder = found[model_class.__name__] = root / model_class.__name__
+        model.save_pretrained(folder)
+        inputs = inputs_of(kind)
+        if model_class.__name__.endswith("ForMultipleChoice"):  # its texts are choices
+            inputs = {name: tensor[None] for name, tensor in inputs.items()}
+        torch.save({"inputs": inputs, "answers": answers(model, inputs)}, f"{folder}.pt")
+    return found
+
+
+@pytest.fixture(scope="module")
+def bad(folders) -> tuple[Path, Path]:
+    """A folder whose code leaves a file when it is imported, and that file."""
+    decoder = folders["VanillaDecoderForCausalLM"]
+    folder, trace = decoder.parent / "bad", decoder.parent / "trace"
+    shutil.copytree(decoder, folder)
+    for name in ("configuration_vanilla_decoder.py", "modeling_vanilla_decoder.py"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(f"{text}\nopen({str(trace)!r}, 'w').close()\n")
+    return folder, trace
+
+
+@pytest.fixture(scope="module")
+def report(folders, bad, tmp_path_factory) -> dict:
+    """What a process without the package found."""
+    jobs = {
+        "models": [(str(folders[model.__name__]), auto.__name__) for model in MODELS for auto in AUTO[model]],
+        "bases": [(str(folders[model.__name__]), AUTO[model][0].__name__) for _, model in ALL_KINDS.values()],
+        "bad": str(bad[0]),
+        "trace": str(bad[1]),
+    }
+    home = tmp_path_factory.mktemp("home")
+    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    found = report_of(Path(__file__).with_name("remote_loading.py"), jobs, home, environment)
+    bad[1].unlink(missing_ok=True)
+    return found
+
+
+def test_every_model_and_its_parts_load_and_are_saved_without_the_package_and_compute_the_same(report, folders):
+    assert report["ours"] == []
+    expected = [model.__name__ for model in MODELS for _ in AUTO[model]]
+    assert [entry["class"] for entry in report["models"]] == expected
+    for entry in report["models"]:
+        assert entry["module"].startswith("transformers_modules."), entry
+        assert entry["equal"] == [True, True], entry
+        assert entry["known"], entry  # by its name, which tells Trainer's label smoothing what to shift
+    for entry in report["models"]:
+        first, again = folders[entry["class"]], Path(entry["again"])
+        assert (code(again), stored(again)) == (code(first), stored(first))
+    for parts, (_, model) in zip(report["bases"], ALL_KINDS.values(), strict=True):
+        for folder in map(Path, parts):
+            assert code(folder) == code(folders[model.__name__])
+            assert stored(folder)["auto_map"] == stored(folders[model.__name__])["auto_map"]
+
+
+def test_without_the_flag_nothing_is_executed(report):
+    for refusal in [*report["refusals"], report["bad refusal"]]:
+        assert "trust_remote_code=True" in refusal
+    assert not report["left"]
+    assert not report["left without the flag"]
+    assert report["left with the flag"], "the trap does not work: nothing was tested"
+
+
+@pytest.mark.parametrize("flag", [None, True])
+def test_with_the_package_its_own_classes_are_used_and_saved_again(flag, report, folders, bad, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(bad[0], trust_remote_code=flag)
+    assert type(model) is VanillaDecoderForCausalLM
+    assert type(model.config) is VanillaDecoderConfig
+    assert not bad[1].exists()
+    model.save_pretrained(tmp_path)
+    assert code(tmp_path) == code(folders["VanillaDecoderForCausalLM"])
+    assert stored(tmp_path) == stored(folders["VanillaDecoderForCausalLM"])
+
+
+def test_a_folder_saved_without_the_package_loads_with_it(report):
+    for entry in report["models"]:
+        model = getattr(transformers, entry["again"].split("_")[-2]).from_pretrained(entry["again"]).eval()
+        assert type(model).__module__.startswith("vanillaformer.")
+        expected = torch.load(entry["again"].rsplit("_", 2)[0] + ".pt")
+        assert torch.equal(answers(model, expected["inputs"])["output"], expected["answers"]["output"])
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_the_map_names_every_auto_class_and_transformers_finds_every_file(kind, tmp_path):
+    toy_config(kind).save_pretrained(tmp_path)
+    auto_map = stored(tmp_path)["auto_map"]
+    expected = {auto.__name__ for auto, models in AUTO_CLASSES.items() for model in models if kind_of(model) == kind}
+    assert set(auto_map) == expected | {"AutoConfig"}
+    files = {tmp_path / f"{entry.split('.')[0]}.py" for entry in auto_map.values()}
+    found = {Path(name) for file in files for name in get_relative_import_files(file)} | files
+    assert found == set(tmp_path.glob("*.py"))
+    for path in found:
+        tree = ast.parse(path.read_text())
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
+        modules = {node.module for node in nodes}
+        assert set(get_relative_imports(path)) == modules, f"{path.name}: by regular expression"
+        assert set(get_imports(path)) <= REQUIRED, f"{path.name} needs another library"
+        assert "vanillaformer 0" in path.read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize("value", ["0", "False"])
+def test_switched_off_it_saves_no_code_and_leaves_no_map(value, folders, tmp_path, monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(folders["VanillaDecoderForCausalLM"])
+    monkeypatch.setenv("VANILLAFORMER_REMOTE_CODE", value)
+    model.save_pretrained(tmp_path)
+    assert code(tmp_path) == {}
+    assert "auto_map" not in stored(tmp_path)
+    assert type(AutoConfig.from_pretrained(tmp_path)) is VanillaDecoderConfig
+
+
+def test_a_class_made_of_ours_keeps_its_place_in_the_map(tmp_path):
+    config = toy_config("decoder")
+    (tmp_path / "mine.py").write_text("")
+    config.auto_map = {"AutoModelForCausalLM": "mine.Mine", "AutoModel": "gone.Gone"}
+    config.save_pretrained(tmp_path)
+    auto_map = stored(tmp_path)["auto_map"]
+    assert auto_map["AutoModelForCausalLM"] == "mine.Mine"
+    assert auto_map["AutoModel"] == "modeling_vanilla_decoder.VanillaDecoderModel"
+
+
+def test_a_config_made_of_ours_is_left_to_transformers(tmp_path):
+    class Mine(VanillaDecoderConfig):
+        """Somebody's own."""
+
+    Mine(vocab_size=10, hidden_size=8, num_attention_heads=2).save_pretrained(tmp_path)
+    assert code(tmp_path) == {}
+    assert "auto_map" not in stored(tmp_path)
+
+
+def test_a_config_pushed_from_its_folder_brings_its_code(tmp_path):
+    config = toy_config("encoder")
+    config.save_pretrained(tmp_path)
+    assert set(config._get_files_timestamps(tmp_path)) == {"config.json"}
+
+
+@pytest.mark.parametrize(("record", "commit"), [
+    (None, None),
+    ('{"url": "file:///here", "dir_info": {"editable": true}}', None),
+    ('{"url": "https://example.org/it", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}', "abc123"),
+])  # fmt: skip
+def test_the_commit_is_named_if_the_package_was_installed_from_a_repository(record, commit, monkeypatch):
+    monkeypatch.setattr(remote_code, "distribution", lambda name: SimpleNamespace(read_text=lambda file: record))
+    assert remote_code.known_commit.__wrapped__() == commit
+    monkeypatch.setattr(remote_code, "known_commit", lambda: commit)
+    first = remote_code.header(toy_config("decoder"), "modeling_mine").splitlines()[0]
+    version = VanillaDecoderConfig.code_version
+    assert first == f"# Generated: vanillaformer/modeling_mine.py by vanillaformer {version}" + (
+        f", commit {commit}." if commit else "."
+    )

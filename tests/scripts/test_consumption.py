@@ -12,7 +12,7 @@ import script_runs
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from script_runs import adding, arguments, assert_equal_weights, kill_in_step, logged, record, state, train
+from script_runs import adding, assert_equal_weights, logged, record, state, train
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
 
@@ -126,15 +126,6 @@ def test_a_pass_without_gradient_counts_once(tmp_path: Path, monkeypatch: pytest
     gold, own = (consumed(tmp_path / name) for name in ("gold", "own"))
     assert own["tokens"] == gold["tokens"]
     assert own["flops"] / gold["flops"] == pytest.approx(1 + 5 / 6 / 3, rel=0.01)  # five of six steps
-
-
-def test_a_resumed_run_has_consumed_as_much(tmp_path: Path) -> None:
-    options = *NO_STEPS, "--max_tokens", "1500", "--eval_steps", "0.3"
-    train("classification", tmp_path / "whole", *options)
-    kill_in_step("classification", 5, arguments("classification", tmp_path / "killed", *options))
-    train("classification", tmp_path / "killed", *options)
-    assert consumed(tmp_path / "killed") == consumed(tmp_path / "whole")
-    assert_equal_weights(tmp_path / "whole", tmp_path / "killed")
 
 
 # ------------------------------------------------------------------------------------------------------ budgets

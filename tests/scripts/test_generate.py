@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from script_runs import answers, train
 from transformers import AutoModelForSeq2SeqLM, AutoModelForTokenClassification, AutoTokenizer, pipeline
 from transformers.utils import logging
@@ -254,19 +253,6 @@ def test_continues_prompts_in_a_batch_as_alone_and_from_the_end_of_long_ones(tra
     captured = capsys.readouterr()
     assert "the end" in captured.out
     assert "cut to 60 tokens" in captured.err
-
-
-@pytest.mark.parametrize("kind", ["classification", "decoder_classification"])
-def test_classifies(kind: str, trained, capsys) -> None:
-    texts = ["Deutschland", "France métropolitaine", "x"]
-    printed = answers(capsys, "--model", trained(kind), "--text", *texts)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(trained(kind))
-    tokenizer = AutoTokenizer.from_pretrained(trained(kind))
-    for text, result in zip(texts, printed, strict=True):
-        best = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")(text)[0]
-        label, probability = result.split("\t")
-        assert label == best["label"]
-        assert float(probability) == pytest.approx(best["score"], abs=1e-3)
 
 
 def test_unfinished_run_is_no_model_and_a_mistake_is_corrected_in_the_same_folder(tmp_path: Path) -> None:

@@ -82,15 +82,6 @@ def test_saving_and_evaluating_follow_each_other(words, expected, capsys) -> Non
     assert capsys.readouterr().out == (said if words[:2] == ["--save_strategy", "no"] else "")
 
 
-@pytest.mark.parametrize("kind", [TRANSLATION, LanguageModelTrainingArguments, CLASSIFIER])
-def test_defaults_fit_each_other(kind: type) -> None:
-    found = settings(kind=kind)
-    assert found.save_strategy == found.eval_strategy == "steps"
-    assert (found.save_steps, found.load_best_model_at_end) == (found.eval_steps, True)
-    assert found.output_dir.startswith("runs/")
-    assert (found.report_to, found.bf16) == ([], False)
-
-
 @pytest.mark.parametrize(("objective", "name"), [("masked", "masked"), ("mlm+nsp", "mlm_nsp")])
 def test_objective_names_the_folder(objective: str, name: str) -> None:
     found = LanguageModelTrainingArguments(use_cpu=True, objective=objective)

@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from itertools import combinations, pairwise
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -90,12 +90,6 @@ def test_all_noise_masks_are_equally_likely():
     found = Counter(tuple(denoising.random_spans(10, 0.4, 2.0, draw)) for draw in draws(6_000))
     assert len(found) == 15
     assert stats.chisquare(list(found.values())).pvalue > SURE
-
-
-@pytest.mark.parametrize(("total", "parts"), [(6, 3), (5, 1), (4, 4)])
-def test_segments(total, parts):
-    wanted = {tuple(np.diff([0, *cuts, total]).tolist()) for cuts in combinations(range(1, total), parts - 1)}
-    assert {tuple(denoising.segmentation(total, parts, draw).tolist()) for draw in draws(300)} == wanted
 
 
 def test_poisson_spans():

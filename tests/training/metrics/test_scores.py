@@ -98,6 +98,20 @@ def test_patience(fields: dict, history: list, stopped: int | None, best: int, t
     assert trainer.control.should_training_stop is (stopped is not None)
 
 
+def test_patience_is_remembered_and_what_is_asked_for_now_counts(tmp_path: Path, capsys) -> None:
+    history = [{"accuracy": score, "loss": 1.0} for score in (0.5, 0.4, 0.63, 0.62, 0.6, 0.61)]
+    fields = {"early_stopping_patience": 3, "metric_for_best_model": "accuracy"}
+    trainer = Evaluated(settings("classification", **fields), history, tmp_path)
+    trainer.run()
+    assert capsys.readouterr().out == "Stopped early at step 6: no better accuracy than 0.63 in 3 evaluations.\n"
+    assert trainer.control.should_save
+    trainer.state.stateful_callbacks["EarlyStopping"] = trainer.stopping.state()
+    for patience, stopped in ((3, True), (4, False)):
+        resumed, control = EarlyStopping(patience), TrainerControl()
+        resumed.on_train_begin(trainer.args, trainer.state, control)
+        assert (resumed.early_stopping_patience_counter, control.should_training_stop) == (3, stopped)
+
+
 @pytest.mark.parametrize(("job", "fields", "message"), [
     ("classification", {"metric_for_best_model": "accuracyy"}, "accuracyy: did you mean 'accuracy'.* f1$"),
     ("translation", {"metric_for_best_model": "eval_blue"}, "eval_blue: did you mean 'bleu'"),
@@ -106,6 +120,7 @@ def test_patience(fields: dict, history: list, stopped: int | None, best: int, t
     ("causal", {"metric_for_best_model": "next_sentence_accuracy"}, "next_sentence_accuracy: choose from"),
     ("translation", {"metric_for_best_model": "ter", "greater_is_better": True}, "True: of ter a lower"),
     ("translation", {"metric_for_best_model": "chrf", "predict_with_generate": False}, "chrf needs translations"),
+    ("causal", {"metric_for_best_model": None, "early_stopping_patience": 2}, "patience 2 needs a --metric_for_best"),
 ])  # fmt: skip
 def test_scores_that_cannot_choose(job: str, fields: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -19,7 +19,7 @@ from vanillaformer import VanillaEncoderConfig, VanillaEncoderForSequenceClassif
 from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.trainer import budget as budgets
-from vanillaformer.training.trainer.budget import UNCOUNTED_STEPS, UNLIMITED, TimeBudget, in_words, seconds_of
+from vanillaformer.training.trainer.budget import UNCOUNTED_STEPS, UNLIMITED, TimeBudget, seconds_of
 from vanillaformer.training.trainer.callbacks import EvaluateAtEnd, line
 from vanillaformer.training.trainer.trainer import RunTrainer
 
@@ -133,14 +133,6 @@ def test_what_is_no_duration(text) -> None:
         seconds_of(text)
 
 
-def test_words() -> None:
-    assert in_words(600) == "10 minutes"
-    assert in_words(5400) == "1 hour 30 minutes"
-    assert in_words(61.5) == "1 minute 1.5 seconds"
-    assert in_words(5430, ("h", "m", "s")) == "1h30m30s"
-    assert [budgets.in_short(seconds) for seconds in (9.6, 498, 9000)] == ["10 s", "8.3 min", "2.5 h"]
-
-
 # ---------------------------------------------------------------------------------------------------- arguments
 def arguments(*words: str) -> Any:
     return parse_arguments("train-classifier", ["--use_cpu", *words]).training_args
@@ -183,15 +175,6 @@ def test_ends_at_the_budget_with_its_last_evaluation_for_which_time_is_reserved(
     run.budget.growth = 3.0
     run.run()
     assert (len(run.evaluated), run.elapsed) == (2, pytest.approx(60, rel=0.01))
-
-
-@pytest.mark.parametrize("speeds", [(1.0, 0.1), (0.1, 1.0), (0.2, 2.0, 0.05)])
-def test_a_schedule_follows_the_progress_whatever_the_speeds(speeds) -> None:
-    run = Simulation(600)
-    run.seconds_of_step = lambda number: speeds[min(len(speeds) - 1, int(run.elapsed / 600 * len(speeds)))]
-    run.run()
-    half = next(index for index, progress in enumerate(run.progress) if progress >= 0.5)
-    assert run.rates[half + 1] == pytest.approx(0.54, abs=0.02)  # cosine after a warm-up of 5 %
 
 
 def test_the_number_of_steps_is_estimated_and_compilation_is_not_the_speed() -> None:

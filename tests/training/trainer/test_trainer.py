@@ -1,3 +1,6 @@
+"""Masks, targets and the loss on held-out data in whatever batches; and Admin's profiling pass."""
+
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -5,13 +8,29 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq
+from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq, Trainer
 
 import vanillaformer
+from vanillaformer import (
+    VanillaDecoderConfig,
+    VanillaDecoderForCausalLM,
+    VanillaEncoderConfig,
+    VanillaEncoderDecoderConfig,
+    VanillaEncoderDecoderForConditionalGeneration,
+    VanillaEncoderForMaskedLM,
+    VanillaEncoderForPreTraining,
+)
 from vanillaformer.data.preprocessing.batching import RowMasking, epoch_seed
 from vanillaformer.data.preprocessing.tokenizing import translation_rows
+from vanillaformer.modeling.admin import profile_admin
+from vanillaformer.training.arguments import ModelArguments
+from vanillaformer.training.metrics.compute import language_model_metrics, token_scores
+from vanillaformer.training.models import build_model
+from vanillaformer.training.run_folder.run import Run
+from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments
+from vanillaformer.training.trainer.adaptation import first_batches, measure_new_model
 from vanillaformer.training.trainer.trainer import RunTrainer, TranslationTrainer
 
 SIZE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -128,3 +147,165 @@ def test_references_stand_beside_their_predictions(strategy: str, translator_tok
     assert seen[0][0] == [texts[number] * 2 for number in (2, 4, 0, 3, 1)]  # the longest first
     assert trainer.compute_metrics is compute
     assert rows["train"].column_names == ["input_ids", "attention_mask", "labels"]
+
+
+SMALL_SIZE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+LENGTHS = (3, 40, 5, 31, 4, 4, 22)
+
+
+def texts(tokenizer) -> list[list[int]]:
+    return [tokenizer("abc def ghi " * 4)["input_ids"][:length] for length in LENGTHS]
+
+
+# Each with a model, its config and what makes batches of rows
+JOBS = {
+    "causal": (VanillaDecoderForCausalLM, VanillaDecoderConfig, partial(DataCollatorForLanguageModeling, mlm=False)),
+    "masked": (VanillaEncoderForMaskedLM, VanillaEncoderConfig, partial(RowMasking, mlm_probability=0.3)),
+    "translation": (
+        VanillaEncoderDecoderForConditionalGeneration, VanillaEncoderDecoderConfig,
+        partial(DataCollatorForSeq2Seq, label_pad_token_id=-100),
+    ),
+}  # fmt: skip
+
+
+def made(name, tokenizer):
+    torch.manual_seed(0)
+    ids = texts(tokenizer)
+    rows = Dataset.from_dict({"input_ids": ids, "labels": [row[::-1] for row in ids]})
+    model_class, config_class, collator = JOBS[name]
+    rows = rows if name == "translation" else rows.remove_columns("labels")
+    return model_class(config_class(vocab_size=300, **SMALL_SIZE)), rows, collator(tokenizer)
+
+
+@pytest.fixture(params=JOBS)
+def job(request, decoder_tokenizer, encoder_tokenizer, translator_tokenizer):
+    tokenizers = {"causal": decoder_tokenizer, "masked": encoder_tokenizer, "translation": translator_tokenizer}
+    return request.param, *made(request.param, tokenizers[request.param])
+
+
+def trainer(name, model, rows, collator, folder, size) -> Trainer:
+    settings = {"output_dir": str(folder), "per_device_eval_batch_size": size, "report_to": "none", "use_cpu": True}
+    if name == "translation":
+        arguments = TranslationTrainingArguments(**settings, generation_max_length=4)
+        return TranslationTrainer(model=model, args=arguments, data_collator=collator, eval_dataset=rows)
+    arguments = LanguageModelTrainingArguments(**settings)
+    return RunTrainer(model=model, args=arguments, data_collator=collator, eval_dataset=rows)
+
+
+def naive_loss(name, model, rows, collator) -> float:
+    """One row after the other; every target counts once."""
+    losses = []
+    for row in rows:
+        with collator.evaluation() if name == "masked" else torch.no_grad():
+            batch = collator([row])
+        labels = batch.pop("labels")
+        with torch.no_grad():
+            inputs = {**batch, "labels": labels} if name == "translation" else batch  # which the decoder's input is of
+            logits = model.eval()(**inputs).logits
+        if name == "causal":
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        losses += each[labels.flatten() != -100].tolist()
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_loss_is_the_mean_over_targets(job, size, tmp_path) -> None:
+    name, model, rows, collator = job
+    wanted = naive_loss(name, model, rows, collator)
+    one = trainer(name, model, rows, collator, tmp_path, size)
+    by_length = rows.select(sorted(range(len(rows)), key=lambda row: LENGTHS[row]))
+    for order in (rows, by_length):
+        assert one.evaluate(order)["eval_loss"] == pytest.approx(wanted, rel=1e-5)
+    assert one.predict(by_length, metric_key_prefix="test").metrics["test_loss"] == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_two_losses_are_the_means_over_the_targets_of_each(size, encoder_tokenizer, tmp_path) -> None:
+    _, rows, collator = made("masked", encoder_tokenizer)
+    rows = rows.add_column("next_sentence_label", [0, 1, 1, 0, 1, 0, 1])
+    model = VanillaEncoderForPreTraining(VanillaEncoderConfig(vocab_size=300, **SMALL_SIZE)).eval()
+    tokens, pairs = [], []
+    for row in rows:
+        with collator.evaluation(), torch.no_grad():
+            batch = collator([row])
+            outputs = model(batch["input_ids"])
+        labels = batch["labels"].flatten()
+        each = torch.nn.functional.cross_entropy(outputs.prediction_logits[0], labels, reduction="none")
+        tokens += each[labels != -100].tolist()
+        pairs.append(torch.nn.functional.cross_entropy(outputs.seq_relationship_logits, batch["next_sentence_label"]))
+    wanted = sum(tokens) / len(tokens) + float(sum(pairs) / len(pairs))
+    found = trainer("mlm+nsp", model, rows, collator, tmp_path, size).evaluate()["eval_loss"]
+    assert found == pytest.approx(wanted, rel=1e-5)
+
+
+def test_without_a_target_there_is_no_loss(encoder_tokenizer, tmp_path) -> None:
+    model, rows, collator = made("masked", encoder_tokenizer)
+    empty = Dataset.from_dict({"input_ids": [encoder_tokenizer("")["input_ids"]] * 3})  # [CLS] [SEP]
+    one = trainer("masked", model, rows, collator, tmp_path, 2)
+    one.compute_metrics, one.preprocess_logits_for_metrics = language_model_metrics(), token_scores(causal=False)
+    assert {"eval_loss", "eval_perplexity", "eval_accuracy"}.isdisjoint(one.evaluate(empty))
+    assert {"eval_loss", "eval_perplexity", "eval_accuracy"} <= one.evaluate(rows).keys()
+
+
+SMALL = ["hidden_size=16", "num_hidden_layers=2", "num_attention_heads=2", "dropout=0.1"]
+
+
+def trainer_of(tokenizer, folder, *overrides: str, arguments=LanguageModelTrainingArguments, **settings) -> RunTrainer:
+    model = build_model("masked", ModelArguments(overrides=[*SMALL, *overrides]), tokenizer, length=16, seed=0)
+    texts = [f"text number {number} {'x' * (number % 5)}"[:14] for number in range(30)]
+    rows = Dataset.from_dict({"input_ids": tokenizer(texts)["input_ids"]})
+    settings = {"per_device_train_batch_size": 8, "output_dir": str(folder), "use_cpu": True, **settings}
+    return RunTrainer(
+        model=model, args=arguments(**settings), train_dataset=rows, eval_dataset=rows,
+        data_collator=RowMasking(tokenizer, mlm_probability=0.15),
+    )  # fmt: skip
+
+
+def run_of(folder, checkpoint=None, started_from=None) -> Run:
+    return Run(folder, "", {"model": {"model_name_or_path": started_from}}, checkpoint=checkpoint)
+
+
+def test_a_new_admin_model_gets_the_factors_of_its_first_batch(encoder_tokenizer, tmp_path, capsys):
+    trainer = trainer_of(encoder_tokenizer, tmp_path, "norm_placement=admin")
+    states = torch.get_rng_state()
+    factors = measure_new_model(run_of(tmp_path), trainer)
+    assert torch.equal(torch.get_rng_state(), states), "later draws would be others than those of a resumed run"
+    assert (len(factors), min(factors.values())) == (4, 1)
+    assert max(factors.values()) > 1.2
+    for name, value in factors.items():
+        assert torch.equal(trainer.model.get_parameter(f"{name}.omega"), torch.full((16,), value))
+    largest = f"{max(factors.values()):.2f}"
+    reported = f"Admin: factors of 4 residual connections from 1.00 to {largest}, measured on 8 rows."
+    assert capsys.readouterr().out.splitlines() == [reported]
+    # the same as by hand, from the rows that training begins with
+    again = trainer_of(encoder_tokenizer, tmp_path, "norm_placement=admin")
+    assert profile_admin(again.model, **next(iter(again.get_train_dataloader()))) == pytest.approx(factors)
+    trainer = trainer_of(
+        encoder_tokenizer, tmp_path, "norm_placement=admin", arguments=ClassifierTrainingArguments
+    )  # rows grouped by length
+    assert max(measure_new_model(run_of(tmp_path), trainer).values()) > 1.2
+
+
+@pytest.mark.parametrize("strategy", ["random", "group_by_length", "sequential"])
+def test_the_first_batch_is_that_of_the_training(strategy, encoder_tokenizer, tmp_path):
+    trainer = trainer_of(encoder_tokenizer, tmp_path, train_sampling_strategy=strategy)
+    (batch,) = first_batches(trainer, 1)
+    trained = next(iter(trainer.get_train_dataloader()))
+    assert batch.keys() == trained.keys()
+    assert all(torch.equal(batch[name], value) for name, value in trained.items())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "run"),
+    [((), {}), (("norm_placement=admin", "initialization=xavier"), {}),
+     (("norm_placement=admin",), {"checkpoint": "checkpoint-2"}),
+     (("norm_placement=admin",), {"started_from": "runs/model"})],
+    ids=["another placement", "another initialization", "going on", "from a saved model"],
+)  # fmt: skip
+def test_no_other_model_is_touched(overrides, run, encoder_tokenizer, tmp_path, capsys):
+    trainer = trainer_of(encoder_tokenizer, tmp_path, *overrides)
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    assert measure_new_model(run_of(tmp_path, **run), trainer) == {}
+    assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
+    assert "Admin" not in capsys.readouterr().out
