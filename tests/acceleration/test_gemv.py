@@ -44,7 +44,6 @@ def multiply(made: nn.Linear, x: torch.Tensor, times: int = WARMUP_CALLS) -> tor
         return [made(x) for _ in range(times)][-1]
 
 
-# ------------------------------------------------------------------------------------------------- the product
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("inputs", [1, BLOCK - 1, BLOCK, 2 * BLOCK + 5, 700])
 @pytest.mark.parametrize("shape", [(1,), (), (1, 1), (3, 1), (2, 4), (MAX_ROWS, 1)], ids=str)
@@ -126,7 +125,6 @@ def test_copies_end_with_the_call_and_a_call_inside_of_another_has_its_own(used)
         assert TRANSPOSED.get() is outer
 
 
-# ------------------------------------------------------------------------------------------------- when it is used
 def test_a_layer_is_copied_once_it_is_used_often(used):
     x = torch.randn(1, D)
     multiply(layer(), x, WARMUP_CALLS - 1)

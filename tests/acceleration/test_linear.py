@@ -43,7 +43,6 @@ def onednn_flops(call: Callable[[], Any]) -> int:
     return sum(count for name, count in counter.get_flop_counts()["Global"].items() if "mkldnn" in str(name))
 
 
-# ------------------------------------------------------------------------------------------------- the product
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(), (7,), (2, 5), (2, 1, 3)], ids=str)
 def test_value_and_gradients_are_those_of_linear(shape, bias, onednn):
@@ -150,7 +149,6 @@ def test_chunks_of_a_loss(frozen, bias, onednn):
         assert_close(own, reference, "gradient", 2 * ROUNDING)
 
 
-# ------------------------------------------------------------------------------------------------- when it is used
 def autocast() -> bool:
     with torch.autocast("cpu", torch.bfloat16):
         return takes_onednn(torch.randn(7, D), torch.randn(E, D))
@@ -227,7 +225,6 @@ def test_small_products_are_left_to_linear(monkeypatch):
         assert bool(onednn_flops(lambda: layer(x))) == large  # noqa: B023 - called at once
 
 
-# ------------------------------------------------------------------------------------------------- which one is faster
 def test_a_torch_without_onednn(monkeypatch):
     monkeypatch.setattr(fast_linear, "is_faster", lambda *_: True)
     assert onednn_is_faster()

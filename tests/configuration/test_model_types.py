@@ -74,7 +74,6 @@ def test_depths_vocabularies_and_the_classifiers_dropout_follow_other_fields_unl
     assert VanillaEncoderConfig(dropout=0.3, classifier_dropout=0).classifier_dropout == 0
 
 
-# ------------------------------------------------------------------------------------------------------------ versions
 SMALL = {"vocab_size": 10, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
 
 

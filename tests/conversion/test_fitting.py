@@ -180,7 +180,6 @@ def test_biases_that_the_native_model_has_not_and_rows_of_sines_stand_in_the_way
     assert any("position_offset=2" in text for text in fit(ARCHITECTURES["marian"], config, "lm").mismatches)
 
 
-# ----------------------------------------------------------------------------------------- dimensions in another order
 SINUSOIDAL = {"position_embedding_type": "sinusoidal"}
 LAYOUTS = [(old, new) for old in COLUMNS for new in COLUMNS if old != new]
 

@@ -152,7 +152,6 @@ def test_a_target_tokenizer_is_checked_against_its_own_vocabulary(tmp_path):
         convert_folder(str(folder), tmp_path / "native", to="marian")
 
 
-# ----------------------------------------------------------------------------------------------------- links
 @pytest.mark.parametrize("name", [
     "LICENSE", "README.md", "chat_template.jinja", "tokenizer.json", "generation_config.json", "config.json",
     "target_tokenizer/tokenizer.json",
@@ -181,7 +180,6 @@ def test_links_within_a_folder_and_in_the_cache_of_the_hub_are_followed(ours, tm
     assert "# A model" in (tmp_path / "native" / "README.md").read_text()
 
 
-# --------------------------------------------------------------------------------- models without room for the check
 @pytest.mark.parametrize("positions", [1, 5])
 def test_short_position_tables(positions, tmp_path):
     config = preset("gpt2", vocab_size=80, **SMALL, max_position_embeddings=positions)
@@ -210,7 +208,6 @@ def test_a_t5_in_float16_becomes_one_of_ours(tmp_path):
     assert convert_folder(str(tmp_path / "native"), tmp_path / "ours", back=True).error < 2e-2
 
 
-# -------------------------------------------------------------------------------------------------- new folders
 def test_what_a_killed_process_has_left_is_deleted_by_the_next(tmp_path):
     def write_and_die() -> None:
         with new_folder(tmp_path / "new") as folder:

@@ -20,7 +20,6 @@ V, D, H, LENGTH = 41, 24, 4, 20
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 
 
-# ---------------------------------------------------------------------------------------------- torch.nn.Transformer
 def torch_transformer(**options: Any) -> nn.Transformer:
     sizes = {"d_model": D, "nhead": H, "num_encoder_layers": 3, "num_decoder_layers": 2, "dim_feedforward": 40}
     model = nn.Transformer(**sizes, dropout=0.0, batch_first=True, **options)
@@ -91,9 +90,6 @@ def test_fresh_embeddings_have_the_size_asked_for():
     ours = from_state_dict(state, "torch.nn.Transformer", num_attention_heads=H, **fields)
     assert ours.encoder.embed_tokens.weight.shape == (50, D)
     assert ours(input_ids=words(1, 5, 50), decoder_input_ids=words(1, 4, 60)).last_hidden_state.shape == (1, 4, D)
-
-
-# ------------------------------------------------------------------------------------------------ nanoGPT and minGPT
 
 
 CONV1D = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
@@ -180,7 +176,6 @@ def test_no_weight_is_shared_with_the_state_dict():
     assert from_state_dict(halves, "nanogpt", num_attention_heads=H).dtype == torch.bfloat16
 
 
-# ------------------------------------------------------------------------------------------------------------ errors
 def test_what_weights_do_not_tell_must_be_said_and_what_they_tell_cannot_be_said_otherwise():
     for source in SOURCES:
         with pytest.raises(ValueError, match=f"num_attention_heads must be given.*{source}"):

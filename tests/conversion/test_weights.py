@@ -37,7 +37,6 @@ def test_writing_refuses_another_shape_and_two_values_for_one_tensor():
         write_tensors(Tied(), {"first.weight": torch.ones(3, 2), "second.weight": torch.zeros(3, 2)})
 
 
-# --------------------------------------------------------------------------------------------------- what configs mean
 SIZES = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
 ROPE = {"rope_type": "default", "rope_theta": 500.0}
 WINDOW = {"sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]}

@@ -34,7 +34,6 @@ def of_kind(rows, kind):
     return found
 
 
-# -------------------------------------------------------------------------------------------- what every corpus is
 def test_sizes_columns_and_kinds_of_disjoint_splits(corpus, rows):
     assert {name: len(part) for name, part in corpus.items()} == {"train": 5_600, "validation": 200, "test": 200}
     for part in corpus.values():
@@ -70,7 +69,6 @@ def test_another_process_makes_the_same_corpora_and_tokenizers(capsys):
     assert done.stdout.count("\n") == 10
 
 
-# ------------------------------------------------------------------------------------ translations, told independently
 def written(kind, value):
     """All pairs that the formats of a kind make of one value."""
     formats = KINDS[kind](EN, DE).formats
@@ -108,7 +106,6 @@ def test_amounts_are_never_singular(rows):
     assert not [source for source in few if single.match(source)]
 
 
-# --------------------------------------------------------------------------------------------------- no ambiguity
 def test_no_date_has_two_translations(rows):
     """Over all days of three years and all formats, whatever was drawn."""
     kind = KINDS["date"](EN, DE)
@@ -158,7 +155,6 @@ def test_units_written_alike_are_left_out():
     assert any(re.search(r"\d km$", source) for source in sources)
 
 
-# ------------------------------------------------------------------------------------------------- other locales
 @pytest.mark.parametrize(
     ("source", "target"), [("de", "en"), ("en", "ru"), ("pt-BR", "zh_Hans"), ("ja", "ar"), ("fr", "hi"), ("sv", "fi")]
 )
@@ -170,7 +166,6 @@ def test_other_locale_pairs(source, target):
     assert not any(identifiers.search(row["source"] + row["target"]) for row in rows)
 
 
-# ------------------------------------------------------------------------------------------------------------ errors
 @pytest.mark.parametrize(("options", "message"), [
     ({"source": "klingon"}, r"source locale 'klingon' is not one that Babel knows"),
     ({"target": "e"}, r"target locale 'e'"), ({"target": ""}, r"target locale ''"),
@@ -192,7 +187,6 @@ def test_more_pairs_than_there_are(monkeypatch):
         cldr_translation(size=100, kinds=["few"])
 
 
-# -------------------------------------------------------------------------------------------------- language names
 @pytest.fixture(scope="module")
 def names():
     return language_names()
@@ -219,7 +213,6 @@ def test_names_are_split_within_each_language(names):
         assert validation[label] == test[label] == (train + validation + test)[label] // 10 > 20
 
 
-# ------------------------------------------------------------------------------------------------- standard library
 def test_standard_library_is_source_text_split_by_file():
     corpus = standard_library(max_characters=600_000)
     paths = [path for rows in corpus.values() for path in rows["path"]]

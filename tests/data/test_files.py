@@ -38,7 +38,6 @@ def texts(path, column="text", task="causal", **options):
     return loaded
 
 
-# ----------------------------------------------------------------------------------------------- rows that do not fit
 @pytest.mark.parametrize("suffix", ["csv", "tsv.gz"])
 def test_such_rows_are_left_out_and_counted(tmp_path, suffix, capsys):
     text = "text,label\none,a\ntwo,b,b\nthree,a\nfour\nfive,b\n"
@@ -55,7 +54,6 @@ def test_such_rows_are_left_out_and_counted(tmp_path, suffix, capsys):
     assert out.count(": 2 of 5 rows are bad and left out.") == 2  # training and validation
 
 
-# ---------------------------------------------------------------------------------------------------- quotation marks
 def pairs(marked):
     return "source\ttarget\n" + "".join(f"say {n}\t{chr(34) * (n in marked)}sag {n}\n" for n in range(120))
 
@@ -93,7 +91,6 @@ def test_a_row_of_several_lines_is_named(tmp_path, capsys):
     assert "rows of the stream have cells with line breaks, at most row 2 with 3 lines" in capsys.readouterr().out
 
 
-# --------------------------------------------------------------------------------------------------- names and formats
 CONTENT = {
     "csv": "text,n\none,1\ntwo,2\n", "tsv": "text\tn\none\t1\ntwo\t2\n",
     "json": '[{"text": "one"},\n {"text": "two"}]', "jsonl": '{"text": "one"}\n\n{"text": "two"}\n',
@@ -189,7 +186,6 @@ def test_what_a_card_calls_several_files():
     assert data_source(DataArguments(train_file=names), "classification").name == "0.csv and 8 more files"
 
 
-# -------------------------------------------------------------------------------------------------- columns and cells
 def test_separators(tmp_path):
     path = put(tmp_path / "a.csv", "text;label\none, two;a\n")
     with pytest.raises(ValueError, match=r"its columns are: text;label; or is it --csv_separator ';'\?"):

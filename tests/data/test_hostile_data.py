@@ -52,7 +52,6 @@ def cells(rows):
     return [None if row[PROBLEM] else (row["text"], row["label"]) for row in rows]
 
 
-# ----------------------------------------------------------------------------------------------------------- csv
 def csv_rows(text, marks):
     """Return the rows that Python finds, with the lines of each; None for a row that is none."""
     quoting = csv.QUOTE_MINIMAL if marks else csv.QUOTE_NONE
@@ -111,7 +110,6 @@ def test_any_table(header, body, marks, mark):
         assert [row[LINES] for row in found if not row[PROBLEM]] == [rows[n][1] for n, row in enumerate(fit) if row]
 
 
-# ---------------------------------------------------------------------------------------------------------- json
 scalars = st.none() | st.booleans() | st.integers(-9, 10**20) | st.floats() | st.text(SIGNS + "\ud800", max_size=6)
 objects = st.dictionaries(st.sampled_from(["text", "label", "more"]), scalars | st.lists(scalars, max_size=2))
 HEAD = {"text": "first", "label": "x"}
@@ -160,7 +158,6 @@ def test_any_json_list(rows, mark, indent):
     assert cells(read("a.json", text.encode())) == [json_cells(row) for row in [HEAD, *rows]]
 
 
-# ---------------------------------------------------------------------------------------------------------- text
 @hostile
 @given(lines=st.lists(st.text(SIGNS.replace("\n", ""), max_size=9), min_size=1), mark=st.sampled_from(["", "\ufeff"]))
 def test_lines_of_text(lines, mark):

@@ -80,7 +80,6 @@ def test_caps_draw_rows_by_the_seed_and_keep_their_order(tmp_path):
     assert [len(dataset[split]) for split in ("validation", "test")] == [100, 1]
 
 
-# ---------------------------------------------------------------------------------------------------- embedded, Hub
 @pytest.mark.parametrize(
     ("task", "columns"),
     [("translation", ["source", "target"]), ("causal", ["text"]), ("classification", ["text", "label"])],
@@ -129,7 +128,6 @@ def test_bad_hub_data(monkeypatch, splits, message):
         load("classification", **options)
 
 
-# ------------------------------------------------------------------------------------------------------- errors
 @pytest.mark.parametrize(("options", "message"), [
     ({"train_file": "gone.csv"}, r"--train_file .*gone.csv.*no such file"),
     ({"train_file": "a.xlsx"}, r"unknown extension '.xlsx', use .csv, .tsv"),

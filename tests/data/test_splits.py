@@ -18,7 +18,6 @@ def rows_of(words, **more):
     return [{"split": word, "text": f"text {n}", "label": n % 2, **more} for n, word in enumerate(words)]
 
 
-# ---------------------------------------------------------------------------------------------- a column of splits
 @pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
 def test_one_file_with_a_column_of_splits(tmp_path, extension):
     path = write(tmp_path / f"a.{extension}", rows_of(SPLIT_WORDS))
@@ -66,7 +65,6 @@ def test_bad_columns_of_splits(tmp_path, words, options, message):
         load("causal", **chosen)
 
 
-# ----------------------------------------------------------------------------------------------------- held out
 def sources(dataset):
     return {split: set(rows["source"]) for split, rows in dataset.items()}
 
@@ -284,7 +282,6 @@ def test_bad_order_columns(tmp_path):
         load("classification", hold_out="end", order_column="when")
 
 
-# ---------------------------------------------------------------------------------------------------- duplicates
 def leaking(tmp_path):
     files = {"train": ["a", "b", "b", "c", "d"], "validation": ["b", "x", "b"], "test": ["y", "d"]}
     paths = {}

@@ -47,7 +47,6 @@ def labeled(tmp_path, name="a.jsonl", labels=("b", "a"), count=40):
     return write(tmp_path / name, rows)
 
 
-# ---------------------------------------------------------------------------------------------------- the same rows
 @pytest.mark.parametrize("extension", ["csv", "tsv", "json", "jsonl", "parquet"])
 @pytest.mark.usefixtures("small_chunks")
 def test_pairs(tmp_path, extension, translator_tokenizer, decoder_tokenizer):
@@ -141,7 +140,6 @@ def test_hub_data(monkeypatch):
         open_stream("classification", **hub_streams(monkeypatch, {"test": rows}))
 
 
-# ----------------------------------------------------------------------------------------------------- held out
 def test_first_rows_are_held_out(tmp_path, capsys):
     rows = ["", *TEXTS[:4], TEXTS[2], *TEXTS[4:20]]
     path = write(tmp_path / "a.txt", rows)
@@ -182,7 +180,6 @@ def test_caps(tmp_path):
     assert [row["text"] for row in stream_rows(stream)] == TEXTS[:10]
 
 
-# ------------------------------------------------------------------------------------------------------- order
 def numbers(stream, epoch):
     return [int(row["text"].split()[1]) for row in stream_rows(stream, epoch)]
 
@@ -374,7 +371,6 @@ def test_a_bad_row_of_a_part_is_named(tmp_path, monkeypatch):
         stream_rows(stream)
 
 
-# ------------------------------------------------------------------------------------------------------ bad rows
 def test_label_that_comes_late(tmp_path, encoder_tokenizer):
     path = write(tmp_path / "a.jsonl", [{"text": f"t{n}", "label": label} for n, label in enumerate("abac")])
     good = labeled(tmp_path, "b.jsonl", count=4)
@@ -405,7 +401,6 @@ def test_no_rows(tmp_path, decoder_tokenizer):
         next(iter(StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, objective="causal"))))
 
 
-# ------------------------------------------------------------------------------------------------------- checks
 def settings(**changes):
     defaults = {"max_steps": 5, **dict.fromkeys(BUDGETS), "tokens_per_batch": None}
     defaults |= {"dataloader_num_workers": 0, "train_sampling_strategy": "random"}

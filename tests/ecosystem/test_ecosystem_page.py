@@ -6,8 +6,13 @@ from pathlib import Path
 
 import datasets
 import pytest
+from transformers import AutoTokenizer
 
 import vanillaformer
+from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderDecoderForConditionalGeneration
+from vanillaformer.conversion.exports.folders import export_folder
+
+from .tiny import tiny
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8")
@@ -62,3 +67,27 @@ def test_versions_kept_apart_are_pinned(name):
     pinned = re.search(rf"^{name}==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert pinned is not None
     assert f"| {name} {pinned[1]} |" in PAGE
+
+
+DEPLOY_PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+CASES = {
+    "ctranslate2": ("ct2-folder", VanillaEncoderDecoderForConditionalGeneration, 16),
+    "onnxruntime": ("onnx-folder", VanillaDecoderForCausalLM, 8),
+}
+
+
+@pytest.mark.parametrize("module", CASES)
+def test_an_export_answers_as_its_model(module, saved, tmp_path, monkeypatch, capsys):
+    pytest.importorskip(module)
+    name, model_class, new = CASES[module]
+    folder = saved(model_class)
+    export_folder(str(folder), tmp_path / name, {"onnxruntime": "onnx"}.get(module, module))
+    (block,) = [block for block in re.findall(r"```python\n(.*?)```", DEPLOY_PAGE, re.DOTALL) if name in block]
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    exec(block, {})
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    output = tiny(model_class).generate(
+        **tokenizer("the old ship", return_tensors="pt"), do_sample=False, num_beams=1, max_new_tokens=new
+    )
+    assert capsys.readouterr().out == tokenizer.decode(output[0], skip_special_tokens=True) + "\n"

@@ -89,7 +89,6 @@ def test_feature_extraction(model_class, saved):
         assert_close(states, expected, "states")
 
 
-# ------------------------------------------------------------------------------------------- encoder-decoders
 def test_features_of_an_encoder_decoder_are_its_encoders(saved):
     """The pipeline gives a model no target: it is handed the encoder."""
     folder = saved(VanillaEncoderDecoderForConditionalGeneration)

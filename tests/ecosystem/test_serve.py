@@ -182,7 +182,6 @@ def test_a_stop_sequence_is_not_looked_for_in_the_prompt(client, folder):
     assert reply.choices[0].text == whole
 
 
-# ------------------------------------------------------------------------------------- one app, in this process
 LIMITS = Limits(max_tokens=50, max_prompt_tokens=20, max_body_bytes=3000)
 
 
@@ -364,7 +363,6 @@ def test_a_client_that_goes_is_generated_for_no_longer(folder, monkeypatch):
         thread.join(timeout=30)
 
 
-# ------------------------------------------------------------------------------------------------- errors
 @pytest.mark.parametrize("model_class", [VanillaEncoderForMaskedLM, VanillaEncoderDecoderForConditionalGeneration])
 def test_what_writes_no_text_on_its_own_is_refused(model_class, saved):
     with pytest.raises(SystemExit, match=rf"is a {model_class.__name__}, but only language models are served"):

@@ -135,7 +135,6 @@ class Handler(BaseHTTPRequestHandler):
                 return found() if callable(found) else self.send_json(200, found)
         raise Refused(404, f"this server has no {self.command} {path}")
 
-    # ------------------------------------------------------------------------------------------------ the wire
     def read(self, size: int) -> bytes:
         """Read bytes of the body, as long as the connection is whole."""
         upload = self.broken if self.broken and self.command in ("POST", "PUT") else None
@@ -172,7 +171,6 @@ class Handler(BaseHTTPRequestHandler):
         headers = {"X-Error-Message": str(error)} | ({"X-Error-Code": error.code} if error.code else {})
         self.send_json(error.status, {"error": str(error)}, **headers)
 
-    # ---------------------------------------------------------------------------------------------- endpoints
     @property
     def hub(self) -> Hub:
         return self.server.hub

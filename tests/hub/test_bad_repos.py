@@ -301,7 +301,6 @@ def test_transformers_alone_refuses_these_too(case, copy):
         AutoModelForCausalLM.from_pretrained(copy)
 
 
-# ---------------------------------------------------------------------------------------------------- by programs
 LANGUAGE = shlex.split("--max_train_samples 2 --max_validation_samples 1 --block_size 8 --use_cpu --max_steps 1")
 
 

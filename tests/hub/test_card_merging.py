@@ -129,7 +129,6 @@ def test_an_edited_part_is_kept_beside_the_card(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-# --------------------------------------------------------------------------------------------------------- pushing
 def test_push_names_the_repo() -> None:
     use = "it's in 'runs/a', not runs/a:\n\n    generate --model runs/a --text x"
     card = card_to_push(generated(use), None, "me/model")

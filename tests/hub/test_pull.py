@@ -113,7 +113,6 @@ def test_a_private_repository_is_not_there_for_others(report, client):
     client.ok("generate", "--model", "lab/private", "--text", "the", token=WRITE)
 
 
-# ------------------------------------------------------------------------------------------------------ programs
 @pytest.mark.parametrize("token", [None, OTHER])
 def test_a_gated_repository_says_where_to_ask(token, client, server, saved, tmp_path):
     upload(server, "lab/gated", saved("decoder"))

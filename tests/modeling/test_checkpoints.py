@@ -105,7 +105,6 @@ def test_a_model_made_on_the_meta_device_gets_its_tables_back(kind, overrides, t
         assert torch.isfinite(parameter).all(), f"{name} was not initialized"
 
 
-# ------------------------------------------------------------------------------------------------------------ releases
 RELEASES = Path(__file__).parent / "releases"
 FOLDERS = sorted(path.parent for path in RELEASES.glob("*/*/config.json"))
 CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"

@@ -57,7 +57,6 @@ def text_of(row: torch.Tensor) -> list[int]:
     return [token for token in row.tolist()[1:] if token != PAD]
 
 
-# ------------------------------------------------------------------------------------------------------------ both
 @pytest.mark.parametrize(("decoding", "options"), [
     ("mask_predict", {"refinement_steps": 1}), ("mask_predict", {"refinement_steps": 4}),
     ("mask_predict", {"refinement_steps": 3, "num_beams": 4, "num_return_sequences": 2}),
@@ -178,7 +177,6 @@ def test_wrong_options_are_refused(models, decoding, options, message):
         models["ctc"](**source(), labels=labels_of(), label_smoothing=0.1)
 
 
-# ---------------------------------------------------------------------------------------------------- mask-predict
 def test_the_first_position_sees_the_last(models):
     ids = tokens(1, 5, TARGET_VOCABULARY)
     other = ids.clone()
@@ -278,7 +276,6 @@ def test_the_loss_is_the_likelihood_of_the_length_and_of_hidden_tokens(models, h
     assert torch.equal(model.prepare_decoder_input_ids_from_labels(labels), given) == all(hidden)
 
 
-# -------------------------------------------------------------------------------------------------------------- CTC
 def collapsed(path: list[int]) -> list[int]:
     """A path without repetitions and blanks, in plain Python."""
     return [token for token, _ in itertools.groupby(path) if token != PAD]

@@ -102,7 +102,6 @@ def test_gradients_by_sample_differ_where_dropout_does() -> None:
     assert not torch.equal(gradients[0], gradients[1])
 
 
-# -------------------------------------------------------------------------------------------- layers that are left out
 every_kind = pytest.mark.parametrize("kind", KINDS)
 RATE = 0.5
 

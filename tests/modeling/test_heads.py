@@ -208,7 +208,6 @@ def test_labels_shifted_by_the_caller_are_scored_whatever_else_is_asked_for(kind
         assert_close(expected, alone, "loss")
 
 
-# ------------------------------------------------------------------------------------------------------------- pooling
 MASKS = {
     "full": [[1, 1, 1, 1], [1, 1, 1, 1]], "right": [[1, 1, 0, 0], [1, 1, 1, 0]], "left": [[0, 0, 1, 1], [0, 1, 1, 1]],
     "one token": [[1, 0, 0, 0], [0, 0, 0, 1]],

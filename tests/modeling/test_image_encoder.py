@@ -133,7 +133,6 @@ def test_parallel_plans_name_what_a_model_has():
     assert swin.tp_plan.keys() == feed_forward  # a bias per head keeps attention whole
 
 
-# ------------------------------------------------------------------------------------------- windows, stages and grids
 SWIN = {**PATCHES_ONLY, "window_size": 2, "position_embedding_type": "window_relative"}
 
 

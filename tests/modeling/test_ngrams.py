@@ -98,7 +98,6 @@ def test_ids_of_any_type_have_the_same_vectors(dtype: torch.dtype) -> None:
     assert torch.equal(ngrams(x, ids.to(dtype), positions), ngrams(x, ids, positions))
 
 
-# --------------------------------------------------------------------------------------- logits beside the stack
 def wide(longest: int = 3, buckets: int = 50) -> WideLogits:
     torch.manual_seed(0)
     config = VanillaEncoderConfig(wide_max_ngram=longest, wide_buckets=buckets, num_labels=4, pad_token_id=PAD)

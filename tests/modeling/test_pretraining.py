@@ -19,7 +19,6 @@ def pretraining(**fields) -> PreTrainedModel:
     return toy("encoder", vanillaformer.VanillaEncoderForPreTraining, **fields)
 
 
-# ------------------------------------------------------------------------------------------------- the function
 def test_the_output_has_transformers_names_and_the_loss_is_the_sum_of_those_whose_labels_are_given():
     assert list(PreTrainingOutput.__dataclass_fields__) == list(BertForPreTrainingOutput.__dataclass_fields__)
     model, inputs = pretraining(), inputs_of("encoder")
@@ -64,9 +63,6 @@ def test_the_pair_is_judged_as_a_classifier_of_two_classes_would(fields, tmp_pat
     assert torch.equal(classifier(**inputs).logits, model(**inputs).seq_relationship_logits)
 
 
-# ------------------------------------------------------------------------------------------------- accumulation
-
-
 def rows_with(masked: list[int]) -> dict[str, torch.Tensor]:
     """Rows with so many masked tokens each."""
     ids, labels = tokens(len(masked), 7), tokens(len(masked), 7, seed=4)
@@ -101,7 +97,6 @@ def test_it_compiles_into_one_graph():
     torch.compiler.reset()
 
 
-# -------------------------------------------------------------------------------------- before and after it
 def shared(model: PreTrainedModel, renamed: dict[str, str], *more: str) -> dict[str, torch.Tensor]:
     """The stack and the named parts, under the names another class has for them."""
     kept = {}

@@ -130,7 +130,6 @@ def test_the_first_norm_can_be_left_out_and_no_other(kind):
             assert hasattr(block.mlp_residual, "norm")
 
 
-# ------------------------------------------------------------------------------------ layer scale and stochastic depth
 @pytest.mark.parametrize("placement", PLACEMENT_CHOICES)
 def test_layer_scale_multiplies_what_a_sublayer_adds(placement):
     plain = build_residual(toy_config("decoder", norm_placement=placement))

@@ -150,7 +150,6 @@ def assert_same_training(alone: Path, together: Path, error: float = 1e-4) -> No
         assert (value - theirs[name]).norm() <= 1e-3 * value.norm() + 1e-4, name
 
 
-# -------------------------------------------------------------------------------------------- files of data
 SENTENCES = [" ".join(["word", "other", "third"][: n % 3 + 1]) + f" {n}" for n in range(90)]
 
 
@@ -185,7 +184,6 @@ def stream_options(job: str, folder: Path) -> list[str]:
     return [*options, "--block_size", "24"] if job in ("causal", "masked") else options
 
 
-# ------------------------------------------------------------------------------- processes of their own
 def processes() -> Any:
     """Return a context whose processes start with everything imported, and nothing else in common with this one."""
     context = multiprocessing.get_context("forkserver")
@@ -264,7 +262,6 @@ def kill_in_step(job: str, step: int, argv: list[str]) -> None:
     kill(job, argv, die_in_step, step)
 
 
-# -------------------------------------------------------------------------- processes that work together
 # Half the rows per process; without dropout, whose draws cannot agree.
 ALONE = "--set", "dropout=0"
 HALVED = *ALONE, "--per_device_train_batch_size", "4"

@@ -128,7 +128,6 @@ def test_a_pass_without_gradient_counts_once(tmp_path: Path, monkeypatch: pytest
     assert own["flops"] / gold["flops"] == pytest.approx(1 + 5 / 6 / 3, rel=0.01)  # five of six steps
 
 
-# ------------------------------------------------------------------------------------------------------ budgets
 @settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     count=st.sampled_from(["tokens", "flops"]), steps=st.integers(8, 24),

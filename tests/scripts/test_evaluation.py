@@ -130,7 +130,6 @@ def test_continuations(tmp_path: Path, capsys) -> None:
         assert scores[f"{split}_perplexity"] > scores[f"{split}_perplexity_per_byte"]
 
 
-# -------------------------------------------------------------------------------------------------------- logs
 def test_tensorboard(tmp_path: Path) -> None:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     folder = tmp_path / "run"

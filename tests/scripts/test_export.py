@@ -74,7 +74,6 @@ def test_what_was_checked_is_kept_and_a_link_out_of_the_folder_is_not_passed_on(
     assert not (tmp_path / "e").exists()
 
 
-# ------------------------------------------------------------------------------------------------- errors
 @pytest.mark.parametrize(("options", "message"), [
     (["--model", "{run}", "--engine", "ctranslate2"], "--engine ctranslate2: --model .* is not a folder made by"),
     (["--model", "{export}", "--engine", "torch"], "--engine torch: --model .* was exported for ctranslate2"),

@@ -69,7 +69,6 @@ def again(folder: Path, *more: str, data: str = "train.csv") -> Any:
     return train("classification", folder, "--train_file", data, *words)
 
 
-# ------------------------------------------------------------------------------------------------ failed attempts
 OTHER_SETTINGS = r"holds a finished run with other settings .*"
 
 
@@ -121,7 +120,6 @@ def test_overwriting_deletes_only_what_a_run_has_written(run: Path, tmp_path: Pa
     assert ["From Ann." in path.read_text() for path in (run / "README.edited.md", card)] == [True, False]
 
 
-# --------------------------------------------------------------------------------------------- what is asked of it
 def test_data_is_known_by_content(run: Path) -> None:
     os.mkdir("d")
     assert again(run, data="d/../train.csv").finished
@@ -236,7 +234,6 @@ def test_intervals_of_a_longer_run_are_its_own(tmp_path: Path, capfd) -> None:
     assert "mtime" not in printed.err
 
 
-# ------------------------------------------------------------------------------------------------------------- kills
 OVER = ("--overwrite_output_dir", "--seed", "7")
 LONGER = ("--max_steps", "4")
 RUNS, SEED = (int(os.environ.get(name, "0")) for name in ("VANILLAFORMER_KILLS", "VANILLAFORMER_FUZZ_SEED"))

@@ -90,7 +90,6 @@ def test_early_stopping(tmp_path: Path, capfd) -> None:
     assert_equal_weights(whole, tmp_path / "late")
 
 
-# ------------------------------------------------------------------------------------------- parts of a model
 def test_freeze(tmp_path: Path, capfd) -> None:
     options = ["--freeze", "embed_tokens", "layers.0.mlp", "*.bias", "--weight_decay", "0.5", "--max_steps", "3"]
     recorder = Steps()
@@ -139,7 +138,6 @@ def test_lora(base: str, job: str, targets: list[str], heads: set[str], trained,
     assert "Warning" not in capfd.readouterr().out
 
 
-# ------------------------------------------------------------------------------------------------- what goes wrong
 def test_nan_loss_stops_before_it_spoils_anything(trained, tmp_path: Path) -> None:
     message = (
         r"NaN or infinite at step 4 \(learning rate 0.00\d+\); .* the last checkpoint is .*checkpoint-2\. Try a lower"
@@ -180,7 +178,6 @@ def test_unwritable_folder(reason: str, tmp_path: Path, monkeypatch) -> None:
         train("causal", folder)
 
 
-# ------------------------------------------------------ half precision and recomputed activations change nothing else
 PRECISE = {
     "translation": "--learning_rate 0.01 --label_smoothing_factor 0.1 --tokens_per_batch 400 "
     "--predict_with_generate False",

@@ -128,7 +128,6 @@ def test_classifier_from_a_language_model(start: str, trained, tmp_path: Path) -
     assert f"the weights of {trained(start)}" in (tmp_path / "README.md").read_text()
 
 
-# ------------------------------------------------------------------------------------------------- errors
 REFUSED = [
     ("translation", "--preset gpt2", "--preset gpt2: choose from transformer-base"),
     ("causal", "--preset bert-base", "--preset bert-base: choose from gpt"),

@@ -1,15 +1,18 @@
-"""What is saved loads where this package is not installed."""
+"""What is saved loads where this package is not installed; long texts in parts are learned from as whole ones."""
 
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 
 import pytest
 from without_package import FOLDER
 
-from vanillaformer.tokenization import ModelKind, TokenizerAlgorithm
+from vanillaformer.tokenization import ModelKind, TokenizerAlgorithm, train
+from vanillaformer.tokenization import passages as module
+from vanillaformer.tokenization.passages import StoredTexts, passages
 
 TEXTS = ["The quick brown fox, it's 1987!", " 我爱 PyTorch  (2024) ✈", ""]
 LOADER = """
@@ -56,3 +59,32 @@ def test_auto_tokenizer_loads_it_unchanged(trained, loaded, algorithm, kind):
     assert (size, max_length) == (len(here), here.model_max_length)
     assert encoded == [dict(here(text)) for text in TEXTS]
     assert decoded == [here.decode(e["input_ids"], skip_special_tokens=True) for e in encoded]
+
+
+SOURCE = (Path(module.__file__).parent / "algorithms.py").read_text(encoding="utf-8")
+HOSTILE = "a\n\nb\n \nc\r\nd\n\té\n\u0301e\n漢字\n漢\n12\n3 \n4\x85\n5\x1c\n6\n▁7\n'll\n\u03a3\n\u03c3\n<s>\n</s>\n"
+LONG_TEXTS = [SOURCE, HOSTILE * 20, "", "x"]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 10_000])
+def test_parts_are_the_text(size):
+    parts = list(passages(LONG_TEXTS, size))
+    assert "".join(parts) == "".join(LONG_TEXTS)
+    assert len(parts) > len(LONG_TEXTS) or size > len(SOURCE)
+    assert list(passages([SOURCE], len(SOURCE))) == [SOURCE]
+
+
+@pytest.mark.parametrize("options", [{}, {"lowercase": True, "split_digits": True}])
+@pytest.mark.parametrize("algorithm", get_args(TokenizerAlgorithm))
+def test_the_same_is_learned_from_parts(algorithm, options, monkeypatch):
+    whole = train(LONG_TEXTS, algorithm=algorithm, vocab_size=600, **options)
+    monkeypatch.setattr(module, "PASSAGE", 1)
+    parts = train(LONG_TEXTS, algorithm=algorithm, vocab_size=600, **options)
+    assert parts.backend_tokenizer.to_str() == whole.backend_tokenizer.to_str()
+
+
+def test_stored_texts_are_read_as_often_as_asked(monkeypatch):
+    monkeypatch.setattr(module, "IN_MEMORY", 10)
+    texts = StoredTexts(iter(LONG_TEXTS))
+    assert len(texts) == len(LONG_TEXTS)
+    assert list(texts) == list(texts) == LONG_TEXTS

@@ -1,11 +1,15 @@
-"""Predicted memory of a training step: against the tensors that a real one saves, and the memory of a process."""
+"""Predicted memory of a training step against that of real ones, and what is asked of the machine."""
 
 import copy
 import os
+import random
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from modeling.toys import TARGET_VOCABULARY, attending, few_toys, shared_toy, tokens
@@ -14,6 +18,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from vanillaformer import preset
 from vanillaformer.modeling.counts import inputs_on_meta
+from vanillaformer.training import hardware
 from vanillaformer.training.memory import build, saved_bytes, training_memory
 
 BATCH, LENGTH = 16, 24
@@ -124,3 +129,180 @@ def test_logits_that_no_loss_computes_in_chunks_are_counted(fields):
     real = really_saved(model, lambda: model(input_ids=ids, labels=ids, return_logits=False))
     memory = training_memory(config, 8, 32)
     assert real < memory.activations + memory.workspace < 5 * real  # gradients by logits come on top
+
+
+# Prints the page faults of six tensors of 64 MiB, one after the other, before freed memory is kept and afterwards.
+FAULTS = """
+import resource
+import ctypes
+import torch
+from vanillaformer.training.hardware import keep_freed_memory
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: whether there are huge pages depends on the moment
+for prepare in (bool, keep_freed_memory):
+    kept = prepare()
+    for _ in range(12):  # the first few may not fit in the gaps that others left
+        torch.ones(2**24)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(6):
+        torch.ones(2**24)
+    print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+class Load:
+    """A machine of some cores on which other processes keep `busy` of them busy, and this one another."""
+
+    def __init__(self, cores: int, busy: float):
+        self.cores, self.busy, self.time, self.idle = cores, busy, 0.0, 0.0
+
+    def __call__(self) -> tuple[float, float, float]:
+        self.time += 1
+        self.idle += self.cores - 1 - self.busy
+        return self.time, self.idle, self.time
+
+
+@pytest.fixture
+def set_threads(monkeypatch) -> list[int]:
+    """The numbers of threads that are set, on a machine where torch starts with eight."""
+    numbers: list[int] = []
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    return numbers
+
+
+@pytest.mark.parametrize(("cores", "busy", "allowed", "threads"), [
+    *((8, 0, 8, 8), (8, 3, 8, 5), (8, 3.4, 8, 5), (8, 7, 8, 1)),
+    *((2, 1, 2, 1), (2, 0.1, 2, 2), (64, 0, 4, 4), (64, 0, 99, 8)),
+])  # fmt: skip
+def test_threads_are_as_many_as_cores_are_free(monkeypatch, set_threads, cores, busy, allowed, threads) -> None:
+    monkeypatch.setattr(hardware, "cpu_seconds", Load(cores, busy))
+    monkeypatch.setattr(hardware, "INTERVAL", 0)
+    monkeypatch.setattr(hardware, "cpu_count", lambda: allowed)
+    hardware.set_free_threads()
+    assert set_threads == [threads]
+
+
+def test_a_number_of_threads_that_is_given_stays(monkeypatch, set_threads) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    hardware.set_free_threads()
+    assert set_threads == []
+
+
+def test_own_time_is_measured() -> None:
+    start = hardware.cpu_seconds()
+    while hardware.cpu_seconds()[2] - start[2] < 0.1:
+        pass
+    elapsed, idle, own = (new - old for new, old in zip(hardware.cpu_seconds(), start))
+    assert own >= 0.1
+    assert 0 <= idle <= elapsed * psutil.cpu_count() + 0.1  # counted in hundredths of a second, core by core
+
+
+@pytest.mark.skipif("linux" not in sys.platform or os.confstr("CS_GNU_LIBC_VERSION") is None, reason="not glibc")
+@pytest.mark.parametrize("own", [{}, {"MALLOC_ARENA_MAX": "4"}])
+def test_memory_is_taken_from_the_system_once_but_settings_of_the_users_own_stay(own: dict[str, str]) -> None:
+    """A tensor in new memory costs a fault for each page."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", FAULTS]
+    done = subprocess.run(command, env=others | own, check=True, capture_output=True, text=True)
+    (_, before), (kept, after) = map(str.split, done.stdout.splitlines())
+    pages = 64 * 2**20 // resource.getpagesize()
+    assert kept == str(not own)
+    assert int(before) >= 6 * pages
+    assert own or int(after) < pages
+
+
+@pytest.mark.parametrize(
+    ("mkldnn", "avx2", "avx512_bf16", "expected"),
+    [(True, True, True, True), (True, True, False, False), (False, True, True, False), (True, False, False, True)],
+)
+def test_bfloat16_needs_instructions_for_it(monkeypatch, mkldnn, avx2, avx512_bf16, expected) -> None:
+    """oneDNN says yes for every AVX-512 CPU, and on Arm for those that have them."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: mkldnn)
+    monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda: avx2)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512_bf16)
+    assert hardware.has_bfloat16() is expected
+
+
+@pytest.mark.parametrize(("device", "fast", "bf16", "dtype", "warned"), [
+    ("cpu", False, False, torch.float32, False), ("cpu", False, True, torch.bfloat16, True),
+    ("cpu", True, False, "auto", False), ("cpu", True, True, torch.bfloat16, False),
+    ("cuda:1", False, False, "auto", False), ("cuda", False, True, torch.bfloat16, False),
+])  # fmt: skip
+def test_bfloat16_is_avoided_where_it_is_emulated(monkeypatch, capsys, device, fast, bf16, dtype, warned) -> None:
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda: fast)
+    assert hardware.inference_dtype(device, bf16) == dtype
+    assert ("--bf16: this CPU has no instructions" in capsys.readouterr().err) is warned
+
+
+# From a file to rows, as the programs do it; printed is the most memory that was the process's own, in bytes.
+PROGRAM = """
+import sys, threading, time
+import datasets
+from types import SimpleNamespace
+from vanillaformer.tokenization import train
+from vanillaformer.data.caching import TextColumn
+from vanillaformer.data.arguments import DATA_ARGUMENTS
+from vanillaformer.data.loading import load_data
+from vanillaformer.data.preprocessing.statistics import describe_data
+from vanillaformer.data.preprocessing.language_model import block_rows
+from vanillaformer.data.preprocessing.tokenizing import classification_rows
+from vanillaformer.data.caching import fingerprints
+
+def memory():
+    return 1024 * int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1])
+
+def watch():
+    while True:
+        found[0] = max(found[0], memory())
+        time.sleep(0.002)
+
+datasets.disable_progress_bars()
+task, file = sys.argv[1:]
+before = memory()
+found = [before]
+threading.Thread(target=watch, daemon=True).start()
+texts = load_data(DATA_ARGUMENTS[task](train_file=file), task).splits
+fingerprints(texts)
+tokenizer = train(TextColumn(texts["train"], "text"), kind="encoder", vocab_size=500)
+tokenizer.eos_token = "[SEP]"
+if task == "causal":
+    rows = block_rows(texts, tokenizer, block_size=64)
+else:
+    rows = classification_rows(texts, tokenizer, max_length=64)
+settings = SimpleNamespace(
+    train_batch_size=8, gradient_accumulation_steps=1, data_processes=1, data_process=0, tokens_per_batch=None,
+    train_sampling_strategy="random", seed=0, data_seed=None,
+)
+describe_data(rows, (tokenizer, tokenizer), settings)
+rows["train"][[5, 3]]
+print(len(texts["train"]), found[0] - before)
+"""
+BYTES_PER_ROW = 64
+"""Hashes, numbers and orders of a row, 4 or 8 bytes each, of which no more than eight are in memory at once."""
+NOISE = 24 * 2**20
+"""What allocators keep and threads hold: measured are 3 to 12 MB."""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is told apart by Linux only")
+@pytest.mark.parametrize("task", ["causal", "classification"])
+def test_four_times_the_data_takes_no_more_memory(task, tmp_path):
+    rng, words = random.Random(0), [f"word{number}" for number in range(300)]
+    lines = [f"{' '.join(rng.choices(words, k=25))} {number}" for number in range(10_000)]
+    peaks, rows = [], []
+    for times in (1, 4):
+        if task == "causal":
+            file = tmp_path / f"{times}.txt"
+            file.write_text("\n".join(f"{line}{copy}" for copy in range(times) for line in lines))
+        else:
+            file = tmp_path / f"{times}.csv"
+            cells = (f"{line}{copy},{'ab'[len(line) % 2]}" for copy in range(times) for line in lines)
+            file.write_text("text,label\n" + "\n".join(cells))
+        settings = {"HF_DATASETS_CACHE": str(tmp_path), "RAYON_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+        command = [sys.executable, "-c", PROGRAM, task, str(file)]
+        done = subprocess.run(command, env={**os.environ, **settings}, stdout=subprocess.PIPE, text=True, check=True)
+        count, peak = map(int, done.stdout.split()[-2:])
+        peaks.append(peak)
+        rows.append(count)
+    assert rows[1] == 4 * rows[0]
+    assert peaks[1] - peaks[0] < BYTES_PER_ROW * (rows[1] - rows[0]) + NOISE

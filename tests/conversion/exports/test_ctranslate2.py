@@ -132,7 +132,6 @@ def test_activations(act, feed_forward, tmp_path):
     assert relative_error(torch.tensor(scores), log_probabilities(model, row, more)) <= SCORES
 
 
-# ---------------------------------------------------------------------------------------------- classifiers
 @pytest.mark.parametrize("name", [
     "VanillaEncoderForSequenceClassification", "VanillaEncoderForTokenClassification", "VanillaEncoderForPreTraining",
     "VanillaDecoderForSequenceClassification",
@@ -158,7 +157,6 @@ def test_heads_of_our_own_behind_the_engine(name, fields, tmp_path):
         engine.generate(rows, max_new_tokens=2)
 
 
-# -------------------------------------------------------------------------------------------------- weights
 @torch.no_grad()
 def rounded(model: PreTrainedModel, quantization: str) -> PreTrainedModel:
     """A copy whose stack has each row of a matrix in 127 steps and the rest in half precision, computed by hand."""
@@ -219,7 +217,6 @@ def test_a_bfloat16_model_is_compared_in_float32(tmp_path):
     assert model.dtype == torch.bfloat16
 
 
-# --------------------------------------------------------------------------------------------------- search
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
 def test_beams(kind, tmp_path):
     """Without a length penalty both stop at the same texts; with one, transformers looks on for longer ones.
@@ -362,7 +359,6 @@ def test_more_tokens_than_the_engine_prepares_for(positions, tmp_path):
     assert fresh.generate([row], max_new_tokens=3) == [continuation(model, row)[:3]]
 
 
-# ------------------------------------------------------------------------------------------------- refusals
 REFUSED = [
     ("decoder", {"norm_placement": "rezero"}, "norm_placement='rezero'"),
     ("decoder", {"norm_placement": "inside"}, "norm_placement='inside'"),

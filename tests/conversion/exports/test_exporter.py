@@ -166,7 +166,6 @@ def test_damaged_records(text, tmp_path):
         load_engine(tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------- tokenizers
 def tokenizer_of(vocab_size: int):
     made = tokenization.train(TEXTS, algorithm="character", kind="encoder_decoder", vocab_size=vocab_size)
     assert len(made) <= vocab_size
@@ -192,7 +191,6 @@ def test_tokenizers_and_generation_settings_go_along(tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path / "export")("one").input_ids == source("one").input_ids
 
 
-# ----------------------------------------------------------------------------- the comparison before an export is done
 def changed(kind: str, by: float):
     """A toy with one layer's weights a little off."""
     model = toy(kind)
@@ -265,7 +263,6 @@ def test_random_rows_leave_out_special_tokens_and_leave_room():
     assert len(np.unique([token for row in rows for token in row])) > 4
 
 
-# --------------------------------------------------------------------------------------- where configs can be deployed
 def test_an_engine_is_an_entry_and_a_folder_and_its_extras_are_in_pyproject():
     folders = {path.parent.name for path in (ROOT / "conversion" / "exports").glob("*/exporter.py")}
     assert folders == set(ENGINES) == set(EXPORTERS)

@@ -75,7 +75,6 @@ def contents(folder):
     return {k: f.contents() for k, f in reader.fields.items()}, {t.name: np.array(t.data) for t in reader.tensors}
 
 
-# ------------------------------------------------------------------------------------------------- tensors
 def test_sizes_are_in_the_file(tmp_path):
     _, folder = written(tmp_path / "llama", LLAMA)
     fields, _ = contents(folder)
@@ -151,7 +150,6 @@ def test_a_wrong_file_is_noticed(tmp_path):
         verify_file(gguf, path, fields, stored | {"more.weight": stored["output_norm.weight"]})
 
 
-# ----------------------------------------------------------------------------------------------- obstacles
 @shapes
 def test_the_shapes_have_no_obstacle(shape):
     assert EXPORTER.obstacles(modeling.VanillaDecoderForCausalLM, toy_config("decoder", **SHAPES[shape])) == []
@@ -209,7 +207,6 @@ def test_every_reason_is_named():
     assert [each.split("=")[0] for each in reasons] == ["norm_placement", "lm_head_bias", "hidden_act", "head_dim"]
 
 
-# -------------------------------------------------------------------------------------------- vocabularies
 TEXTS = ["Hello world, it's 1234 o'clock.", "Something  else\n here: naïve café"] * 20
 
 
@@ -277,7 +274,6 @@ def test_pre_tokenizers_have_their_names():
     assert name(pre_tokenizers.Whitespace()) is None
 
 
-# ----------------------------------------------------------------------------------------------- llama.cpp
 def test_without_llama_cpp_the_report_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     report = export(toy("decoder", **LLAMA), tmp_path / "out", "gguf")

@@ -88,7 +88,6 @@ def generating(request):
     return request.getfixturevalue(request.param)
 
 
-# -------------------------------------------------------------------------------------------------- search
 def test_greedy_tokens_and_scores_are_equal(generating):
     _, folder, report = generating
     assert "48 of 48 greedy tokens equal" in report
@@ -199,7 +198,6 @@ def test_half_precision(tmp_path):
     assert found == [ours(model, prompt, num_beams=2) for prompt in PROMPTS]
 
 
-# ------------------------------------------------------------------------------------------ classification
 def test_logits_are_equal(classifier):
     model, folder, report = classifier
     assert "logits of 4 rows equal" in report
@@ -236,7 +234,6 @@ def test_a_classifier_refuses_the_rest(classifier):
         engine.classify_images(pixels())
 
 
-# -------------------------------------------------------------------------------------------------- images
 def test_logits_of_images_are_equal(tmp_path):
     model = toy("image_encoder", **SWIN)
     assert "logits of 8 images equal" in export(model, tmp_path / "out", "onnx")
@@ -250,7 +247,6 @@ def test_logits_of_images_are_equal(tmp_path):
         engine.classify(PROMPTS)
 
 
-# ----------------------------------------------------------------------------------------------- obstacles
 @pytest.mark.parametrize(("kind", "field", "overrides"), [
     ("decoder", "rope_parameters", {"rope_parameters": rope("dynamic")}),
     ("encoder", "rope_parameters", {"rope_parameters": rope("longrope"), "position_embedding_type": "rotary"}),
@@ -284,7 +280,6 @@ def test_running_needs_less_than_writing(monkeypatch, classifier):
         load_engine(classifier[1])
 
 
-# ----------------------------------------------------------------------------------------------- all values
 def has_no_obstacle(kind: str, fields: Value) -> bool:
     return is_allowed(kind, fields) and not EXPORTER.obstacles(KIND_CLASS[kind], toy_config(kind, **fields))
 

@@ -41,7 +41,6 @@ def test_row_lengths() -> None:
     assert row_lengths(Dataset.from_dict({"input_ids": [[1, 2], [3]]})).tolist() == [[2], [1]]
 
 
-# ------------------------------------------------------------------------------------------------ batches by tokens
 def pairs(count: int = 5000) -> np.ndarray:
     generator = np.random.default_rng(0)
     sources = generator.integers(3, 40, count)

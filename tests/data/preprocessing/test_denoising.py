@@ -54,7 +54,6 @@ def draws(count: int):
     return (np.random.default_rng(seed) for seed in range(count))
 
 
-# ------------------------------------------------------------------------------------- what the papers describe
 def t5_pair(ids: np.ndarray, noise: np.ndarray, sentinels: list[int]) -> tuple[list[int], list[int]]:
     """T5's two functions on a mask: each run of noise (of the rest, in the target) becomes the next sentinel."""
 
@@ -179,7 +178,6 @@ def test_mixture_of_denoisers(tokenizer):
     assert stats.chisquare(list(found.values())).pvalue > SURE
 
 
-# --------------------------------------------------------------------------------------------------- any objective
 @pytest.mark.parametrize("objective", DENOISING)
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 40])
 def test_short_texts(tokenizer, objective, length):

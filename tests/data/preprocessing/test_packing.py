@@ -29,7 +29,6 @@ def documents(row):
     return [row["input_ids"][one:two] for one, two in pairwise(bounds)]
 
 
-# ------------------------------------------------------------------------------------------------------ the rows
 @pytest.mark.parametrize("size", [7, 8, 64])
 def test_bins_hold_every_item_once_and_no_more_than_fits(size):
     lengths = np.random.default_rng(0).integers(1, size + 1, 500)
@@ -85,7 +84,6 @@ def test_long_texts(decoder_tokenizer):
         packed_rows(splits(), decoder_tokenizer, block_size=16, long_texts="error")
 
 
-# ------------------------------------------------------------------------------------------------------ the batches
 def test_batch(decoder_tokenizer):
     rows = [
         {"input_ids": [2, 9, 3, 2, 8, 8, 3], "position_ids": [0, 1, 2, 0, 1, 2, 3]},
@@ -111,7 +109,6 @@ def test_masked_batch(encoder_tokenizer):
     assert (batch["labels"] != -100).any()
 
 
-# --------------------------------------------------------------------------------------------- no text sees another
 LENGTHS = [[5, 1, 3], [2, 2, 6], [4]]  # of the texts in each row; the others are padded to the longest
 
 

@@ -30,7 +30,6 @@ def segments(row: dict) -> tuple[list[int], list[int]]:
     return ids[1:middle], ids[middle + 1 : -1]
 
 
-# ------------------------------------------------------------------------------------------------- sentences
 def test_sentences_are_lines_and_what_ends_with_a_stop():
     text = "One. Two!  Three? four\n\n\n    five.six 7.5\r\nlast 日本。語。"
     assert sentences(text) == [
@@ -40,7 +39,6 @@ def test_sentences_are_lines_and_what_ends_with_a_stop():
     assert sentences("one") == ["one"]
 
 
-# ------------------------------------------------------------------------------------------------- rows
 def test_rows_are_framed_typed_and_full(encoder_tokenizer):
     rows = sentence_pairs(splits(), encoder_tokenizer, block_size=64, seed=0)["train"]
     assert set(rows.column_names) == {"input_ids", "token_type_ids", "next_sentence_label"}
@@ -164,7 +162,6 @@ def test_pairs_collate_and_are_masked(encoder_tokenizer):
         assert row[: len(ids)] == ids
 
 
-# ------------------------------------------------------------------------------------------------- errors
 def test_texts_of_one_sentence_are_counted_and_all_of_them_refused(encoder_tokenizer, capsys):
     sentence_pairs(splits(["one\n", "two\ntwo\n", "three\nthree\n"]), encoder_tokenizer, block_size=40, seed=0)
     assert "train data: 1 of 3 texts are one sentence, which nothing follows." in capsys.readouterr().out

@@ -320,7 +320,6 @@ def test_padding_of_packed_texts(longest):
     assert batch["input_ids"].numel() == collator.computed(lengths)
 
 
-# ------------------------------------------------------------------------------------------------- long texts
 def classes(texts):
     rows = Dataset.from_dict({"text": texts, "label": [n % 2 for n in range(len(texts))]})
     return DatasetDict(train=rows.cast_column("label", ClassLabel(names=["a", "b"])))

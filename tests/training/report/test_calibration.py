@@ -101,7 +101,6 @@ def test_heads_that_are_no_linear_layer_are_left_alone() -> None:
     assert output_layer(single) is None
 
 
-# ------------------------------------------------------------------------------------------------------------- runs
 WORDS = {"good": ("fine", "great", "lovely", "superb"), "bad": ("poor", "awful", "dull", "broken")}
 OTHERS = [f"{first}{second}" for first in "bdfgklmn" for second in ("ah", "ek", "il", "ot", "us")]
 OPTIONS = """
@@ -183,7 +182,6 @@ def test_unlikely_labels_are_rejected(run, capsys) -> None:
     assert 0 < [label for label, _ in expected].count("(uncertain)") < len(texts)
 
 
-# ---------------------------------------------------------------------------------------------------------- n-grams
 COLORS = ("red", "green", "blue", "small", "large", "old", "new")
 
 

@@ -116,7 +116,6 @@ def test_bleu_has_a_resolution() -> None:
     assert diagnose(summary) == ["Leveled off: validation BLEU 22.6 → 22.9 at best in the last fifth (noise: ± 0.5)."]
 
 
-# ---------------------------------------------------------------------------------------------------------------- fit
 OVERFITTED = {"training": {"loss": 0.01, "accuracy": 0.998}, "metrics": {"eval_loss": 0.6, "eval_accuracy": 0.84}}
 UNUSED = {"dropout": 0.1, "label_smoothing_factor": 0.1, "token_dropout": 0.0, "r_drop": 0.0, "pretrained": False}
 POOR = {"training": {"loss": 1.39, "accuracy": 0.3}, "metrics": {"eval_loss": 1.4, "eval_accuracy": 0.3}}
@@ -153,7 +152,6 @@ def test_a_model_that_improves_and_a_difference_within_the_noise_are_no_overfitt
     assert len(diagnose(classifier(FLAT, STANDING, **changes, rows={"eval": 40}, targets=40))) == 1
 
 
-# ---------------------------------------------------------------------------------------------------------- baselines
 def test_below_the_majority_class_and_the_copied_source() -> None:
     changes = {
         "metrics": {"eval_loss": 1.0, "eval_accuracy": 0.6, "test_loss": 1.1, "test_accuracy": 0.55},

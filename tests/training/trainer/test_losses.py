@@ -170,7 +170,6 @@ def test_hidden_tokens_do_not_reach_a_classifier() -> None:
     assert not torch.allclose(model(**dropped).logits, model(**inputs).logits)
 
 
-# ---------------------------------------------------------------------------------------------------------- R-Drop
 @pytest.mark.parametrize("kind", KINDS)
 def test_r_drop_is_the_formula_of_the_paper_on_two_passes_and_without_dropout_the_plain_loss(kind) -> None:
     model, inputs = toy(kind, dropout=0.3), batch(kind)
@@ -195,7 +194,6 @@ def test_r_drop_is_the_formula_of_the_paper_on_two_passes_and_without_dropout_th
     assert_near(regularized, training_loss(model, inputs, terms, items=items))
 
 
-# ------------------------------------------------------------------------------------------------ scheduled sampling
 def test_share_of_own_predictions_falls_as_in_the_paper() -> None:
     def at(kind: Any, k: float, step: int, floor: float = 0.0) -> float:
         decay = {"scheduled_sampling_k": k, "scheduled_sampling_floor": floor}

@@ -118,7 +118,6 @@ def resumed(run: Simulation, seconds: float, **options: Any) -> Simulation:
     return Simulation(seconds, saved=state, **options)
 
 
-# ---------------------------------------------------------------------------------------------------- durations
 @pytest.mark.parametrize(("text", "seconds"), [
     *(("90s", 90), ("10m", 600), ("2h", 7200), ("1h30m", 5400), ("45", 45), ("1.5h", 5400), ("0.5m", 30)),
     *(("1h 30min", 5400), (" 10M ", 600), ("1h5s", 3605), ("2m30", 150), (600.0, 600)),
@@ -133,7 +132,6 @@ def test_what_is_no_duration(text) -> None:
         seconds_of(text)
 
 
-# ---------------------------------------------------------------------------------------------------- arguments
 def arguments(*words: str) -> Any:
     return parse_arguments("train-classifier", ["--use_cpu", *words]).training_args
 
@@ -163,7 +161,6 @@ def test_lengths_that_cannot_be(words, message) -> None:
         arguments(*words.split())
 
 
-# ---------------------------------------------------------------------------------------- the end and the schedule
 def test_ends_at_the_budget_with_its_last_evaluation_for_which_time_is_reserved() -> None:
     run = Simulation(600, 0.5, evaluation=4, saving=1, preparation=20).run()
     assert 599 <= run.elapsed <= 601
@@ -292,7 +289,6 @@ def test_schedules_that_do_not_depend_on_the_length(schedule, tmp_path) -> None:
             assert scheduler.lr_lambdas[0](step) == expected.lr_lambdas[0](step)
 
 
-# ------------------------------------------------------------------------------- evaluations, checkpoints, reports
 def test_evaluations_come_at_equal_intervals_or_those_asked_for_and_expensive_ones_are_reported(capsys) -> None:
     run = Simulation(3600, 0.5, evaluation=5, saving=1).run()
     times = [time for _, time in run.evaluated]
@@ -330,7 +326,6 @@ def test_checkpoints_with_and_without_evaluations(options, evaluations, checkpoi
         assert run.saved == [step for step, _ in run.evaluated[:-1:3]] + [run.state.global_step]
 
 
-# --------------------------------------------------------------------------------------------------- resuming
 def test_resuming_counts_what_was_spent_and_a_run_killed_after_its_last_step_is_over() -> None:
     first = Simulation(600, 0.5, evaluation=2, saving=1, preparation=30).run(until=350)
     second = resumed(first, 600, step=0.5, evaluation=2, saving=1, preparation=10).run()
@@ -361,7 +356,6 @@ def test_more_epochs_or_a_longer_budget_extend_a_run() -> None:
     assert (third.elapsed, third.progress[0]) == (pytest.approx(100, abs=1), 0)
 
 
-# ------------------------------------------------------------------------------------------------ lines and bars
 def budget(**attributes: Any) -> TimeBudget:
     found = TimeBudget(600, 0.0)
     for name, value in attributes.items():

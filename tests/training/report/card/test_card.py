@@ -59,7 +59,6 @@ def section(card: str, title: str) -> str:
     return card.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
-# -------------------------------------------------------------------------------------------------------- metadata
 def test_metadata_and_model_index_are_as_the_hub_wants_them(tmp_path: Path) -> None:
     source = Source("some data", identifier="someone/data", on_hub=True, languages=["en", "de"])
     path = tmp_path / "README.md"
@@ -114,7 +113,6 @@ def test_pipeline_tags_are_tasks_of_the_hub_and_loading_code_is_python(task: str
         assert ("target_tokenizer" in code) == separate
 
 
-# ------------------------------------------------------------------------------------------------------------ text
 def test_text_and_limits() -> None:
     card = model_card(facts())
     for text in (
@@ -202,7 +200,6 @@ def test_use_with_and_without_the_saved_code() -> None:
     assert asked - {"notes", "train"} == {*card_variables(facts())}  # which the template sets itself
 
 
-# ---------------------------------------------------------------------------------------------------- architecture
 def test_architecture() -> None:
     for option in ("norm", "norm_placement", "block_layout", "position_embedding_type", "qk_norm"):
         assert all(choice.words or name == "none" for name, choice in options.OPTIONS[option].items())
@@ -237,7 +234,6 @@ def test_flops_are_those_of_the_counts_and_numbers_are_short() -> None:
     assert [words.short(number) for number in (12, 1234, 5e6, 7.77e12)] == ["12", "1.23 k", "5 M", "7.77 T"]
 
 
-# ---------------------------------------------------------------------------------------------------------- sources
 def test_embedded_local_and_hub_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = data_source(TranslationDataArguments(target_locale="pt_BR"), "translation")
     assert (pairs.license, pairs.languages) == ("Unicode License v3", ["en", "pt"])
