@@ -141,6 +141,17 @@ def test_a_row_of_several_files_is_named_with_its_file(tmp_path):
         load("classification", train_file=train, validation_file=late)
 
 
+def test_lines_of_parallel_files(tmp_path):
+    """One per line feed: other signs that part lines elsewhere are text."""
+    odd = ["carriage\rreturn", "tab\x0b", "next\x85line", "line\u2028separator", "form\x0cfeed", "last"]
+    source, target = put(tmp_path / "a.txt", "\n".join(odd) + "\n", MARK), put(tmp_path / "b.txt", "x\r\n" * 6)
+    options = {"train_file": source, "train_target_file": target}
+    more = {"validation_file": source, "validation_target_file": target}
+    rows = load("translation", **options, **more)["train"]
+    assert (list(rows["source"]), set(rows["target"])) == (odd, {"x"})
+    assert stream_rows(open_stream("translation", **options, **more)[1]) == list(rows)
+
+
 def test_parallel_files_in_parts(tmp_path):
     english = [put(tmp_path / f"{n}.en.txt", f"one {n}\n") for n in range(2)]
     german = [put(tmp_path / f"{n}.de.txt.gz", f"eins {n}\n") for n in range(2)]
