@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-contract test-engines canary bench check docs notebooks clean
+.PHONY: help install demo test test-contract test-engines test-notebooks canary bench check docs notebooks clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -33,6 +33,9 @@ test-contract: $(STAMP) ## Run transformers' own model tests on the three models
 test-engines: $(STAMP) ## Run every export on its engine, llama.cpp too (pip builds it: minutes, a C++ compiler).
 	$(PIP) -e '.[ctranslate2,onnx,gguf,llama-cpp]'
 	OMP_NUM_THREADS=1 TEST_ENGINES=all $(BIN)/python -m pytest -n 2 tests/conversion/exports
+
+test-notebooks: $(STAMP) ## Run all notebooks as tests (5 minutes; `make test` runs three of them).
+	OMP_NUM_THREADS=1 TEST_NOTEBOOKS=all $(BIN)/python -m pytest -n 2 tests/test_notebooks.py
 
 canary: ## Run contract, conversions and known traps on transformers' newest release (TRANSFORMERS=5.24.0: on that one).
 	$(PYTHON) -m venv .canary

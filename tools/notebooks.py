@@ -27,8 +27,11 @@ async def execute(path: Path) -> Any:
     notebook = jupytext.read(path)
     with tempfile.TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
-        client = NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", resources=resources)
-        return await client.async_execute()
+        options = {"timeout": LONGEST, "kernel_name": "python3", "resources": resources}
+        try:
+            return await NotebookClient(notebook, **options).async_execute()
+        except RuntimeError:  # of a kernel that died, not of a cell: two that start at once may choose the same port
+            return await NotebookClient(notebook, **options).async_execute()
 
 
 def translated(notebook: Any, path: Path) -> Any:
