@@ -261,7 +261,7 @@ def test_unfinished_run_is_no_model_and_a_mistake_is_corrected_in_the_same_folde
     run, stopped = tmp_path, tmp_path / "stopped"
     with pytest.raises(ValueError, match="vocab_size=9"):
         train("causal", run, "--max_steps", "1", "--set", "vocab_size=9")
-    with pytest.raises(SystemExit, match=r"has no config.json: it holds no \(finished\) model"):
+    with pytest.raises(SystemExit, match=r"has no config.json: it contains no finished model"):
         generate.main(["--model", str(run), "--text", "x"])
     assert train("causal", run, "--max_steps", "1").finished
     for step in (4, 12):

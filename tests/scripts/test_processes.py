@@ -46,7 +46,7 @@ from vanillaformer.scripts import train_translation
 
 if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     die_in_step(4)
-train_translation.train(sys.argv[1:])
+train_translation.main(sys.argv[1:])
 """
 
 
