@@ -113,6 +113,7 @@ class SavingTrainer(ParallelTrainer):
         args: Any = keywords["args"] if "args" in keywords else arguments[1]
         with temporarily(args, save_only_model=args.parallel is not None):  # what Trainer asks of divided models
             super().__init__(*arguments, **keywords)
+        self.accelerator.ddp_handler.gradient_as_bucket_view = True  # no second copy of the gradients
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Find out whether this evaluation is the best of those with a checkpoint; equal scores go by their losses."""
