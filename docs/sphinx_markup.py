@@ -72,7 +72,7 @@ def list_table(table: re.Match) -> str:
 def write_math(writer, node: nodes.Element) -> None:
     """Write a formula as MathML, which browsers draw without a script."""
     block, formula = isinstance(node, nodes.math_block), node.astext().translate(uni2tex_table)
-    formula = re.sub(r"\\(dots|tfrac|texttt|textbf)\b", lambda command: f"\\{KNOWN_COMMANDS[command[1]]}", formula)
+    formula = re.sub(rf"\\({'|'.join(KNOWN_COMMANDS)})\b", lambda command: f"\\{KNOWN_COMMANDS[command[1]]}", formula)
     formula = re.sub(r"\\[Bb]igg?[lrm]?\b", "", formula)
     try:
         formula = str(tex2mathml(formula, as_block=block))

@@ -91,7 +91,7 @@ class LMHeadMixin:
             raise ValueError(f"label_smoothing={label_smoothing} needs the model's own loss_function and ignore_index")
         labeled = targets != IGNORE_INDEX  # (B, T)
         if labeled_only and usual:
-            rows = labeled.flatten().nonzero().squeeze(1)  # once: a graphics card has to be waited for
+            rows = labeled.flatten().nonzero().squeeze(1)  # once: the CPU waits here for a graphics card
             picked = [each.flatten(0, 1).index_select(0, rows) for each in (hidden_states, targets, *pointers)]
             hidden_states, targets, pointers = picked[0], picked[1], tuple(picked[2:])
         if (

@@ -1,8 +1,8 @@
 """Build the site of the documentation: `make docs`, which calls `python tools/documentation.py build/docs`.
 
 The pages are laid out in a folder as they are in the repository, so that a relative link on GitHub is one on the site
-too; what differs is in `place`. Sphinx reads them from there with docs/conf.py, and
-`broken_links` reads what it wrote.
+too; the exceptions are in `place`. Sphinx reads the pages there with docs/conf.py, and `broken_links` checks the HTML
+that it wrote.
 """
 
 import importlib

@@ -147,7 +147,7 @@ class TokenBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         parts = self.accumulation * self.processes
         for rows in self.epoch_batches():
-            if parts > 1:  # deal the longest first and to and fro, for parts of equal work
+            if parts > 1:  # dealt longest first, back and forth: parts have equal work
                 rows = rows[np.argsort(-self.totals[rows], kind="stable")]
             dealt = np.arange(len(rows)) % (2 * parts)
             dealt = np.minimum(dealt, 2 * parts - 1 - dealt)

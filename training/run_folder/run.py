@@ -248,7 +248,10 @@ def _check_chosen(run: Run, checkpoint: Path, option: str) -> None:
 
 
 def _changes(run: Run, earlier: dict[str, Any]) -> Changes:
-    """Return how a run's settings differ from recorded ones, with what the data chose there for what is given now."""
+    """Return how the settings of a run differ from those of a recorded one.
+
+    An option that is given now, and was left to the data there, is compared with the value that the data chose.
+    """
     chosen = {option: value for option, value, _ in earlier.get("details", {}).get("defaults", ())}
     settings = {
         group: {

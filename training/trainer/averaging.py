@@ -92,7 +92,7 @@ TRAINING_WEIGHTS = "training_weights.safetensors"
 class AveragedWeights:
     """The moving average of a model's weights θ, a ← d a + (1 − d) θ per update, starting from the first θ.
 
-    With a warm-up d is at most (1 + t) / (10 + t) after t updates. A process has that of its part of a divided model.
+    With a warm-up d is at most (1 + t) / (10 + t) after t updates. Of a divided model each process averages its part.
     """
 
     def __init__(self, model: nn.Module, decay: float, *, warmup: bool):
