@@ -3,14 +3,52 @@
 from typing import Any, cast
 
 from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
 
 from .base import BlockConfig, ConfigView
 from .fields import Derived, positive, projections
 from .options import DECODING_CHOICES, POSITION_CHOICES, Decoding, NormPlacement, OutputDistribution, PositionEmbedding
 
 
+class TwoVocabularies(PreTrainedConfig):
+    """The fields on the vocabularies of source and target, which may be one, and on their special tokens."""
+
+    vocab_size: int = positive(default=37000)
+    decoder_vocab_size: int | None = positive(default=None)
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    is_encoder_decoder: bool = True
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 3
+    decoder_start_token_id: int | None = 2
+
+    @property
+    def target_vocab_size(self) -> int:
+        """Number of target tokens."""
+        return self.decoder_vocab_size or self.vocab_size
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, without sizes of one side that are `None`: transformers would take that for a size."""
+        sizes = ("decoder_vocab_size", "encoder_hidden_size", "encoder_intermediate_size")
+        unset = {name for name in sizes if getattr(self, name, None) is None}
+        return {name: value for name, value in super().to_dict().items() if name not in unset}
+
+    def validate_block_vocabularies(self) -> None:
+        """Shared embeddings need one vocabulary, and special tokens lie in the vocabularies that use them."""
+        if self.share_encoder_decoder_embeddings and self.target_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"share_encoder_decoder_embeddings=True needs one vocabulary, got vocab_size={self.vocab_size} and "
+                f"decoder_vocab_size={self.decoder_vocab_size}"
+            )
+        config: Any = self
+        config.check_token_ids(self.target_vocab_size, "bos_token_id", "eos_token_id", "decoder_start_token_id")
+        config.check_token_ids(min(self.vocab_size, self.target_vocab_size), "pad_token_id")
+
+
 @strict
-class VanillaEncoderDecoderConfig(BlockConfig):
+class VanillaEncoderDecoderConfig(TwoVocabularies, BlockConfig):
     """An encoder stack and a decoder stack with cross-attention; the defaults are "base" of Vaswani et al. 2017.
 
     Args:
@@ -44,10 +82,6 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     derived_fields = BlockConfig.derived_fields | {"encoder_layers": lambda config: config.num_hidden_layers}
     own_keywords = ("encoder_layer_types",)
 
-    vocab_size: int = positive(default=37000)
-    decoder_vocab_size: int | None = positive(default=None)
-    share_encoder_decoder_embeddings: bool = True
-    tie_word_embeddings: bool = True
     encoder_layers: Derived[int] = positive(default=None)
     encoder_hidden_size: int | None = positive(default=None)
     encoder_intermediate_size: int | None = positive(default=None)
@@ -60,12 +94,6 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     position_embedding_type: PositionEmbedding = "sinusoidal"
     scale_embedding: bool = True
     attention_bias: bool | list[str] = projections(default=False)
-    use_cache: bool = True
-    is_encoder_decoder: bool = True
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 2
-    eos_token_id: int | list[int] | None = 3
-    decoder_start_token_id: int | None = 2
 
     def _fill_derived(self) -> None:
         super()._fill_derived()
@@ -109,11 +137,6 @@ class VanillaEncoderDecoderConfig(BlockConfig):
         return 0.81 * depth, 0.87 / depth
 
     @property
-    def target_vocab_size(self) -> int:
-        """Number of target tokens."""
-        return self.decoder_vocab_size or self.vocab_size
-
-    @property
     def encoder_width(self) -> int:
         """Width of the encoder, from whose output cross-attention computes keys and values."""
         return self.encoder_hidden_size or self.hidden_size
@@ -122,22 +145,6 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     def encoder_inner_width(self) -> int:
         """Inner width of the encoder's feed-forward layers."""
         return self.encoder_intermediate_size or int(self.intermediate_size)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, without sizes of one side that are `None`: transformers would take that for a size."""
-        fields = super().to_dict()
-        for name in ("decoder_vocab_size", "encoder_hidden_size", "encoder_intermediate_size"):
-            if getattr(self, name) is None:
-                fields.pop(name, None)
-        return fields
-
-    def validate_block_vocabularies(self) -> None:
-        """Shared embeddings need one vocabulary."""
-        if self.share_encoder_decoder_embeddings and self.target_vocab_size != self.vocab_size:
-            raise ValueError(
-                f"share_encoder_decoder_embeddings=True needs one vocabulary, got vocab_size={self.vocab_size} and "
-                f"decoder_vocab_size={self.decoder_vocab_size}"
-            )
 
     def validate_block_output_distribution(self) -> None:
         """Copied source tokens mean the same in the target."""
@@ -182,8 +189,3 @@ class VanillaEncoderDecoderConfig(BlockConfig):
                 f"decoding={self.decoding!r} reads no target tokens, so that nothing would train their embeddings: "
                 "share_encoder_decoder_embeddings or tie_word_embeddings must be True"
             )
-
-    def validate_block_special_tokens(self) -> None:
-        """Special tokens lie in the vocabularies that use them."""
-        self.check_token_ids(self.target_vocab_size, "bos_token_id", "eos_token_id", "decoder_start_token_id")
-        self.check_token_ids(min(self.vocab_size, self.target_vocab_size), "pad_token_id")

@@ -7,12 +7,13 @@ from huggingface_hub.dataclasses import strict
 
 from .base import VanillaConfig
 from .block import BlockFields
+from .encoder_decoder import TwoVocabularies
 from .fields import Derived, positive, probability
 from .options import Cell, CrossAttentionScore, RecurrentInitialization
 
 
 @strict
-class VanillaRecurrentEncoderDecoderConfig(VanillaConfig):
+class VanillaRecurrentEncoderDecoderConfig(TwoVocabularies, VanillaConfig):
     """A recurrent encoder, and a recurrent decoder that attends to its states (Bahdanau et al. 2015).
 
     The defaults are a bidirectional encoder of GRUs and Luong's `general` attention without input feeding. No step of
@@ -51,9 +52,6 @@ class VanillaRecurrentEncoderDecoderConfig(VanillaConfig):
     }
 
     vocab_size: int = positive(default=8000)
-    decoder_vocab_size: int | None = positive(default=None)
-    share_encoder_decoder_embeddings: bool = True
-    tie_word_embeddings: bool = True
     hidden_size: int = positive(default=256)
     num_hidden_layers: int = positive(default=1)
     encoder_layers: Derived[int] = positive(default=None)
@@ -65,12 +63,6 @@ class VanillaRecurrentEncoderDecoderConfig(VanillaConfig):
     dropout: float | int = probability(default=0.0)
     lm_head_bias: bool = False
     recurrent_initialization: RecurrentInitialization = "orthogonal"
-    use_cache: bool = True
-    is_encoder_decoder: bool = True
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 2
-    eos_token_id: int | list[int] | None = 3
-    decoder_start_token_id: int | None = 2
 
     @classmethod
     def refuse_unknown(cls, given: dict[str, Any]) -> None:
@@ -88,18 +80,6 @@ class VanillaRecurrentEncoderDecoderConfig(VanillaConfig):
         """Width of the encoder's output: the states of all directions, concatenated."""
         return self.encoder_directions * self.encoder_hidden_size
 
-    @property
-    def target_vocab_size(self) -> int:
-        """Number of target tokens."""
-        return self.decoder_vocab_size or self.vocab_size
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, without `decoder_vocab_size` if it is `None`: transformers would take that for a size."""
-        fields = super().to_dict()
-        if self.decoder_vocab_size is None:
-            fields.pop("decoder_vocab_size", None)
-        return fields
-
     def attention_obstacle(self, implementation: str | None) -> str | None:
         if implementation in (None, "eager"):
             return None
@@ -107,19 +87,6 @@ class VanillaRecurrentEncoderDecoderConfig(VanillaConfig):
             f"attn_implementation={implementation!r} is for Transformers: recurrent models have one way to attend, "
             "'eager'"
         )
-
-    def validate_vocabularies(self) -> None:
-        """Shared embeddings need one vocabulary."""
-        if self.share_encoder_decoder_embeddings and self.target_vocab_size != self.vocab_size:
-            raise ValueError(
-                f"share_encoder_decoder_embeddings=True needs one vocabulary, got vocab_size={self.vocab_size} and "
-                f"decoder_vocab_size={self.decoder_vocab_size}"
-            )
-
-    def validate_special_tokens(self) -> None:
-        """Special tokens lie in the vocabularies that use them."""
-        self.check_token_ids(self.target_vocab_size, "bos_token_id", "eos_token_id", "decoder_start_token_id")
-        self.check_token_ids(min(self.vocab_size, self.target_vocab_size), "pad_token_id")
 
     def validate_cross_attention(self) -> None:
         """Dot products need one width, input feeding something to feed."""

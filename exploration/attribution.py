@@ -21,7 +21,7 @@ from vanillaformer.modeling.parts.ngrams import NgramEmbeddings
 
 from .examples import Example
 from .pictures import LONGEST, Drawing, NotApplicable, large_map
-from .recording import hooked, logits_of
+from .recording import logits_of
 
 STEPS = 50
 ROWS = 64  # of a forward pass: some outputs at some points of the path
@@ -124,7 +124,7 @@ def vector_layer(model: Any) -> nn.Module:
 def token_vectors(model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return the vectors of the input tokens (1, T, D)."""
     found: list[torch.Tensor] = []
-    with hooked(vector_layer(model).register_forward_hook(lambda module, args, output: found.append(output))):
+    with vector_layer(model).register_forward_hook(lambda module, args, output: found.append(output)):
         model(**inputs)
     return found[0]  # of a table that both sides share, the source's
 
@@ -133,7 +133,7 @@ def token_vectors(model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tenso
 def replaced_vectors(model: Any, vectors: torch.Tensor) -> Iterator[None]:
     """Let a model read other vectors (B, T, D) than those of its input tokens."""
     left = [vectors]  # for the first call: a table that both sides share gives the target's vectors after that
-    with hooked(vector_layer(model).register_forward_hook(lambda module, args, output: left.pop() if left else None)):
+    with vector_layer(model).register_forward_hook(lambda module, args, output: left.pop() if left else None):
         yield
 
 

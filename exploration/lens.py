@@ -15,7 +15,7 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .examples import Example
 from .pictures import LONGEST, Drawing, NotApplicable, counted, curves, heat_map, label, shortened
-from .recording import Recording, eager, hooked, logits_of, stacks
+from .recording import Recording, eager, logits_of, stacks
 
 CLASSES = len(COLORS)
 
@@ -45,7 +45,7 @@ def lens_logits(recording: Recording) -> Iterator[torch.Tensor]:
     with eager(recording.model):
         for state in states:
             if state.shape == states[-1].shape:
-                with hooked(stack.norm.register_forward_pre_hook(lambda module, args, state=state: (state,))):
+                with stack.norm.register_forward_pre_hook(lambda module, args, state=state: (state,)):
                     yield logits_of(recording.model(**recording.inputs))
 
 

@@ -25,7 +25,7 @@ from vanillaformer.modeling.parts.attention import Attention
 
 from .examples import Example
 from .pictures import Drawing, NotApplicable, counted, curves, heat_map
-from .recording import hooked, logits_of, stacks
+from .recording import logits_of, stacks
 
 Batch = Mapping[str, torch.Tensor]
 Replacement = Literal["zero", "mean"]
@@ -172,7 +172,7 @@ def replaced_heads(attention: Attention, heads: Sequence[int], value: torch.Tens
         by_head[..., list(heads), :] = value
         return (by_head.flatten(-2),)
 
-    with hooked(attention.o_proj.register_forward_pre_hook(replace)):
+    with attention.o_proj.register_forward_pre_hook(replace):
         yield
 
 
@@ -180,7 +180,7 @@ def replaced_heads(attention: Attention, heads: Sequence[int], value: torch.Tens
 def without_part(layer: Any, part: str) -> Iterator[None]:
     """Leave out a sublayer of a layer, or with `part="layer"` all of it."""
     if part == "layer":
-        with hooked(layer.register_forward_hook(lambda module, args, output: args[0])):
+        with layer.register_forward_hook(lambda module, args, output: args[0]):
             yield
         return
     residual = getattr(layer, f"{part}_residual")
@@ -211,7 +211,7 @@ def mean_outputs(model: Any, batches: Sequence[Batch]) -> dict[Attention, torch.
                 mask = batch.get("attention_mask") if source else batch["labels"] != IGNORE_INDEX  # of queries (B, T)
                 for attention in layers:
                     hook = attention.o_proj.register_forward_pre_hook(partial(add, attention, mask))
-                    hooks.enter_context(hooked(hook))
+                    hooks.enter_context(hook)
             model(**batch)
     return {
         attention: (total / counts[attention]).unflatten(0, (-1, attention.head_dim)).to(model.dtype)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 from vanillaformer.modeling.parts.attention import Attention, CrossAttention
@@ -17,20 +16,13 @@ from vanillaformer.modeling.parts.pointers import PointerGenerator
 from vanillaformer.modeling.parts.residual import AdminResidual, DeepNorm, NoResidual, Residual, ReZero
 from vanillaformer.modeling.stack import Stack
 
-# Terms of a placement's sum, where they are not x and the branch
-KEPT: dict[type[Residual], Callable[[Any, torch.Tensor], torch.Tensor]] = {
-    DeepNorm: lambda residual, x: residual.alpha * x,
-    AdminResidual: lambda residual, x: residual.omega * x,
-    NoResidual: lambda residual, x: torch.zeros_like(x),
+# The parts of a placement's sum from the stream and from the sublayer, where they are not x and the branch
+TERMS: dict[type[Residual], Callable[[Any, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = {
+    DeepNorm: lambda residual, x, branch: (residual.alpha * x, branch),
+    AdminResidual: lambda residual, x, branch: (residual.omega * x, branch),
+    NoResidual: lambda residual, x, branch: (torch.zeros_like(x), branch),
+    ReZero: lambda residual, x, branch: (x, residual.alpha * branch),
 }
-ADDED: dict[type[Residual], Callable[[Any, torch.Tensor], torch.Tensor]] = {
-    ReZero: lambda residual, branch: residual.alpha * branch,
-}
-
-
-def unchanged(residual: Residual, x: torch.Tensor) -> torch.Tensor:
-    """Return x, as most placements keep and add it."""
-    return x
 
 
 @dataclass
@@ -83,15 +75,6 @@ def stacks(model: Any) -> dict[str, Stack]:
 
 
 @contextmanager
-def hooked(handle: RemovableHandle) -> Iterator[None]:
-    """Attach a hook to a module while this lasts."""
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
 def eager(model: Any) -> Iterator[None]:
     """Let a model attend eagerly, which gives the probabilities, and without dropout."""
     implementation, training = model.config._attn_implementation, model.training
@@ -119,7 +102,7 @@ def record(model: Any, inputs: dict[str, Any]) -> Recording:
             hooks.enter_context(listening(stack, name, found))
         if isinstance(pointer := getattr(model, "pointer", None), PointerGenerator):
             hook = pointer.register_forward_hook(lambda _, args, out: found.attentions.update(copy=(out[1][:, None],)))
-            hooks.enter_context(hooked(hook))
+            hooks.enter_context(hook)
         options = {} if sides else {"output_attentions": True}  # of a recurrent model, which hooks do not know
         outputs = model(**inputs, **options)
     if not sides and outputs.cross_attentions is not None:
@@ -140,26 +123,20 @@ def listening(stack: Stack, name: str, found: Recording) -> Iterator[None]:
     states: list[torch.Tensor] = []
     sublayers = found.sublayers[name] = []
     found.attentions[name] = found.hidden_states[name] = ()  # in the order of the stacks, though they end in reverse
-    handles = [stack.layers[0].register_forward_pre_hook(lambda module, args: states.append(args[0]))]
-    residuals = []
-    for index, layer in enumerate(stack.layers):
-        handles.append(layer.register_forward_hook(lambda module, args, out: states.append(out)))
-        for part, module in layer.named_children():
-            if isinstance(module, Attention):
-                kind = "cross" if isinstance(module, CrossAttention) else name
-                kept = probabilities.setdefault(kind, [])
-                handles.append(module.register_forward_hook(lambda _, args, out, kept=kept: kept.append(out[1])))
-            elif isinstance(module, Residual):
-                residuals.append(module)
-                replace_after(module, index, part.removesuffix("_residual"), sublayers)
-    try:
+    with ExitStack() as hooks:
+        hooks.enter_context(stack.layers[0].register_forward_pre_hook(lambda module, args: states.append(args[0])))
+        for index, layer in enumerate(stack.layers):
+            hooks.enter_context(layer.register_forward_hook(lambda module, args, out: states.append(out)))
+            for part, module in layer.named_children():
+                if isinstance(module, Attention):
+                    kept = probabilities.setdefault("cross" if isinstance(module, CrossAttention) else name, [])
+                    hook = module.register_forward_hook(lambda _, args, out, kept=kept: kept.append(out[1]))
+                    hooks.enter_context(hook)
+                elif isinstance(module, Residual):
+                    replace_after(module, index, part.removesuffix("_residual"), sublayers)
+                    for method in ("after", "branch"):
+                        hooks.callback(delattr, module, method)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        for residual in residuals:
-            for method in ("after", "branch"):
-                delattr(residual, method)
     found.attentions |= {kind: tuple(each) for kind, each in probabilities.items()}
     found.hidden_states[name] = tuple(states)
 
@@ -167,7 +144,7 @@ def listening(stack: Stack, name: str, found: Recording) -> Iterator[None]:
 def replace_after(residual: Residual, layer: int, name: str, sublayers: list[Sublayer]) -> None:
     """Let a residual connection add a `Sublayer` to the list whenever it runs, until the two methods are deleted."""
     after, branch, branches = residual.after, residual.branch, []
-    keep, add = KEPT.get(type(residual), unchanged), ADDED.get(type(residual), unchanged)
+    terms = TERMS.get(type(residual), lambda residual, x, branch: (x, branch))
 
     def branch_kept(out: torch.Tensor) -> torch.Tensor:
         branches.append(branch(out))
@@ -175,7 +152,7 @@ def replace_after(residual: Residual, layer: int, name: str, sublayers: list[Sub
 
     def after_kept(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         result = after(x, out)
-        sublayers.append(Sublayer(layer, name, x, out, keep(residual, x), add(residual, branches.pop())))
+        sublayers.append(Sublayer(layer, name, x, out, *terms(residual, x, branches.pop())))
         return result
 
     residual.after, residual.branch = after_kept, branch_kept  # type: ignore[method-assign]

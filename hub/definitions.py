@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec, resolve_name
 from itertools import accumulate
+from symtable import symtable
 from typing import Any
 
 ROOT = __name__.partition(".")[0]
@@ -127,28 +128,15 @@ def resolve(module: str, name: str) -> Definition | Import | None:
     return found
 
 
-def free_names(node: ast.AST) -> set[str]:
-    """Return the names that a node reads without binding them itself."""
-    if isinstance(node, ast.Name):
-        return {node.id} if isinstance(node.ctx, ast.Load) else set()
-    inner = list(ast.iter_child_nodes(node))
-    if isinstance(node, ast.FunctionDef | ast.Lambda):
-        body = node.body if isinstance(node.body, list) else [node.body]
-        outside = [child for child in inner if child not in body]
-        bound = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
-        return union(outside) | (union(body) - bound - set().union(*map(stored_names, body)))
-    if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-        return union(inner) - stored_names(node)
-    return union(inner)
-
-
-def stored_names(node: ast.AST) -> set[str]:
-    names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
-    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
-
-
-def union(nodes: list[Any]) -> set[str]:
-    return set().union(*map(free_names, nodes))
+def free_names(text: str) -> set[str]:
+    """Return the names that a text reads and no function or class in it binds."""
+    waiting, found = [symtable(text, "definition", "exec")], set[str]()
+    while waiting:
+        table = waiting.pop()
+        waiting += table.get_children()
+        read = [symbol for symbol in table.get_symbols() if symbol.is_referenced()]
+        found |= {symbol.get_name() for symbol in read if symbol.is_global() or table.get_type() == "module"}
+    return found
 
 
 def reading_order(modules: list[str]) -> list[str]:

@@ -277,6 +277,5 @@ def definition_text(definition: Definition) -> tuple[str, frozenset[str]]:
 @cache
 def names_and_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names that a text reads, and the attributes that it names, be it in a string."""
-    tree = ast.parse(text)
-    words = (getattr(node, "attr", getattr(node, "value", None)) for node in ast.walk(tree))
-    return frozenset(free_names(tree)), frozenset(word for word in words if isinstance(word, str))
+    words = (getattr(node, "attr", getattr(node, "value", None)) for node in ast.walk(ast.parse(text)))
+    return frozenset(free_names(text)), frozenset(word for word in words if isinstance(word, str))

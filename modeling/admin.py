@@ -1,6 +1,7 @@
 """Admin's profiling pass (Liu et al. 2020, section 4.3), which sets the factors on the residual stream by a batch."""
 
-from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,26 +42,17 @@ def output_variances(model: nn.Module, batch: dict[str, Any]) -> dict[str, list[
     """Return, for each stack, its residual connections in order with the variance of their sublayer's output."""
     variances: dict[str, list[tuple[AdminResidual, float]]] = {}
 
-    def recorder(stack: str, residual: AdminResidual) -> Callable[..., None]:
-        def record(module: nn.Module, inputs: Any, output: Any) -> None:
-            out = output[0] if isinstance(output, tuple) else output
-            variances.setdefault(stack, []).append((residual, out.float().var(unbiased=False).item()))
+    def record(stack: str, residual: AdminResidual, module: nn.Module, inputs: Any, output: Any) -> None:
+        out = output[0] if isinstance(output, tuple) else output
+        variances.setdefault(stack, []).append((residual, out.float().var(unbiased=False).item()))
 
-        return record
-
-    handles = []
-    for stack_name, stack in model.named_modules():
-        for block in stack.layers if isinstance(stack, Stack) else []:
-            for name in SUBLAYERS:
-                if hasattr(block, name):
-                    residual = getattr(block, f"{name}_residual")
-                    handles.append(getattr(block, name).register_forward_hook(recorder(stack_name, residual)))
-    was_training = model.training
-    model.eval()
-    try:
+    with ExitStack() as until_the_end:
+        until_the_end.callback(model.train, model.training)
+        model.eval()
+        for stack_name, stack in model.named_modules():
+            for block in stack.layers if isinstance(stack, Stack) else []:
+                for name in filter(partial(hasattr, block), SUBLAYERS):
+                    hook = partial(record, stack_name, getattr(block, f"{name}_residual"))
+                    until_the_end.enter_context(getattr(block, name).register_forward_hook(hook))
         model(**batch)
-    finally:
-        model.train(was_training)
-        for handle in handles:
-            handle.remove()
     return variances

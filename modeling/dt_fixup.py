@@ -1,6 +1,7 @@
 """DT-Fixup (Xu et al. 2021): the weights of layers without norms, scaled by the length of their inputs."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -42,14 +43,11 @@ def longest_input(model: VanillaPreTrainedModel, batch: Mapping[str, torch.Tenso
     def record(module: Any, inputs: tuple[Any, ...]) -> None:
         lengths.append(inputs[0].norm(dim=-1).max().item())
 
-    stacks = [module for module in model.modules() if isinstance(module, Stack)]
-    handles = [stack.layers[0].register_forward_pre_hook(record) for stack in stacks]
-    was_training = model.training
-    model.eval()
-    try:
+    with ExitStack() as until_the_end:
+        until_the_end.callback(model.train, model.training)
+        model.eval()
+        for stack in model.modules():
+            if isinstance(stack, Stack):
+                until_the_end.enter_context(stack.layers[0].register_forward_pre_hook(record))
         model(**batch)
-    finally:
-        model.train(was_training)
-        for handle in handles:
-            handle.remove()
     return max(lengths)

@@ -9,44 +9,32 @@ import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
-import vanillaformer.configuration as configuration
-import vanillaformer.modeling as modeling
 from vanillaformer.configuration import BlockConfig, VanillaConfig
+from vanillaformer.modeling import AUTO_CLASSES
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .fields import LABELS, Field, Values
 from .tensors import Table
 
-# Our classes by config and head
-OUR_CLASSES: dict[type[VanillaConfig], dict[str, type[VanillaPreTrainedModel]]] = {
-    configuration.VanillaDecoderConfig: {
-        "base": modeling.VanillaDecoderModel,
-        "lm": modeling.VanillaDecoderForCausalLM,
-        "sequence": modeling.VanillaDecoderForSequenceClassification,
-    },
-    configuration.VanillaEncoderConfig: {
-        "base": modeling.VanillaEncoderModel,
-        "lm": modeling.VanillaEncoderForMaskedLM,
-        "pretraining": modeling.VanillaEncoderForPreTraining,
-        "sequence": modeling.VanillaEncoderForSequenceClassification,
-        "token": modeling.VanillaEncoderForTokenClassification,
-        "question": modeling.VanillaEncoderForQuestionAnswering,
-        "choice": modeling.VanillaEncoderForMultipleChoice,
-    },
-    configuration.VanillaEncoderDecoderConfig: {
-        "base": modeling.VanillaEncoderDecoderModel,
-        "lm": modeling.VanillaEncoderDecoderForConditionalGeneration,
-    },
-    configuration.VanillaImageEncoderConfig: {
-        "base": modeling.VanillaImageEncoderModel,
-        "image": modeling.VanillaImageEncoderForImageClassification,
-        "masked_image": modeling.VanillaImageEncoderForMaskedImageModeling,
-    },
-    configuration.VanillaRecurrentEncoderDecoderConfig: {
-        "base": modeling.VanillaRecurrentEncoderDecoderModel,
-        "lm": modeling.VanillaRecurrentEncoderDecoderForConditionalGeneration,
-    },
+# The head of the models of an Auto class
+HEADS = {
+    "AutoModel": "base",
+    **dict.fromkeys(("AutoModelForSeq2SeqLM", "AutoModelForCausalLM", "AutoModelForMaskedLM"), "lm"),
+    "AutoModelForPreTraining": "pretraining",
+    "AutoModelForSequenceClassification": "sequence",
+    "AutoModelForTokenClassification": "token",
+    "AutoModelForQuestionAnswering": "question",
+    "AutoModelForMultipleChoice": "choice",
+    "AutoModelForImageClassification": "image",
+    "AutoModelForMaskedImageModeling": "masked_image",
 }
+OUR_CLASSES: dict[Any, dict[str, type[VanillaPreTrainedModel]]] = {}
+"""Our classes by config and head."""
+for auto_class, models in AUTO_CLASSES.items():
+    for model_class in models:
+        of_config = OUR_CLASSES.setdefault(model_class.config_class, {})
+        if model_class not in of_config.values():  # the language models are there for pre-training, too
+            of_config[HEADS[auto_class.__name__]] = model_class
 CLASSIFIERS = ("sequence", "token", "image")
 
 
