@@ -7,10 +7,9 @@ from huggingface_hub.dataclasses import strict
 
 from .derived import DERIVED, without_stale_parts
 from .names import CONDITIONAL_NAMES, ROPE_NAMES, STANDARD_NAMES, TRANSFORMERS_NAMES, unknown_reason
-from .options import POSITION_CHOICES
+from .options import FIELD_READERS, POSITION_CHOICES, SIZE_READERS
 from .package import PackageConfig
 from .plans import TENSOR_PARALLEL_PLAN
-from .readers import FIELD_READERS, SIZE_READERS
 from .rules import BlockRules, take_rope_parameters
 
 

@@ -1,6 +1,7 @@
 """Validated kinds of field: which numbers and names a config accepts."""
 
-from typing import TYPE_CHECKING, Annotated, TypeVar, Union
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
 
 from huggingface_hub.dataclasses import as_validated_field
 from transformers.activations import ACT2FN
@@ -13,41 +14,22 @@ else:
 """Type of a field that is derived from others if it is left at `None`; after construction it is never `None`."""
 
 
-@as_validated_field
-def positive(value: int | None = None) -> None:
-    """Field of a count of at least 1 (`None` for a derived value)."""
-    if value is not None and (isinstance(value, bool) or value < 1):
-        raise ValueError(f"must be an integer of at least 1, got {value!r}")
+def validated(holds: Callable[[Any], bool], allowed: str) -> Callable[..., Any]:
+    """Return the function that makes a field whose values, but for `None`, pass a test; `allowed` describes them."""
+
+    @as_validated_field
+    def check(value: Any = None) -> None:
+        if value is not None and not holds(value):
+            raise ValueError(f"must be {allowed}, got {value!r}")
+
+    return check
 
 
-@as_validated_field
-def non_negative(value: int | float | None = None) -> None:
-    """Field of a number of at least 0."""
-    if value is not None and not 0 <= value < float("inf"):
-        raise ValueError(f"must be a finite number of at least 0, got {value!r}")
-
-
-@as_validated_field
-def above_zero(value: int | float | None = None) -> None:
-    """Field of a factor or a cap that must be greater than 0 (`None` for none)."""
-    if value is not None and not 0 < value < float("inf"):
-        raise ValueError(f"must be a finite number greater than 0, got {value!r}")
-
-
-@as_validated_field
-def probability(value: float | int | None = None) -> None:
-    """Field of a dropout rate: at least 0 and less than 1."""
-    if value is not None and not 0 <= value < 1:
-        raise ValueError(f"must be at least 0 and less than 1, got {value!r}")
-
-
-@as_validated_field
-def activation(value: str | None = None) -> None:
-    """Field of an activation function known to transformers."""
-    if value is not None and value not in ACT2FN:
-        raise ValueError(f"must be one of {', '.join(sorted(ACT2FN))}, got {value!r}")
-
-
+positive = validated(lambda value: not isinstance(value, bool) and value >= 1, "an integer of at least 1")
+non_negative = validated(lambda value: 0 <= value < float("inf"), "a finite number of at least 0")
+above_zero = validated(lambda value: 0 < value < float("inf"), "a finite number greater than 0")
+probability = validated(lambda value: 0 <= value < 1, "at least 0 and less than 1")
+activation = validated(lambda value: value in ACT2FN, f"one of {', '.join(sorted(ACT2FN))}")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 

@@ -8,7 +8,6 @@ from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
 from .encoder_decoder import VanillaEncoderDecoderConfig
 from .image_encoder import VanillaImageEncoderConfig
-from .image_presets import IMAGE_PRESETS, TWELVE_LAYERS
 from .names import TRANSFORMERS_NAMES
 from .recurrent import VanillaRecurrentEncoderDecoderConfig
 
@@ -25,6 +24,7 @@ class Preset(NamedTuple):
     papers: tuple[str, ...]
 
 
+TWELVE_LAYERS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
 TINY = {"hidden_size": 128, "max_position_embeddings": 256, "dropout": 0.1}
 GPT_SMALL = {**TWELVE_LAYERS, "position_embedding_type": "learned", "dropout": 0.1}
 BERT_BASE = {**TWELVE_LAYERS, "dropout": 0.1, "attention_dropout": 0.1}
@@ -39,6 +39,15 @@ T5_BASE = {
     "position_embedding_type": "relative", "max_position_embeddings": 512, "mlp_bias": False,
     "attention_scale": 1.0,  # the initialization of the queries includes it
     "scale_embedding": False, "initialization": "t5", "dropout": 0.1,
+}  # fmt: skip
+# Touvron et al. 2021, Ti: the smallest ViT
+VIT_TINY = {
+    "hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "initialization": "normal",
+}  # fmt: skip
+VIT_MINI = {
+    "image_size": 32, "patch_size": 4, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "intermediate_size": 128, "position_embedding_type": "learned", "use_cls_token": False, "image_pooling": "mean",
+    "initialization": "normal", "initializer_range": 0.08,
 }  # fmt: skip
 
 PRESETS: dict[str, Preset] = {
@@ -119,7 +128,34 @@ PRESETS: dict[str, Preset] = {
         "hidden_act": "gelu_pytorch_tanh", "position_embedding_type": "alibi", "max_position_embeddings": 2048,
         "embedding_norm": True, "initialization": "normal",
     }, papers=("bigscience2022bloom",)),
-    **{name: Preset(VanillaImageEncoderConfig, *entry) for name, entry in IMAGE_PRESETS.items()},
+    # Dosovitskiy et al. 2021, shrunk to small images: mean pooling, and larger first weights than BERT's 0.02.
+    "vit-mini": Preset(VanillaImageEncoderConfig, VIT_MINI, papers=("dosovitskiy2021image",)),
+    # The same with what makes it learn in fewer passes: early convolutions, rotary positions, wider heads.
+    "vitc-mini": Preset(VanillaImageEncoderConfig, {
+        **VIT_MINI, "num_attention_heads": 2, "patch_embedding": "early_convolutions",
+        "position_embedding_type": "rotary_2d",
+    }, papers=("xiao2021early", "heo2024rotary")),
+    # Dosovitskiy et al. 2021, B/16, and its smallest relative.
+    "vit-tiny": Preset(VanillaImageEncoderConfig, VIT_TINY, papers=("dosovitskiy2021image", "touvron2021training")),
+    "vit-base": Preset(VanillaImageEncoderConfig, {
+        **TWELVE_LAYERS, "dropout": 0.1, "initialization": "normal",
+    }, papers=("dosovitskiy2021image",)),
+    # Touvron et al. 2021: Ti with the token that follows a teacher.
+    "deit-tiny": Preset(VanillaImageEncoderConfig, {
+        **VIT_TINY, "use_distillation_token": True, "drop_path_rate": 0.1,
+    }, papers=("touvron2021training",)),
+    # Liu et al. 2021, T: stages of 96, 192, 384 and 768 dimensions.
+    "swin-tiny": Preset(VanillaImageEncoderConfig, {
+        "patch_size": 4, "hidden_size": 96, "depths": [2, 2, 6, 2], "num_attention_heads": 3, "window_size": 7,
+        "position_embedding_type": "window_relative", "patch_norm": True, "norm_eps": 1e-5, "use_cls_token": False,
+        "image_pooling": "mean", "drop_path_rate": 0.2, "initialization": "normal",
+    }, papers=("liu2021swin",)),
+    # Oquab et al. 2024, S/14 at the size of its last images.
+    "dinov2-small": Preset(VanillaImageEncoderConfig, {
+        "image_size": 518, "patch_size": 14, "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
+        "layer_scale_init_value": 1e-5, "image_pooling": "first_and_mean", "use_mask_token": True,
+        "initialization": "normal",
+    }, papers=("oquab2024dinov2",)),
     # Touvron et al. 2023, shrunk: RMSNorm, rotary positions, SwiGLU, grouped key/value heads, no biases.
     "llama-tiny": Preset(VanillaDecoderConfig, {
         **LLAMA_BLOCK, "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,

@@ -9,8 +9,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from .block import BlockFields
 from .names import ROPE_PARTS
-from .options import INITIALIZATION_CHOICES, PLACEMENT_CHOICES, POSITION_CHOICES, LayerType
-from .readers import FIELD_READERS
+from .options import FIELD_READERS, INITIALIZATION_CHOICES, PLACEMENT_CHOICES, POSITION_CHOICES, LayerType
 
 # Numbers in the parameters of scaled rotary positions
 ROPE_NUMBERS = (

@@ -37,13 +37,18 @@ def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> Va
         return take_over(load_native(model, **kwargs))
     if kwargs:
         raise ValueError(f"{', '.join(kwargs)} only apply to a model given by its name")
-    architecture = architecture_of(model.config)
-    head = architecture.head_of(type(model).__name__)
-    config = our_config(architecture, model.config, head, weights.fields_from_weights(architecture, model, head))
-    ours = OUR_CLASSES[architecture.config_class][head]._from_config(config, dtype=model.dtype)
+    architecture, head, ours = counterpart(model)
     weights.write_tensors(ours, weights.our_weights(architecture, model, ours, head))
     copy_runtime_state(model, ours)
     return ours
+
+
+def counterpart(native: PreTrainedModel) -> tuple[Architecture, str, Any]:
+    """Return the architecture and head of a native model, and a new model of ours that can hold its weights."""
+    architecture = architecture_of(native.config)
+    head = architecture.head_of(type(native).__name__)
+    config = our_config(architecture, native.config, head, weights.fields_from_weights(architecture, native, head))
+    return architecture, head, OUR_CLASSES[architecture.config_class][head]._from_config(config, dtype=native.dtype)
 
 
 class NativeForm(NamedTuple):
@@ -62,11 +67,8 @@ def take_over(native: PreTrainedModel) -> VanillaPreTrainedModel:
     Raises:
         ValueError: As `from_native`; the native model is whole then.
     """
-    architecture = architecture_of(native.config)
-    head = architecture.head_of(type(native).__name__)
-    config = our_config(architecture, native.config, head, weights.fields_from_weights(architecture, native, head))
     with no_init_weights():  # what is not written takes no memory
-        ours = OUR_CLASSES[architecture.config_class][head]._from_config(config, dtype=native.dtype)
+        architecture, head, ours = counterpart(native)
     ours.tie_weights()
     weights.move_weights(architecture, native, ours, head)
     copy_runtime_state(native, ours)

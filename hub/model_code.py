@@ -254,15 +254,12 @@ def types_in_models(config: VanillaConfig, classes: list[type]) -> set[type]:
     """Return the classes of all modules that the models of a config are built of, and their bases."""
     found: set[type] = set(classes)
     # Some parts are replaced before a model is finished
-    hook = register_module_module_registration_hook(lambda module, name, part: found.add(type(part)))
-    try:
+    with register_module_module_registration_hook(lambda module, name, part: found.add(type(part))):
         for cls in classes:
             # A head may not fit the config
             if issubclass(cls, PreTrainedModel):
                 with suppress(ValueError), torch.device("meta"):
                     cls(copy.deepcopy(config))
-    finally:
-        hook.remove()
     return {base for cls in found for base in cls.__mro__}
 
 

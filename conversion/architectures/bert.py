@@ -21,11 +21,16 @@ STACK: Table = EMBEDDINGS | TOKEN_TYPES | block(
     attention_norm="attention.output.LayerNorm", up="intermediate.dense", down="output.dense",
     mlp_norm="output.LayerNorm",
 )  # fmt: skip
-PREDICTIONS: Table = {
-    "transform.dense": "cls.predictions.transform.dense",
-    "transform.norm": "cls.predictions.transform.LayerNorm",
-    "lm_head": "cls.predictions.decoder",
-}
+
+
+def predictions(dense: str, norm: str, output: str) -> Table:
+    """Return the table of the masked language model's head, given the native names of its parts."""
+    return {"transform.dense": dense, "transform.norm": norm, "lm_head": output}
+
+
+PREDICTIONS = predictions(
+    "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.decoder"
+)
 SIZES: tuple[Field, ...] = (
     TEXT,
     *PLAIN_HEADS,
@@ -55,11 +60,15 @@ DENSE_CLASSIFIER: Table = {"pooler.dense": "classifier.dense", "classifier": "cl
 POOLER: Table = {"pooler.dense": "bert.pooler.dense"}
 
 
-def activation_of_first(name: str) -> Field:
-    return constant(classifier_pooling="first", classifier_act=name, classifier_norm=False)
+def on_first(table: Table, act: str = "tanh") -> Head:
+    """Return the head that classifies the first token's state."""
+    return Head(table, (constant(classifier_pooling="first", classifier_act=act, classifier_norm=False),))
 
 
-TANH_OF_FIRST = activation_of_first("tanh")
+def heads_of(lm: Table, sequence: Head, base: Head | None = None, head_act: str | None = None) -> dict[str, Head]:
+    """Return the heads that all these encoders have; the predictions have an activation of their own, if any."""
+    fields = () if head_act is None else (constant(head_act=head_act),)
+    return {"base": base or Head(), "lm": Head(lm, fields), "sequence": sequence, "token": Head(CLASSIFIER)}
 
 
 def encoder(
@@ -71,18 +80,12 @@ def encoder(
 
 
 BARE = Head(arguments=lambda config: {"add_pooling_layer": False})
-BERT_HEADS = {
-    "base": BARE,
-    "lm": Head(PREDICTIONS),
-    "sequence": Head(POOLER | CLASSIFIER, (TANH_OF_FIRST,)),
-    "token": Head(CLASSIFIER),
-    "question": Head({"qa_outputs": "qa_outputs"}),
-    "choice": Head(POOLER | CLASSIFIER, (TANH_OF_FIRST,)),
-}
+BERT_HEADS = heads_of(PREDICTIONS, on_first(POOLER | CLASSIFIER), BARE)
+BERT_HEADS |= {"question": Head({"qa_outputs": "qa_outputs"}), "choice": on_first(POOLER | CLASSIFIER)}
 UNUSED_BIAS = {"cls.predictions.bias": "lm_head.bias"}
 PAIRS: Table = PREDICTIONS | POOLER | {"seq_relationship": "cls.seq_relationship"}
 BERT = encoder(
-    "bert", "Bert", STACK, BERT_HEADS | {"pretraining": Head(PAIRS, (TANH_OF_FIRST,))},
+    "bert", "Bert", STACK, BERT_HEADS | {"pretraining": on_first(PAIRS)},
     *FIELDS, same("max_position_embeddings"), unused=UNUSED_BIAS,
 )  # fmt: skip
 
@@ -94,19 +97,8 @@ ROBERTA_POSITIONS = Field(
     },
     to_native=lambda config: {"max_position_embeddings": config.max_position_embeddings + config.position_offset},
 )
-ROBERTA_PREDICTIONS: Table = {
-    "transform.dense": "lm_head.dense",
-    "transform.norm": "lm_head.layer_norm",
-    "lm_head": "lm_head.decoder",
-}
-
-
-ROBERTA_HEADS = {
-    "base": BARE,
-    "lm": Head(ROBERTA_PREDICTIONS, (constant(head_act="gelu"),)),
-    "sequence": Head(DENSE_CLASSIFIER, (TANH_OF_FIRST,)),
-    "token": Head(CLASSIFIER),
-}
+ROBERTA_PREDICTIONS = predictions("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")
+ROBERTA_HEADS = heads_of(ROBERTA_PREDICTIONS, on_first(DENSE_CLASSIFIER), BARE, head_act="gelu")
 
 
 def roberta_kin(
@@ -125,17 +117,12 @@ DISTILBERT_STACK: Table = EMBEDDINGS | block(
     "transformer.layer.{layer}.", q="attention.q_lin", k="attention.k_lin", v="attention.v_lin", o="attention.out_lin",
     attention_norm="sa_layer_norm", up="ffn.lin1", down="ffn.lin2", mlp_norm="output_layer_norm",
 )  # fmt: skip
-DISTILBERT_PREDICTIONS: Table = {
-    "transform.dense": "vocab_transform", "transform.norm": "vocab_layer_norm", "lm_head": "vocab_projector"
-}  # fmt: skip
+DISTILBERT_HEADS = heads_of(
+    predictions("vocab_transform", "vocab_layer_norm", "vocab_projector"),
+    on_first(CLASSIFIER | {"pooler.dense": "pre_classifier"}, "relu"),
+)
 DISTILBERT = encoder(
-    "distilbert", "DistilBert", DISTILBERT_STACK,
-    {
-        "base": Head(),
-        "lm": Head(DISTILBERT_PREDICTIONS),
-        "sequence": Head(CLASSIFIER | {"pooler.dense": "pre_classifier"}, (activation_of_first("relu"),)),
-        "token": Head(CLASSIFIER),
-    },
+    "distilbert", "DistilBert", DISTILBERT_STACK, DISTILBERT_HEADS,
     TEXT, ALL_KEY_VALUE_HEADS, Field(lambda config: {"head_dim": config.dim // config.n_heads}),
     same("vocab_size", "max_position_embeddings", "initializer_range", "tie_word_embeddings"),
     same("dropout", "attention_dropout"),
@@ -149,17 +136,11 @@ ROBERTA_PRE_NORM = STACK | {"norm": "LayerNorm"}
 ROBERTA_PRE_NORM |= block(LAYER, attention_norm="attention.LayerNorm", mlp_norm="intermediate.LayerNorm")
 MEGATRON: Table = {name: native for name, native in STACK.items() if name != "embeddings.norm"}
 MEGATRON |= block(LAYER, attention_norm="attention.ln", mlp_norm="ln") | {"norm": "encoder.ln"}
-ELECTRA_PREDICTIONS: Table = {
-    "transform.dense": "generator_predictions.dense",
-    "transform.norm": "generator_predictions.LayerNorm",
-    "lm_head": "generator_lm_head",
-}
-ELECTRA_HEADS = {
-    "base": Head(),
-    "lm": Head(ELECTRA_PREDICTIONS, (constant(head_act="gelu"),)),
-    "sequence": Head(DENSE_CLASSIFIER, (activation_of_first("gelu"),)),
-    "token": Head(CLASSIFIER),
-}
+ELECTRA_HEADS = heads_of(
+    predictions("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head"),
+    on_first(DENSE_CLASSIFIER, "gelu"),
+    head_act="gelu",
+)
 
 VARIANTS = (
     roberta_kin("xlm-roberta", "XLMRoberta"),  # Conneau et al. 2020

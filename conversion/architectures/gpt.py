@@ -1,12 +1,10 @@
 """GPT (Radford et al. 2018), GPT-2 (2019), and decoders near them: GPT-J, OPT, GPT-Neo, GPT-BigCode, XGLM, BioGPT."""
 
-from dataclasses import replace
-
 from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig, layer_types
 
-from ..mapping.architecture import Head, Part
+from ..mapping.architecture import Part
 from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, all_biases, constant, first_rope, renamed, same
 from ..mapping.tensors import HEAD_ROWS, QUERY_KEY_VALUE_ROWS, TRANSPOSED, Kind, Table, block, transposed_rows
 from .bart import BLOCK as BART_BLOCK
@@ -116,17 +114,15 @@ def norms_to_native(config: BlockConfig) -> Values:
     }
 
 
-OPT = replace(
-    decoder(
-        "opt", "OPT", OPT_STACK, TEXT, *PLAIN_HEADS,
-        same("vocab_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"),
-        same("dropout", "attention_dropout", "use_cache", "tie_word_embeddings"),
-        renamed(hidden_size=("hidden_size", "word_embed_proj_dim"), intermediate_size="ffn_dim"),
-        renamed(hidden_act="activation_function", initializer_range="init_std", layer_drop="layerdrop"),
-        all_biases("enable_bias"), Field(norms_to_ours, norms_to_native),
-        constant(position_embedding_type="learned", position_offset=2, norm_eps=1e-5, initialization="normal"),
-    ),
-    parts=(Part(OPT_STACK, native="decoder."),),
+OPT = decoder(
+    "opt", "OPT", OPT_STACK, TEXT, *PLAIN_HEADS,
+    same("vocab_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"),
+    same("dropout", "attention_dropout", "use_cache", "tie_word_embeddings"),
+    renamed(hidden_size=("hidden_size", "word_embed_proj_dim"), intermediate_size="ffn_dim"),
+    renamed(hidden_act="activation_function", initializer_range="init_std", layer_drop="layerdrop"),
+    all_biases("enable_bias"), Field(norms_to_ours, norms_to_native),
+    constant(position_embedding_type="learned", position_offset=2, norm_eps=1e-5, initialization="normal"),
+    stack="decoder.",
 )  # fmt: skip
 
 COMMON: tuple[Field, ...] = (
@@ -178,34 +174,28 @@ VARIANTS = (
         prefix="transformer.",
     ),
     # GPT-BigCode (Ben Allal et al. 2023): GPT-2 with one head of keys and values
-    replace(
-        decoder(
-            "gpt_bigcode", "GPTBigCode", BIG_CODE, *GPT2_FIELDS, SCALED,
-            Field(
-                lambda config: {"num_key_value_heads": 1 if config.multi_query else config.n_head},
-                lambda config: {"multi_query": is_multi_query(config)},
-            ),
-            constant(position_embedding_type="learned", initialization="normal"), prefix="transformer.",
-            ignored=("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),
+    decoder(
+        "gpt_bigcode", "GPTBigCode", BIG_CODE, *GPT2_FIELDS, SCALED,
+        Field(
+            lambda config: {"num_key_value_heads": 1 if config.multi_query else config.n_head},
+            lambda config: {"multi_query": is_multi_query(config)},
         ),
-        parts=(
-            Part(BIG_CODE),
+        constant(position_embedding_type="learned", initialization="normal"), prefix="transformer.",
+        ignored=("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),
+        more=(
             Part(fused(QUERY_KEY_VALUE_ROWS), when=is_multi_query),
             Part(fused(HEAD_ROWS), when=lambda config: not is_multi_query(config)),
         ),
     ),
     # XGLM (Lin et al. 2022): fairseq's decoder with fixed positions
-    replace(
-        decoder(
-            "xglm", "XGLM", OPT_STACK | {"norm": "layer_norm"}, *COMMON, *PLAIN_HEADS,
-            same("max_position_embeddings", "dropout", "attention_dropout", "activation_dropout", "scale_embedding"),
-            renamed(hidden_size="d_model", intermediate_size="ffn_dim", num_hidden_layers="num_layers"),
-            renamed(num_attention_heads="attention_heads", hidden_act="activation_function"),
-            renamed(initializer_range="init_std", layer_drop="layerdrop"),
-            constant(position_embedding_type="sinusoidal", sinusoidal_layout="tensor2tensor", position_offset=2),
-        ),
-        heads={"base": Head(ignored=("decoder_start_token_id",)),
-               "lm": Head({"lm_head": "lm_head"}, ignored=("decoder_start_token_id",))},
+    decoder(
+        "xglm", "XGLM", OPT_STACK | {"norm": "layer_norm"}, *COMMON, *PLAIN_HEADS,
+        same("max_position_embeddings", "dropout", "attention_dropout", "activation_dropout", "scale_embedding"),
+        renamed(hidden_size="d_model", intermediate_size="ffn_dim", num_hidden_layers="num_layers"),
+        renamed(num_attention_heads="attention_heads", hidden_act="activation_function"),
+        renamed(initializer_range="init_std", layer_drop="layerdrop"),
+        constant(position_embedding_type="sinusoidal", sinusoidal_layout="tensor2tensor", position_offset=2),
+        ignored=("decoder_start_token_id",), classifies=False,
     ),
     # BioGPT (Luo et al. 2022): GPT-2's block with scaled embeddings and positions from row 2
     decoder(

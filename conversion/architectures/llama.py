@@ -1,6 +1,5 @@
 """Llama (Touvron et al. 2023) and the decoders near it, which differ in a norm, a layer or the form of a tensor."""
 
-from dataclasses import replace
 from typing import Any
 
 from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig
@@ -11,6 +10,8 @@ from ..mapping.fields import (
     HEAD_DIM,
     PLAIN_HEADS,
     TEXT,
+    WINDOW_BY_LAYER,
+    WINDOW_OF_ALL_LAYERS,
     Field,
     Values,
     all_biases,
@@ -21,8 +22,6 @@ from ..mapping.fields import (
     rotary,
     same,
     switch,
-    window_by_layer,
-    window_of_all_layers,
 )
 from ..mapping.tensors import HEAD_ROWS, QUERY_KEY_VALUE_ROWS, HeadRow, Table, block, rows
 
@@ -67,7 +66,7 @@ ATTENTION_BIAS = attention_biases("attention_bias", "q_proj", "k_proj", "v_proj"
 INPUT_BIASES = attention_biases("attention_bias", "q_proj", "k_proj", "v_proj")
 LAYERS: tuple[Field, ...] = (*RMS_NORM, *GATED_FEED_FORWARD, GROUPED)
 KIN: tuple[Field, ...] = (*LAYERS, rotary())
-WINDOW = (window_by_layer(), Field(to_native=lambda config: {"use_sliding_window": config.sliding_window is not None}))
+WINDOW = (WINDOW_BY_LAYER, Field(to_native=lambda config: {"use_sliding_window": config.sliding_window is not None}))
 # The output projection is square: the heads have to be as wide as the model
 SQUARE_HEAD_DIM = Field(
     to_ours=lambda config: {"head_dim": config.hidden_size // config.num_attention_heads},
@@ -78,15 +77,17 @@ INTERLEAVED = constant(rope_interleaved=True)
 
 def decoder(
     name: str, classes: str, table: Table, *fields: Field, prefix: str = "model.", language_model: str = "",
-    output: str = "lm_head", lm: tuple[Field, ...] = (), ignored: tuple[str, ...] = (),
+    output: str = "lm_head", lm: tuple[Field, ...] = (), ignored: tuple[str, ...] = (), classifies: bool = True,
+    more: tuple[Part, ...] = (), stack: str = "",
 ) -> Architecture:  # fmt: skip
-    """Return a decoder of one stack; `lm` are the fields of its language model, a class called `language_model`."""
-    heads = {
-        "base": Head(ignored=ignored),
-        "lm": Head({"lm_head": output}, lm, ignored, native_class=language_model),
-        "sequence": Head({"score": "score"}, ignored=ignored),
-    }
-    return Architecture(name, classes, VanillaDecoderConfig, fields, (Part(table),), heads, prefix=prefix)
+    """Return a decoder of one stack; `lm` are the fields of its language model, a class called `language_model`.
+
+    `more` are tables that only some models have, and `stack` is the prefix of the native stack's tensors.
+    """
+    heads = {"base": Head(ignored=ignored), "lm": Head({"lm_head": output}, lm, ignored, native_class=language_model)}
+    heads |= {"sequence": Head({"score": "score"}, ignored=ignored)} if classifies else {}
+    parts = (Part(table, native=stack), *more)
+    return Architecture(name, classes, VanillaDecoderConfig, fields, parts, heads, prefix=prefix)
 
 
 def llama_kin(name: str, classes: str, table: Table, *fields: Field, **options: Any) -> Architecture:
@@ -97,7 +98,7 @@ def llama_kin(name: str, classes: str, table: Table, *fields: Field, **options: 
 LLAMA = llama_kin("llama", "Llama", BLOCK, *KIN, ATTENTION_BIAS, same("head_dim", "mlp_bias"))
 # Mistral (Jiang et al. 2023): Llama with a sliding window
 MISTRAL = llama_kin(
-    "mistral", "Mistral", BLOCK, *KIN, same("head_dim"), window_of_all_layers(),
+    "mistral", "Mistral", BLOCK, *KIN, same("head_dim"), WINDOW_OF_ALL_LAYERS,
     constant(attention_bias=False, mlp_bias=False),
 )  # fmt: skip
 # Qwen 2 (Yang et al. 2024): Llama with biases on queries, keys and values
@@ -135,7 +136,7 @@ ATTENTION_SCALE = Field(
 GEMMA = llama_kin("gemma", "Gemma", BLOCK, *GEMMA_FIELDS, GEMMA_ACTIVATION)
 GEMMA2 = llama_kin(
     "gemma2", "Gemma2", ATTENTION | GATED | SANDWICH_NORMS, *GEMMA_FIELDS, same("attn_logit_softcapping"),
-    renamed(hidden_act="hidden_activation"), ATTENTION_SCALE, constant(norm_placement="sandwich"), window_by_layer(),
+    renamed(hidden_act="hidden_activation"), ATTENTION_SCALE, constant(norm_placement="sandwich"), WINDOW_BY_LAYER,
     lm=(same("final_logit_softcapping"),),
 )  # fmt: skip
 
@@ -143,7 +144,7 @@ GEMMA2 = llama_kin(
 STARCODER2 = llama_kin(
     "starcoder2", "Starcoder2",
     ATTENTION | PRE_NORMS | block(MLP, up="c_fc", down="c_proj"),
-    GROUPED, HEAD_DIM, same("hidden_act"), window_of_all_layers(), all_biases("use_bias"), rotary(),
+    GROUPED, HEAD_DIM, same("hidden_act"), WINDOW_OF_ALL_LAYERS, all_biases("use_bias"), rotary(),
     renamed(norm_eps="norm_epsilon", dropout=("residual_dropout", "embedding_dropout")),
     constant(feed_forward="plain"),
 )  # fmt: skip
@@ -156,17 +157,13 @@ HEAD_NORMS: Table = {
     )
     for name, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads"))
 }
-STABLELM_STACK = ATTENTION | HEAD_NORMS | GATED | ENDS
-STABLELM = replace(
-    llama_kin(
-        "stablelm", "StableLm", STABLELM_STACK, *GATED_FEED_FORWARD, LAYER_NORM, GROUPED, DERIVED_HEAD_DIM,
-        switch("use_parallel_residual", "block_layout", on="parallel_shared_norm", off="sequential"),
-        switch("qk_layernorm", "qk_norm", on="each_head", off="none"), rotary(partial=True),
-        attention_biases("use_qkv_bias", "q_proj", "k_proj", "v_proj"), constant(mlp_bias=False),
-        renamed(dropout="hidden_dropout"),
-    ),
-    parts=(
-        Part(STABLELM_STACK),
+STABLELM = llama_kin(
+    "stablelm", "StableLm", ATTENTION | HEAD_NORMS | GATED, *GATED_FEED_FORWARD, LAYER_NORM, GROUPED, DERIVED_HEAD_DIM,
+    switch("use_parallel_residual", "block_layout", on="parallel_shared_norm", off="sequential"),
+    switch("qk_layernorm", "qk_norm", on="each_head", off="none"), rotary(partial=True),
+    attention_biases("use_qkv_bias", "q_proj", "k_proj", "v_proj"), constant(mlp_bias=False),
+    renamed(dropout="hidden_dropout"),
+    more=(
         Part(PRE_NORMS, when=lambda config: config.block_layout != "parallel_shared_norm"),
         Part(SHARED_NORM, when=lambda config: config.block_layout == "parallel_shared_norm"),
     ),
@@ -212,13 +209,11 @@ LOGIT_SCALE = Field(
     to_ours=lambda config: {"logit_scale": config.logit_scale},
     to_native=lambda config: {"logit_scale": 1.0 if config.logit_scale is None else config.logit_scale},
 )
-COHERE = replace(
-    llama_kin(
-        "cohere", "Cohere", ATTENTION | QUERY_KEY_NORMS | GATED | SHARED_NORM, *GATED_FEED_FORWARD, LAYER_NORM,
-        GROUPED, HEAD_DIM, ATTENTION_BIAS, rotary(), switch("use_qk_norm", "qk_norm", on="each_head", off="none"),
-        constant(block_layout="parallel_shared_norm", norm_bias=False, mlp_bias=False, rope_interleaved=True),
-    ),
-    heads={"base": Head(ignored=("logit_scale",)), "lm": Head({"lm_head": "lm_head"}, (LOGIT_SCALE,))},
+COHERE = llama_kin(
+    "cohere", "Cohere", ATTENTION | QUERY_KEY_NORMS | GATED | SHARED_NORM, *GATED_FEED_FORWARD, LAYER_NORM,
+    GROUPED, HEAD_DIM, ATTENTION_BIAS, rotary(), switch("use_qk_norm", "qk_norm", on="each_head", off="none"),
+    constant(block_layout="parallel_shared_norm", norm_bias=False, mlp_bias=False, rope_interleaved=True),
+    lm=(LOGIT_SCALE,), ignored=("logit_scale",), classifies=False,
 )  # fmt: skip
 
 
@@ -256,7 +251,7 @@ VARIANTS = (
     # OLMo 3 (OLMo team 2025): OLMo 2 with windows in three of four layers, and positions of their own there
     llama_kin(
         "olmo3", "Olmo3", ATTENTION | QUERY_KEY_NORMS | GATED | INSIDE_NORMS, *LAYERS, HEAD_DIM, ATTENTION_BIAS,
-        window_by_layer(), constant(position_embedding_type="rotary"),
+        WINDOW_BY_LAYER, constant(position_embedding_type="rotary"),
         Field(lambda config: {"rope_parameters": config.rope_parameters}, ropes_to_native),
         constant(norm_placement="inside", qk_norm="full", mlp_bias=False),
     ),
@@ -276,7 +271,7 @@ VARIANTS = (
     llama_kin(
         "phi3", "Phi3",
         FUSED_GATE | PRE_NORMS | block(SELF_ATTENTION, qkv=("qkv_proj", QUERY_KEY_VALUE_ROWS), o="o_proj"),
-        *LAYERS, HEAD_DIM, window_of_all_layers(), rotary(partial=True), ORIGINAL_LENGTH,
+        *LAYERS, HEAD_DIM, WINDOW_OF_ALL_LAYERS, rotary(partial=True), ORIGINAL_LENGTH,
         renamed(dropout=("resid_pdrop", "embd_pdrop")), constant(attention_bias=False, mlp_bias=False),
     ),
     # SmolLM 3 (Hugging Face 2025): every fourth layer does not rotate

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 
 import vanillaformer.modeling as modeling
@@ -241,13 +242,9 @@ def unpadded(
 
 def padded(rows: Rows, fill: int, side: str = "right") -> tuple[torch.Tensor, torch.Tensor]:
     """Return rows as a tensor (B, T) padded on one side with `fill`, and its attention mask (B, T)."""
-    length = max(len(row) for row in rows)
-
-    def pad(row: Sequence[int], value: int) -> list[int]:
-        padding = [value] * (length - len(row))
-        return [*row, *padding] if side == "right" else [*padding, *row]
-
-    return torch.tensor([pad(row, fill) for row in rows]), torch.tensor([pad([1] * len(row), 0) for row in rows])
+    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+    ids = pad_sequence(tensors, batch_first=True, padding_value=fill, padding_side=side)
+    return ids, pad_sequence([*map(torch.ones_like, tensors)], batch_first=True, padding_side=side)
 
 
 class StatesOfEngine(torch.nn.Module):

@@ -112,28 +112,22 @@ def first_rope(config: BlockConfig) -> Values | None:
     return next(filter(None, map(config.rope_of, layer_types(config))), None)
 
 
-def window_of_all_layers() -> Field:
-    """A sliding window in every layer, or in none."""
-
-    def to_native(config: BlockConfig) -> Values:
-        windowed = "sliding_attention" in layer_types(config)
-        return {"sliding_window": config.sliding_window if windowed else None}
-
-    return Field(to_ours=lambda config: {"sliding_window": config.sliding_window}, to_native=to_native)
-
-
-def window_by_layer() -> Field:
-    """A sliding window in the layers that `layer_types` names."""
-
-    def to_ours(config: PreTrainedConfig) -> Values:
-        if config.sliding_window is None:
-            return {}
-        return {"sliding_window": config.sliding_window, "layer_types": list(config.layer_types)}
-
-    def to_native(config: BlockConfig) -> Values:
-        return {"sliding_window": config.sliding_window, "layer_types": list(layer_types(config))}
-
-    return Field(to_ours, to_native)
+# A sliding window in every layer, or in none
+WINDOW_OF_ALL_LAYERS = Field(
+    to_ours=lambda config: {"sliding_window": config.sliding_window},
+    to_native=lambda config: {
+        "sliding_window": config.sliding_window if "sliding_attention" in layer_types(config) else None
+    },
+)
+# A sliding window in the layers that `layer_types` names
+WINDOW_BY_LAYER = Field(
+    to_ours=lambda config: (
+        {}
+        if config.sliding_window is None
+        else {"sliding_window": config.sliding_window, "layer_types": config.layer_types}
+    ),
+    to_native=lambda config: {"sliding_window": config.sliding_window, "layer_types": layer_types(config)},
+)
 
 
 def attention_biases(native: str, *projections: str) -> Field:

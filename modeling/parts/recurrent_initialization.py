@@ -31,23 +31,18 @@ def orthogonal(module: nn.Module) -> None:
         if module.bias is not None:
             init.zeros_(module.bias)
     elif isinstance(module, nn.RNNBase):
-        for name, parameter in module.named_parameters(recurse=False):
-            draw_cell(module, name, parameter)
-
-
-def draw_cell(cells: nn.RNNBase, name: str, parameter: nn.Parameter) -> None:
-    """Draw one parameter of recurrent layers, each gate by itself."""
-    width = cells.hidden_size
-    if name.startswith("weight_ih"):
-        bound = (6 / (parameter.shape[1] + width)) ** 0.5
-        init.uniform_(parameter, -bound, bound)
-    elif name.startswith("weight_hh") and not parameter.is_meta:
-        gates = [nn.init.orthogonal_(torch.empty(width, width)) for _ in range(len(parameter) // width)]
-        init.copy_(parameter, torch.cat(gates))
-    elif name.startswith("bias"):
-        bias = torch.zeros(len(parameter))
-        bias[width : 2 * width] = float(isinstance(cells, LSTM) and name.startswith("bias_ih"))
-        init.copy_(parameter, bias)
+        width = module.hidden_size
+        for name, parameter in module.named_parameters(recurse=False):  # each gate by itself
+            if name.startswith("weight_ih"):
+                bound = (6 / (parameter.shape[1] + width)) ** 0.5
+                init.uniform_(parameter, -bound, bound)
+            elif name.startswith("weight_hh") and not parameter.is_meta:
+                gates = [nn.init.orthogonal_(torch.empty(width, width)) for _ in range(len(parameter) // width)]
+                init.copy_(parameter, torch.cat(gates))
+            elif name.startswith("bias"):
+                bias = torch.zeros(len(parameter))
+                bias[width : 2 * width] = float(isinstance(module, LSTM) and name.startswith("bias_ih"))
+                init.copy_(parameter, bias)
 
 
 RECURRENT_INITIALIZATIONS: dict[str, Callable[[nn.Module], None]] = {"orthogonal": orthogonal, "uniform": uniform}

@@ -12,7 +12,7 @@ import vanillaformer
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig
 from vanillaformer.configuration import options
 from vanillaformer.configuration.activations import ACTIVATION_ALIASES, ACTIVATIONS
-from vanillaformer.configuration.readers import FIELD_READERS, SIZE_READERS
+from vanillaformer.configuration.options import FIELD_READERS, SIZE_READERS
 from vanillaformer.modeling.block import BLOCKS
 from vanillaformer.modeling.decoding import DECODINGS
 from vanillaformer.modeling.parts.attention import QUERY_KEY_NORMS

@@ -7,8 +7,7 @@ from transformers.activations import ACT2FN
 
 from vanillaformer.configuration import BlockConfig, options
 from vanillaformer.configuration.fields import PROJECTIONS
-from vanillaformer.configuration.options import PLACEMENT_CHOICES
-from vanillaformer.configuration.readers import FIELD_READERS
+from vanillaformer.configuration.options import FIELD_READERS, PLACEMENT_CHOICES
 
 from .axes import names_of, own_fields
 

@@ -15,7 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
 import vanillaformer
-from vanillaformer.configuration.readers import FIELD_READERS
+from vanillaformer.configuration.options import FIELD_READERS
 
 from .axes import CONFIGS, names_of, own_fields
 from .random_configs import KEYWORDS, LENGTH, NEW, random_fields

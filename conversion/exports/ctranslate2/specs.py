@@ -150,7 +150,13 @@ class SpecBuilder:
         vars(spec).pop("position_encodings", None)  # the constructor's, of sines
         spec.scale_embeddings = float(embeddings.scale)
         if self.config.position_embedding_type in ("learned", "sinusoidal"):
-            put(spec, position_encodings=self.position_table(embeddings.positions))
+            positions: Any = embeddings.positions
+            learned = self.config.position_embedding_type == "learned"
+            table = self.specs.transformer_spec.PositionEncoderSpec()
+            table.encodings = array(
+                positions.embed_positions.weight[positions.offset :] if learned else positions.table
+            )
+            put(spec, position_encodings=table)
         if self.config.embedding_norm:
             put(spec, layernorm_embedding=self.norm(embeddings.norm))
         if not isinstance(stack.norm, nn.Identity):
@@ -161,12 +167,6 @@ class SpecBuilder:
                 self.fill_cross_attention(layer, block)
             self.fill_feed_forward(layer.ffn, block.mlp)
             self.fill_norms(layer, block)
-
-    def position_table(self, positions: Any) -> Any:
-        spec = self.specs.transformer_spec.PositionEncoderSpec()
-        learned = self.config.position_embedding_type == "learned"
-        spec.encodings = array(positions.embed_positions.weight[positions.offset :] if learned else positions.table)
-        return spec
 
     def common(self) -> dict[str, Any]:
         """Return the arguments that the constructors of encoder and decoder specs share."""

@@ -15,6 +15,7 @@ from .tensors import Fields, Tensors, architecture_of, fields_of, tensors_of
 from .vocabulary import vocabulary_fields
 
 FILE_TYPES = {"float32": ("F32", 0), "float16": ("F16", 1), "q8_0": ("Q8_0", 7)}
+FIELD_TYPES = {bool: "BOOL", int: "UINT32", float: "FLOAT32", str: "STRING", list: "ARRAY"}
 BLOCK = 32  # values with one scale in Q8_0
 
 
@@ -77,18 +78,8 @@ def write_file(gguf: Any, path: Path, fields: Fields, tensors: Stored) -> None:
     """Write fields by the types of their values, and tensors."""
     writer = gguf.GGUFWriter(path, fields["general.architecture"])  # which it writes itself
     for key, value in fields.items():
-        if key == "general.architecture":
-            continue
-        if isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        elif isinstance(value, float):
-            writer.add_float32(key, value)
-        elif isinstance(value, str):
-            writer.add_string(key, value)
-        elif value:  # an array of nothing has no type
-            writer.add_array(key, value)
+        if key != "general.architecture" and value != []:  # an array of nothing has no type
+            writer.add_key_value(key, value, getattr(gguf.GGUFValueType, FIELD_TYPES[type(value)]))
     for key, (values, kind) in tensors.items():
         writer.add_tensor(key, values, raw_dtype=kind)
     writer.write_header_to_file()
