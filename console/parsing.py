@@ -35,6 +35,7 @@ class Parser(HfArgumentParser):
         if options.get("type") is string_to_bool:
             options["type"] = _truth
         options.pop("group", None)  # of the help page
+        options.pop("limit", None)
         action = super().add_argument(*names, **options)
         self.destinations |= dict.fromkeys(action.option_strings, action.dest)
         self.page.add(action)

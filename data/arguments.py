@@ -4,7 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from vanillaformer.console.limits import NOT_NEGATIVE, POSITIVE_INT, Limit, check_limits, option
+from vanillaformer.console.limits import (
+    AT_LEAST_ONE,
+    BELOW_ONE,
+    BETWEEN,
+    NOT_NEGATIVE,
+    POSITIVE_INT,
+    Limit,
+    check_limits,
+    option,
+)
 from vanillaformer.console.reporting import report
 
 from .formats import ReadOptions, format_of
@@ -16,14 +25,7 @@ SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev
 
 LongTexts = Literal["cut", "skip", "error"]
 
-DATA_LIMITS: dict[str, Limit] = {
-    **dict.fromkeys(("max_train_samples", "max_validation_samples", "max_test_samples"), POSITIVE_INT),
-    **dict.fromkeys(("tokenizer_samples", "preprocessing_num_workers", "image_size", "max_length"), POSITIVE_INT),
-    **dict.fromkeys(("block_size", "max_source_length", "max_target_length"), POSITIVE_INT),
-    "streaming_buffer": NOT_NEGATIVE,
-    "task_temperature": ("at least 1", lambda value: 1 <= value < float("inf")),
-    "embedded_size": ("at least 100", lambda value: value >= 100),
-}
+AT_LEAST_100: Limit = ("at least 100", lambda value: value >= 100)
 MARKS = ("task_column", "target_lang_column")
 """Options with the columns of what is put before each source."""
 CARD, EVALUATION = "Model card and Hub", "Evaluation and checkpoints"
@@ -55,19 +57,21 @@ class DataArguments:
     csv_separator: str | None = option(None, "Cell separator (default: comma, in .tsv a tab)")
     csv_quoting: Literal["minimal", "none"] | None = option(None, "Quoting (default: by format)")
     split_column: str | None = option(None, "Column of the split: train, validation or test")
-    validation_fraction: float = option(0.05, "Fraction held out if there is no validation data")
-    test_fraction: float = option(0.0, "Fraction held out for the test; 0 for none")
+    validation_fraction: float = option(0.05, "Fraction held out if there is no validation data", limit=BETWEEN)
+    test_fraction: float = option(0.0, "Fraction held out for the test; 0 for none", limit=BELOW_ONE)
     hold_out: Literal["random", "end"] = option("random", "Rows to hold out")
     order_column: str | None = option(None, "Column to order by, for --hold_out end")
     drop_leaked_rows: bool = option(False, "Drop rows whose text is also in a later split")
     bad_rows: Literal["error", "skip"] = option("error", "Action on unusable rows")
     split_seed: int = option(0, "Seed of the split, which --seed does not change")
-    max_train_samples: int | None = option(None, "Maximum number of training rows")
-    max_validation_samples: int | None = option(None, "Maximum number of validation rows")
-    max_test_samples: int | None = option(None, "Maximum number of test rows")
+    max_train_samples: int | None = option(None, "Maximum number of training rows", limit=POSITIVE_INT)
+    max_validation_samples: int | None = option(None, "Maximum number of validation rows", limit=POSITIVE_INT)
+    max_test_samples: int | None = option(None, "Maximum number of test rows", limit=POSITIVE_INT)
     streaming: bool = option(False, "Read the data while training")
-    streaming_buffer: int = option(10_000, "Streaming: rows to shuffle")
-    preprocessing_num_workers: int | None = option(None, "Processes to prepare rows (images: threads)")
+    streaming_buffer: int = option(10_000, "Streaming: rows to shuffle", limit=NOT_NEGATIVE)
+    preprocessing_num_workers: int | None = option(
+        None, "Processes to prepare rows (images: threads)", limit=POSITIVE_INT
+    )
     data_license: str | None = option(None, "License of the data (default: the Hub's)", CARD)
     data_description: str | None = option(None, "One sentence on the data", CARD)
     card_example: str | None = option(None, "Example input, with [MASK] if masked", CARD)
@@ -78,16 +82,12 @@ class DataArguments:
         return self.train_file is None and self.dataset == "embedded"
 
     def __post_init__(self) -> None:
-        """Take a single file for a list of one, and check numbers and fractions."""
+        """Take a single file for a list of one, and check numbers."""
         for name in (f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_target")):
             if isinstance(getattr(self, name), str | Path):
                 setattr(self, name, [str(getattr(self, name))])
-        check_limits(self, {name: limit for name, limit in DATA_LIMITS.items() if hasattr(self, name)})
+        check_limits(self)
         validation, test = self.validation_fraction, self.test_fraction
-        if not 0 < validation < 1:
-            raise ValueError(f"--validation_fraction {validation}: it must lie between 0 and 1")
-        if not 0 <= test < 1:
-            raise ValueError(f"--test_fraction {test}: it must lie between 0 (no test part) and 1")
         if validation + test >= 1:
             raise ValueError(
                 f"--validation_fraction {validation} and --test_fraction {test} leave nothing to train on"
@@ -130,7 +130,7 @@ class DataArguments:
 class TextDataArguments(DataArguments):
     """The data of models of texts."""
 
-    tokenizer_samples: int = option(50_000, "Streaming: tokenizer rows")
+    tokenizer_samples: int = option(50_000, "Streaming: tokenizer rows", limit=POSITIVE_INT)
     long_texts: LongTexts = option("cut", "Overlong texts")
 
 
@@ -145,15 +145,15 @@ class TranslationDataArguments(TextDataArguments):
     target_column: str = option("target", "Column of the target text")
     source_prefix: str | None = option(None, 'Text before each source: "summarize: "')
     task_column: str | None = option(None, "Column of the task, put before each source")
-    task_temperature: float = option(1.0, "Sampling of tasks or languages: size^(1/T)")
+    task_temperature: float = option(1.0, "Sampling of tasks or languages: size^(1/T)", limit=AT_LEAST_ONE)
     target_lang_column: str | None = option(None, "Column of the target's language code")
     source_lang: str | None = option(None, "Code of the source (multilingual tokenizers)")
     target_lang: str | None = option(None, "Code of the target (multilingual tokenizers)")
-    embedded_size: int = option(30_000, "Embedded data: number of pairs in all splits")
+    embedded_size: int = option(30_000, "Embedded data: number of pairs in all splits", limit=AT_LEAST_100)
     source_locale: str = option("en", "Embedded data: source locale")
     target_locale: str = option("de", "Embedded data: target locale")
-    max_source_length: int = option(128, "Maximum source length in tokens")
-    max_target_length: int = option(128, "Maximum target length in tokens")
+    max_source_length: int = option(128, "Maximum source length in tokens", limit=POSITIVE_INT)
+    max_target_length: int = option(128, "Maximum target length in tokens", limit=POSITIVE_INT)
     packing: bool | None = option(None, "Pack pairs into rows (default: where it pays)")
     bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = option("13a", "BLEU tokenization", EVALUATION)
     bleu_lowercase: bool = option(False, "Case-insensitive BLEU", EVALUATION)
@@ -167,7 +167,7 @@ class LanguageModelDataArguments(TextDataArguments):
     sample_by: Literal["line", "paragraph", "passage", "document"] | None = option(
         None, "Text unit of .txt files; a passage has 2,048 characters (default: document; masked, packed: line)"
     )
-    block_size: int = option(128, "Length of a block in tokens")
+    block_size: int = option(128, "Length of a block in tokens", limit=POSITIVE_INT)
     block_stride: int | None = option(None, "Offset of blocks in tokens (default: block_size)")
     packing: bool = option(False, "Pack whole texts into blocks, kept apart")
     turns_column: str | None = option(
@@ -201,7 +201,7 @@ class ClassifierDataArguments(TextDataArguments):
     label_column: str = option("label", "Column of the label: ids or names")
     labels_column: str | None = option(None, "Column of lists of labels, instead of one label")
     score_column: str | None = option(None, "Column of numbers, instead of a label (regression)")
-    max_length: int = option(128, "Maximum length of a text, or pair, in tokens")
+    max_length: int = option(128, "Maximum length of a text, or pair, in tokens", limit=POSITIVE_INT)
     truncation_side: Literal["left", "right"] = option("right", "Side at which long texts are cut")
     packing: bool | None = option(None, "Pack texts into rows (default: where it pays)")
 
@@ -216,7 +216,7 @@ class TokenDataArguments(TextDataArguments):
     )
     tokens_column: str = option("tokens", "Column of the lists of tokens")
     tags_column: str = option("tags", "Column of the lists of tags: ids or names")
-    max_length: int = option(128, "Maximum length of a text in pieces of tokens")
+    max_length: int = option(128, "Maximum length of a text in pieces of tokens", limit=POSITIVE_INT)
 
 
 @dataclass
@@ -231,7 +231,9 @@ class ImageDataArguments(DataArguments):
     image_column: str = option("image", "Column of the image, or of the path of its file")
     label_column: str = option("label", "Column of the label: ids or names")
     image_size: int | None = option(
-        None, "Height and width in pixels (default: the model's, of a new one the data's, at most 64)"
+        None,
+        "Height and width in pixels (default: the model's, of a new one the data's, at most 64)",
+        limit=POSITIVE_INT,
     )
 
 

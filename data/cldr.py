@@ -33,15 +33,7 @@ UNITS = (
     *("duration-second", "duration-minute", "duration-hour", "duration-day", "duration-week", "duration-month"),
     *("duration-year", "digital-megabyte", "digital-gigabyte"),
 )
-SECONDS: dict[Literal["second", "minute", "hour", "day", "week", "month", "year"], int] = {
-    "second": 1,
-    "minute": 60,
-    "hour": 3_600,
-    "day": 86_400,
-    "week": 604_800,
-    "month": 2_592_000,
-    "year": 31_536_000,
-}
+SECONDS: dict[Any, int] = dict(reversed(dates.TIMEDELTA_UNITS))  # of a unit of time, the shortest first
 
 
 @dataclass(frozen=True)

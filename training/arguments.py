@@ -20,15 +20,17 @@ class TokenizerArguments:
 
     tokenizer_name_or_path: str | None = option(None, "Saved tokenizer to use (folder or Hub id)")
     tokenizer_algorithm: TokenizerAlgorithm = option("byte_level_bpe", "Algorithm of a new tokenizer")
-    tokenizer_vocab_size: int = option(8_000, "Maximum vocabulary size")
-    tokenizer_min_frequency: int | None = option(None, "Minimum count of a piece (default: algorithm's)")
+    tokenizer_vocab_size: int = option(8_000, "Maximum vocabulary size", limit=POSITIVE_INT)
+    tokenizer_min_frequency: int | None = option(
+        None, "Minimum count of a piece (default: algorithm's)", limit=POSITIVE_INT
+    )
     lowercase: bool = option(False, "Lowercase the text")
     split_digits: bool = option(False, "Make each digit a token")
     strip_punctuation: bool = option(False, "Word tokenizers: drop punctuation and symbols")
     extra_special_tokens: list[str] = option([], "Placeholders and tags that are never split")
 
     def __post_init__(self) -> None:
-        check_limits(self, dict.fromkeys(("tokenizer_vocab_size", "tokenizer_min_frequency"), POSITIVE_INT))
+        check_limits(self)
 
     def training_options(self) -> dict[str, Any]:
         """Return the keyword arguments of `vanillaformer.tokenization.train` these fields stand for."""

@@ -181,7 +181,8 @@ class RunDefaults(
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         for group in RunDefaults.__bases__:
-            group.check(self)  # type: ignore[attr-defined]
+            if hasattr(group, "check"):
+                group.check(self)
         if not torch.accelerator.is_available():
             self.use_cpu = True  # else transformers refuses --bf16, and processes of torchrun do not find each other
         optimizer = self.optim

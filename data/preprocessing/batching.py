@@ -15,7 +15,7 @@ from torch.utils.data import Sampler
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from vanillaformer.console.limits import POSITIVE_INT, check_limits, option
+from vanillaformer.console.limits import POSITIVE_INT, option
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 COLUMNS = ("input_ids", "labels")  # those whose tokens are counted: source and target
@@ -28,11 +28,7 @@ class BatchArguments:
 
     HELP_GROUP = "Training"
 
-    tokens_per_batch: int | None = option(None, "Tokens per optimizer step, instead of rows")
-
-    def check(self) -> None:
-        """Raise ValueError for a number out of range."""
-        check_limits(self, {"tokens_per_batch": POSITIVE_INT})
+    tokens_per_batch: int | None = option(None, "Tokens per optimizer step, instead of rows", limit=POSITIVE_INT)
 
 
 class RandomEpochs(Sampler[int]):

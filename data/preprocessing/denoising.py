@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
-from vanillaformer.console.limits import POSITIVE, check_limits, option
+from vanillaformer.console.limits import AT_LEAST_ONE, BETWEEN, option
 
 from ..tasks import MASK_TOKEN, TaskName
 from .batching import EVALUATION, EpochCollator, epoch_seed
@@ -37,17 +37,12 @@ class DenoisingArguments:
 
     HELP_GROUP = "Training"
 
-    noise_density: float | None = option(None, "Fraction of corrupted tokens")
-    mean_span_length: float | None = option(None, "Mean tokens of a corrupted span")
+    noise_density: float | None = option(None, "Fraction of corrupted tokens", limit=BETWEEN)
+    mean_span_length: float | None = option(None, "Mean tokens of a corrupted span", limit=AT_LEAST_ONE)
     noise: Literal["mask", "delete", "rotate"] = option("mask", "For denoise")
 
     def check_denoising(self, objective: TaskName) -> None:
-        """Raise ValueError for values out of range, and for options that the objective does not read."""
-        check_limits(self, {"mean_span_length": POSITIVE})
-        if self.noise_density is not None and not 0 < self.noise_density < 1:
-            raise ValueError(f"--noise_density {self.noise_density}: it must lie between 0 and 1")
-        if self.mean_span_length is not None and self.mean_span_length < 1:
-            raise ValueError(f"--mean_span_length {self.mean_span_length}: a span has at least 1 token")
+        """Raise ValueError for options that the objective does not read."""
         read = DENOISING[objective].options if objective in DENOISING else ()
         for name, off in {"noise_density": None, "mean_span_length": None, "noise": "mask"}.items():
             if getattr(self, name) != off and name not in read:

@@ -15,7 +15,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import ViTImageProcessorPil
 
-from vanillaformer.console.limits import NOT_NEGATIVE, Limit, check_limits, option
+from vanillaformer.console.limits import NOT_NEGATIVE, PROBABILITY, option
 
 from ..caching import batch_size
 from ..images import CHANNELS
@@ -28,7 +28,6 @@ Flip = Literal["none", "horizontal", "vertical", "both"]
 ERASED_AREA = (0.02, 0.33)  # least and largest part of an image that is erased (Zhong et al. 2020)
 ERASED_SHAPE = (0.3, 1 / 0.3)  # least and largest ratio of height and width of what is erased
 DRAWS = 8  # random numbers of an image: two for mirroring, two for the shift, four for the erased rectangle
-PROBABILITY: Limit = ("from 0 to 1", lambda value: 0 <= value <= 1)
 
 
 @dataclass
@@ -38,11 +37,8 @@ class AugmentationArguments:
     HELP_GROUP = "Augmentation"
 
     flip: Flip = option("none", "Mirror half of the images")
-    shift: int = option(0, "Maximum shift of a training image in pixels")
-    random_erasing: float = option(0.0, "Probability of erasing a rectangle")
-
-    def check(self) -> None:
-        check_limits(self, {"shift": NOT_NEGATIVE, "random_erasing": PROBABILITY})
+    shift: int = option(0, "Maximum shift of a training image in pixels", limit=NOT_NEGATIVE)
+    random_erasing: float = option(0.0, "Probability of erasing a rectangle", limit=PROBABILITY)
 
 
 def augmented(images: torch.Tensor, draws: torch.Tensor, arguments: AugmentationArguments) -> torch.Tensor:

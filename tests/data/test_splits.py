@@ -131,7 +131,7 @@ def test_test_part_beside_a_validation_file(tmp_path):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"test_fraction": 1.0}, r"--test_fraction 1.0: it must lie between 0"),
+    ({"test_fraction": 1.0}, r"--test_fraction 1.0: it must be at least 0 and less than 1"),
     ({"test_fraction": -0.1}, r"--test_fraction -0.1"),
     ({"test_fraction": 0.6, "validation_fraction": 0.4}, r"--validation_fraction 0.4 and --test_fraction 0.6"),
     ({"test_fraction": 0.1, "test_file": "same"}, r"--test_fraction 0.1: there is test data already"),

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import decoders, pre_tokenizers
+from tokenizers import decoders
 from transformers import EvalPrediction, PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .scores import accuracy, added_scores, compute_scores, perplexity
 
-UNPRINTABLE = (*range(33), *range(127, 161), 173)  # bytes, as the byte-level alphabet has them: from 256 on
+BYTES = {sign: byte for byte, sign in bytes_to_unicode().items()}  # by the signs of the byte-level alphabet
 ComputeMetrics = Callable[..., dict[str, float]]
 
 
@@ -192,16 +193,16 @@ class TextSizes:
 def _byte_table(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """Return the characters and bytes of every token of a byte-level tokenizer."""
     table = np.zeros((len(tokenizer), 2), dtype=np.int64)
-    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
     added = tokenizer.get_added_vocab()
     special = set(tokenizer.all_special_ids)
     for token, number in tokenizer.get_vocab().items():
         if number in special:
             continue
-        if token in added or not alphabet.issuperset(token):
+        if token in added or not BYTES.keys() >= set(token):
             table[number] = len(token), len(token.encode())
         else:
-            codes = (ord(symbol) for symbol in token)
-            bytes_ = [UNPRINTABLE[code - 256] if code >= 256 else code for code in codes]
-            table[number] = sum(not 0x80 <= byte <= 0xBF for byte in bytes_), len(token)  # 10xxxxxx continues one
+            table[number] = (
+                sum(not 0x80 <= BYTES[sign] <= 0xBF for sign in token),
+                len(token),
+            )  # 10xxxxxx continues one
     return table

@@ -21,7 +21,7 @@ from sklearn.preprocessing import FunctionTransformer
 from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 
 from vanillaformer.configuration import preset
-from vanillaformer.console.limits import option
+from vanillaformer.console.limits import BETWEEN, option
 from vanillaformer.data.arguments import ImageDataArguments
 from vanillaformer.data.caching import batch_size
 from vanillaformer.data.image_rows import usual_patch
@@ -67,7 +67,7 @@ class ImageTrainingArguments(images.AugmentationArguments, RunDefaults, Training
         None, "Folder of the run, resumed if unfinished (default: runs/ and the objective)", OUTPUT
     )
     objective: ImageObjective = option("image_classification", "Training objective; masked_image as SimMIM")
-    mask_ratio: float = option(0.6, "Fraction of hidden patches, for masked_image")
+    mask_ratio: float = option(0.6, "Fraction of hidden patches, for masked_image", limit=BETWEEN)
     learning_rate: float = option(2e-3, "Peak learning rate", OPTIMIZER)
     lr_scheduler_type: str = option("cosine", "Learning rate schedule: cosine, linear, ...", OPTIMIZER)
     weight_decay: float = option(0.05, "Decoupled weight decay of the matrices", OPTIMIZER)
@@ -79,11 +79,8 @@ class ImageTrainingArguments(images.AugmentationArguments, RunDefaults, Training
     train_sampling_strategy: str = option("random", "Order of the rows", choices=["random", "sequential"])
 
     def __post_init__(self) -> None:
-        images.AugmentationArguments.check(self)
         if self.tokens_per_batch is not None:
             raise ValueError(f"--tokens_per_batch {self.tokens_per_batch}: images have no tokens")
-        if not 0 < self.mask_ratio < 1:
-            raise ValueError(f"--mask_ratio {self.mask_ratio}: it must lie between 0 and 1")
         if self.objective == "masked_image":
             for name in ("random_erasing", "label_smoothing_factor", "r_drop", "baseline"):
                 if value := getattr(self, name):

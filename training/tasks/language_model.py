@@ -22,7 +22,7 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 from transformers.trainer_utils import PredictionOutput
 
-from vanillaformer.console.limits import option
+from vanillaformer.console.limits import BETWEEN, option
 from vanillaformer.console.parsing import was_given
 from vanillaformer.console.reporting import optional
 from vanillaformer.data.arguments import LanguageModelDataArguments
@@ -76,14 +76,12 @@ class LanguageModelTrainingArguments(  # type: ignore[misc]
     HELP_GROUP = TRAINING
 
     objective: Objective = option("causal", "Training objective")
-    mlm_probability: float = option(0.15, "Fraction of hidden tokens (masked, mlm+nsp)")
+    mlm_probability: float = option(0.15, "Fraction of hidden tokens (masked, mlm+nsp)", limit=BETWEEN)
     num_train_epochs: float = option(1.0, EPOCHS)
     per_device_train_batch_size: int = option(16, "Blocks per batch and process")
     metric_for_best_model: str | None = option("loss", best_checkpoint_help("causal", "masked", "mlm+nsp"), EVALUATION)
 
     def __post_init__(self) -> None:
-        if not 0 < self.mlm_probability < 1:
-            raise ValueError(f"--mlm_probability {self.mlm_probability}: it must lie between 0 and 1")
         self.check_denoising(self.objective)
         if self.scheduled_sampling != "none" and self.objective != "causal":
             raise ValueError(

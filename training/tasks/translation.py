@@ -83,17 +83,16 @@ class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer v
     metric_for_best_model: str | None = option("bleu", best_checkpoint_help("translation"), EVALUATION)
     metrics: list[str] = option([], "More scores: rouge1, rougeL, or evaluate's", EVALUATION)
     predict_with_generate: bool = option(True, "Translate the validation data to score it", EVALUATION)
-    generation_num_beams: int | None = option(1, "Beam search: number of beams in evaluations")
-    num_beams: int = option(4, "Beam search: number of beams in test and use")
-    length_penalty: float = option(1.0, "Beam search: exponent of the length")
+    generation_num_beams: int | None = option(1, "Beam search: number of beams in evaluations", limit=POSITIVE_INT)
+    num_beams: int = option(4, "Beam search: number of beams in test and use", limit=POSITIVE_INT)
+    length_penalty: float = option(1.0, "Beam search: exponent of the length", limit=FINITE)
     early_stopping: bool = option(False, "Beam search: stop when num_beams are complete")
     train_sampling_strategy: str = option(
         "group_by_length", "Order of the rows", TRAINING, choices=SAMPLING_STRATEGIES
     )
 
     def __post_init__(self) -> None:
-        beams = ("num_beams", "generation_num_beams", "generation_max_length")
-        check_limits(self, dict.fromkeys(beams, POSITIVE_INT) | {"length_penalty": FINITE})
+        check_limits(self, {"generation_max_length": POSITIVE_INT})
         if self.num_beams == 1 and (self.length_penalty != 1 or self.early_stopping):  # which no model is saved with
             name = "early_stopping" if self.early_stopping else "length_penalty"
             raise ValueError(f"--{name} {getattr(self, name)} is for beam search: --num_beams must be more than 1")

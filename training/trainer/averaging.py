@@ -16,7 +16,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, check_limits, option
+from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, option
 from vanillaformer.console.reporting import report
 
 from ..run_folder.files import checkpoints
@@ -29,13 +29,12 @@ class AveragingArguments:
 
     HELP_GROUP = "Evaluation and checkpoints"
 
-    average_checkpoints: int = option(0, "Last checkpoints averaged; 0 for none")
-    ema_decay: float = option(0.0, "Decay of the weights' moving average; 0 for none")
+    average_checkpoints: int = option(0, "Last checkpoints averaged; 0 for none", limit=NOT_NEGATIVE)
+    ema_decay: float = option(0.0, "Decay of the weights' moving average; 0 for none", limit=BELOW_ONE)
     ema_warmup: bool = option(True, "Start with a lower --ema_decay")
 
     def check(self: Any) -> None:
         """Make the settings that averages need; raise ValueError for those that they cannot work with."""
-        check_limits(self, {"ema_decay": BELOW_ONE, "average_checkpoints": NOT_NEGATIVE})
         moving, last = f"--ema_decay {self.ema_decay}", f"--average_checkpoints {self.average_checkpoints}"
         if self.ema_decay and self.average_checkpoints:
             raise ValueError(f"{moving} and {last}: give one of them")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from vanillaformer.console.limits import BUDGETS, POSITIVE, check_limits, option
+from vanillaformer.console.limits import BUDGETS, POSITIVE, option
 from vanillaformer.console.parsing import was_given
 from vanillaformer.console.reporting import report
 
@@ -312,9 +312,9 @@ class TimeBudgetArguments:
     HELP_GROUP = "Training"
 
     max_time: str | None = option(None, "Time to train, as 90s or 1h30m (default: 10m)")
-    max_tokens: float | None = option(None, "Tokens to read in training: 5e6")
-    max_flops: float | None = option(None, "FLOPs of the training: 2e15")
-    max_epochs: float | None = option(None, "Maximum number of passes within the budget")
+    max_tokens: float | None = option(None, "Tokens to read in training: 5e6", limit=POSITIVE)
+    max_flops: float | None = option(None, "FLOPs of the training: 2e15", limit=POSITIVE)
+    max_epochs: float | None = option(None, "Maximum number of passes within the budget", limit=POSITIVE)
 
     def check(self: Any) -> None:
         """Note when the program starts, and set `max_time` to seconds; raise ValueError if it is not a time."""
@@ -322,7 +322,6 @@ class TimeBudgetArguments:
         if self.max_time is not None:
             self.max_time = seconds_of(self.max_time)
         self.max_tokens, self.max_flops = (None if x is None else float(x) for x in (self.max_tokens, self.max_flops))
-        check_limits(self, dict.fromkeys(("max_epochs", *COUNTS), POSITIVE))
 
 
 def set_length(training_args: Any) -> None:

@@ -11,7 +11,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from vanillaformer.acceleration import chosen
-from vanillaformer.console.limits import NOT_NEGATIVE, check_limits, option
+from vanillaformer.console.limits import NOT_NEGATIVE, option
 from vanillaformer.console.reporting import report
 
 from ..metrics.scores import SCORES, Evaluation, Score, best_of, evaluations, gain, is_better
@@ -132,10 +132,9 @@ class GuardArguments:
 
     HELP_GROUP = "Evaluation and checkpoints"
 
-    early_stopping_patience: int = option(0, "Early stopping: evaluations to wait; 0 for never")
+    early_stopping_patience: int = option(0, "Early stopping: evaluations to wait; 0 for never", limit=NOT_NEGATIVE)
 
     def check(self: Any) -> None:
-        check_limits(self, {"early_stopping_patience": NOT_NEGATIVE})
         patience = self.early_stopping_patience
         if patience and self.eval_strategy == "no":
             raise ValueError(f"--early_stopping_patience {patience} needs evaluations: not --eval_strategy no")

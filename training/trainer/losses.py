@@ -13,7 +13,8 @@ from accelerate.utils import extract_model_from_parallel
 from torch import nn
 
 from vanillaformer.configuration import VanillaConfig
-from vanillaformer.console.limits import BELOW_ONE, FINITE, NOT_NEGATIVE, POSITIVE, Limit, check_limits, option
+from vanillaformer.console import limits
+from vanillaformer.console.limits import Limit, check_limits, option
 from vanillaformer.data.targets import PAIRS, targets_of
 from vanillaformer.modeling.heads import IGNORE_INDEX, smoothed_loss
 
@@ -23,7 +24,7 @@ Decay = Literal["none", "linear", "exponential", "inverse_sigmoid"]
 STEPS: Limit = ("a number of steps, at least 1", lambda k: k >= 1)
 # The probability of feeding the gold token after `step` steps (Bengio et al. 2015, section 2.4), and what k has to be
 DECAYS: dict[str, tuple[Callable[[float, float], float], Limit]] = {
-    "none": (lambda step, k: 1.0, FINITE),
+    "none": (lambda step, k: 1.0, limits.FINITE),
     "linear": (lambda step, k: 1 - step / k, STEPS),
     "exponential": (lambda step, k: k**step, ("a number between 0 and 1, as 0.9999", lambda k: 0 < k < 1)),
     "inverse_sigmoid": (lambda step, k: k / (k + math.exp(min(step / k, 700.0))), STEPS),
@@ -44,16 +45,10 @@ class LossArguments:
     guided_attention_sigma = 0.2
     token_dropout = 0.0
 
-    r_drop: float = option(0.0, "R-Drop (with dropout): weight of the divergence")
+    r_drop: float = option(0.0, "R-Drop (with dropout): weight of the divergence", limit=limits.NOT_NEGATIVE)
 
     def check(self) -> None:
-        limits = dict.fromkeys(("r_drop", "guided_attention"), NOT_NEGATIVE)
-        limits |= {"token_dropout": BELOW_ONE, "guided_attention_sigma": POSITIVE}
-        limits |= {
-            "scheduled_sampling_floor": ("at least 0 and at most 1", lambda value: 0 <= value <= 1),
-            "scheduled_sampling_k": DECAYS[self.scheduled_sampling][1],
-        }
-        check_limits(self, limits)
+        check_limits(self, {"scheduled_sampling_k": DECAYS[self.scheduled_sampling][1]})
 
 
 @dataclass
@@ -62,22 +57,24 @@ class ScheduledSamplingArguments(LossArguments):
 
     scheduled_sampling: Decay = option("none", "Scheduled sampling: decay of the gold inputs")
     scheduled_sampling_k: float = option(0.0, "k: 1 - step/k, k^step or k/(k + exp(step/k))")
-    scheduled_sampling_floor: float = option(0.0, "Scheduled sampling: minimum share of gold inputs")
+    scheduled_sampling_floor: float = option(
+        0.0, "Scheduled sampling: minimum share of gold inputs", limit=limits.PROBABILITY
+    )
 
 
 @dataclass
 class GuidedAttentionArguments(LossArguments):
     """Arguments of the loss of attention off the diagonal (Tachibana et al. 2018)."""
 
-    guided_attention: float = option(0.0, "Guided attention: weight of its loss, e.g. 1.0")
-    guided_attention_sigma: float = option(0.2, "Guided attention: width of the diagonal")
+    guided_attention: float = option(0.0, "Guided attention: weight of its loss, e.g. 1.0", limit=limits.NOT_NEGATIVE)
+    guided_attention_sigma: float = option(0.2, "Guided attention: width of the diagonal", limit=limits.POSITIVE)
 
 
 @dataclass
 class TokenDropoutArguments(LossArguments):
     """Arguments of hiding tokens from attention and pooling (word dropout, Iyyer et al. 2015)."""
 
-    token_dropout: float = option(0.0, "Probability of hiding a token (word dropout)")
+    token_dropout: float = option(0.0, "Probability of hiding a token (word dropout)", limit=limits.BELOW_ONE)
 
 
 # ------------------------------------------------------------------------------------------------- terms of the loss

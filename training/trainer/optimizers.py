@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import Trainer, get_scheduler
 from transformers.training_args import OptimizerNames
 
-from vanillaformer.console.limits import BELOW_ONE, POSITIVE, check_limits, option
+from vanillaformer.console.limits import BELOW_ONE, POSITIVE, option
 
 from ..hardware import emulates_bfloat16
 
@@ -35,8 +35,8 @@ class OptimizerArguments:
     HELP_GROUP = "Optimizer"
 
     optim: str = option("adamw_torch_fused", "Optimizer: muon, radam or one of transformers")
-    muon_momentum: float = option(0.95, "Muon: momentum of the matrices")
-    muon_lr_factor: float = option(1.0, "Muon: learning rate relative to --learning_rate")
+    muon_momentum: float = option(0.95, "Muon: momentum of the matrices", limit=BELOW_ONE)
+    muon_lr_factor: float = option(1.0, "Muon: learning rate relative to --learning_rate", limit=POSITIVE)
 
     def check(self) -> None:
         known = [*OPTIMIZERS, *(name.value for name in OptimizerNames)]
@@ -44,7 +44,6 @@ class OptimizerArguments:
             close = get_close_matches(str(self.optim), known, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise ValueError(f"--optim {self.optim}: unknown optimizer; {hint}known are {', '.join(known)}")
-        check_limits(self, {"muon_momentum": BELOW_ONE, "muon_lr_factor": POSITIVE})
 
 
 class Float32NewtonSchulz(TorchFunctionMode):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from datasets import Dataset, Features, Value
 
+from vanillaformer.console.limits import check_limits
 from vanillaformer.data.preprocessing import images as pixels
 from vanillaformer.data.preprocessing.images import AugmentationArguments, ImageCollator, new_processor, row_draws
 
@@ -137,4 +138,4 @@ def test_draws_depend_on_row_and_seed():
 def test_numbers_out_of_range_are_refused(name):
     arguments = AugmentationArguments(**{name: -1})
     with pytest.raises(ValueError, match=f"--{name} -1: it must be"):
-        arguments.check()
+        check_limits(arguments)
