@@ -180,16 +180,6 @@ def test_loss_and_gradients_are_those_of_all_logits(bias, transform, smoothing, 
         assert_close(own, reference, name, 1e-12)
 
 
-@pytest.mark.parametrize("frozen", ["states", "weight"])
-def test_what_is_frozen_has_no_gradient(frozen):
-    layer, states = layer_and_states(bias=True)
-    {"states": states, "weight": layer.weight}[frozen].requires_grad_(False)
-    chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4).backward()
-    found = {"states": states.grad, "weight": layer.weight.grad}
-    assert found.pop(frozen) is None
-    assert all(gradient is not None for gradient in found.values())
-
-
 @pytest.mark.parametrize(("learning", "products"), [(False, 1), (True, 3)])
 def test_chunks_cost_no_operations_and_without_gradients_only_the_loss_is_computed(learning, products):
     layer, states = layer_and_states(bias=False)

@@ -64,16 +64,6 @@ def test_an_error_names_the_field_the_value_and_what_is_allowed(config_class, fi
         assert part in str(info.value), f"{part!r} is missing from: {info.value}"
 
 
-def test_depths_vocabularies_and_the_classifiers_dropout_follow_other_fields_unless_given():
-    plain = VanillaEncoderDecoderConfig(vocab_size=100, num_hidden_layers=3)
-    assert (plain.encoder_layers, plain.target_vocab_size) == (3, 100)
-    other = VanillaEncoderDecoderConfig(**SEPARATE | {"vocab_size": 100, "decoder_vocab_size": 60}, encoder_layers=5)
-    assert (other.encoder_layers, other.num_hidden_layers, other.target_vocab_size) == (5, 6, 60)
-    assert VanillaEncoderDecoderConfig.from_dict(other.to_dict()).to_dict() == other.to_dict()
-    assert VanillaEncoderConfig(dropout=0.3).classifier_dropout == 0.3
-    assert VanillaEncoderConfig(dropout=0.3, classifier_dropout=0).classifier_dropout == 0
-
-
 SMALL = {"vocab_size": 10, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
 
 

@@ -91,19 +91,6 @@ def test_a_row_of_several_lines_is_named(tmp_path, capsys):
     assert "rows of the stream have cells with line breaks, at most row 2 with 3 lines" in capsys.readouterr().out
 
 
-CONTENT = {
-    "csv": "text,n\none,1\ntwo,2\n", "tsv": "text\tn\none\t1\ntwo\t2\n",
-    "json": '[{"text": "one"},\n {"text": "two"}]', "jsonl": '{"text": "one"}\n\n{"text": "two"}\n',
-    "txt": "one\ntwo\n",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("suffix", [*CONTENT, *(f"{name}.gz" for name in CONTENT)])
-@pytest.mark.parametrize("mark", ["", MARK], ids=["", "mark"])
-def test_byte_order_marks_and_compressed_files(tmp_path, suffix, mark):
-    assert texts(put(tmp_path / f"a.{suffix}", CONTENT[suffix.removesuffix(".gz")], mark)) == ["one", "two"]
-
-
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 @pytest.mark.parametrize("name", ["c[v1]", "all*", "a?b", "{a,b}"])
 def test_names_that_look_like_patterns(tmp_path, name, suffix):

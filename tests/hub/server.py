@@ -29,7 +29,6 @@ class Fault:
     path: str
     after: int = 0
     times: int = 1
-    then: Callable[[], None] | None = None  # what else happens at that moment
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,6 @@ class Handler(BaseHTTPRequestHandler):
         except (Dropped, ConnectionError):
             self.close_connection = True
             self.connection.close()
-            if self.broken and self.broken.then:
-                self.broken.then()
         finally:
             self.server.seen.append(Seen(self.command, unquote(address.path), self.received, self.sent))
 

@@ -1,10 +1,8 @@
 """Models come from the Hub, by the programs and without the package; training programs push what they made."""
 
 import json
-import os
 import re
 import shlex
-import signal
 from pathlib import Path
 
 import pytest
@@ -316,27 +314,3 @@ def test_a_finished_run_is_pushed_when_that_is_asked_for_and_training_starts_fro
     assert f"--model_revision {pin} needs a --model_name_or_path" in answer.error
     answer = client("train_classifier", *words("train_classifier", tmp_path / "third", *start[:2]))
     assert "--model_name_or_path ann/start" in answer.error
-
-
-FORKED = """if True:
-    import os, pathlib, sys
-    from vanillaformer.scripts import push
-    process = os.fork()
-    if process:
-        print(os.waitpid(process, 0)[1])
-    else:
-        pathlib.Path({pid!r}).write_text(str(os.getpid()))
-        push.main({arguments!r})
-        os._exit(0)
-"""
-
-
-def test_a_push_that_is_killed_in_the_middle_can_be_repeated(client, server, saved, tmp_path):
-    size, pid = (saved("decoder") / "model.safetensors").stat().st_size, tmp_path / "pid"
-    kill = lambda: os.kill(int(pid.read_text()), signal.SIGKILL)  # noqa: E731
-    server.faults.append(Fault("PUT", "/storage/", after=size // 2, then=kill))
-    forked = FORKED.format(pid=str(pid), arguments=[str(saved("decoder")), "ann/killed"])
-    assert int(client.ok("python", forked)) == signal.SIGKILL
-    assert server.hub.files("ann/killed") == {}
-    client.ok("push", saved("decoder"), "ann/killed")
-    assert "model.safetensors" in server.hub.files("ann/killed")

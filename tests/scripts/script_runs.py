@@ -277,18 +277,23 @@ def train_as_rank(job: str, rank: int, count: int, port: int, argv: Sequence[str
     PROGRAMS[job][0].train(argv)
 
 
-def train_together(
-    job: str, folder: Path, *options: str, count: int = 2, setups: Sequence[Setup] = (), exitcode: int = 0
-) -> None:
-    """Run a training program in several processes."""
+def start_ranks(job: str, argv: list[str], count: int, setups: Sequence[Setup] = ()) -> list[Any]:
+    """Start a training program in several processes, and return them."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    argv = arguments(job, folder, *HALVED, *options)
     start = processes().Process
     ranks = [start(target=train_as_rank, args=(job, rank, count, port, argv, setups)) for rank in range(count)]
     for process in ranks:
         process.start()
+    return ranks
+
+
+def train_together(
+    job: str, folder: Path, *options: str, count: int = 2, setups: Sequence[Setup] = (), exitcode: int = 0
+) -> None:
+    """Run a training program in several processes."""
+    ranks = start_ranks(job, arguments(job, folder, *HALVED, *options), count, setups)
     for process in ranks:
         process.join(timeout=200)
     assert [process.exitcode for process in ranks] == [exitcode] * count

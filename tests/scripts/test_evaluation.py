@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 
 from vanillaformer.training.finishing import print_samples
 from vanillaformer.training.report.card.facts import read_samples
-from vanillaformer.training.report.classes import class_scores
 from vanillaformer.training.run_folder.files import discard_previous, move_aside
 
 
@@ -77,6 +76,10 @@ def test_classes_and_masked_tokens_are_those_that_were_scored(trained) -> None:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     names = [model.config.id2label[number] for number in range(model.config.num_labels)]
     assert scores["confusion_matrix"] == confusion_matrix(labels, chosen, labels=names).tolist()
+    told = classification_report(labels, chosen, labels=names, output_dict=True, zero_division=0)
+    for name, found in scores["classes"].items():
+        theirs = [told[name][key] for key in ("precision", "recall", "f1-score", "support")]
+        assert [found[key] for key in ("precision", "recall", "f1", "rows")] == pytest.approx(theirs), name
     of_classes = [scores["classes"][name]["f1"] for name in set(labels) | set(chosen)]
     assert scores["test_f1"] == pytest.approx(np.mean(of_classes))
     inputs = AutoTokenizer.from_pretrained(folder)([rows[0]["text"]], return_tensors="pt")
@@ -85,18 +88,6 @@ def test_classes_and_masked_tokens_are_those_that_were_scored(trained) -> None:
     right = [one == other for row in rows for one, other in zip(row["reference"], row["prediction"], strict=True)]
     assert scores["test_accuracy"] == pytest.approx(np.mean(right))
     assert all(len(row["positions"]) == len(row["reference"]) for row in rows)
-
-
-def test_class_scores_are_scikit_learns() -> None:
-    rng = np.random.default_rng(0)
-    labels, chosen, names = rng.integers(0, 3, 40), rng.integers(0, 4, 40), ["a", "b", "c", "d"]
-    options = {"labels": range(4), "target_names": names, "output_dict": True, "zero_division": 0}
-    told = classification_report(labels, chosen, **options)
-    for name, scores in class_scores(labels, chosen, names).items():
-        assert scores == {
-            "precision": pytest.approx(told[name]["precision"]), "recall": pytest.approx(told[name]["recall"]),
-            "f1": pytest.approx(told[name]["f1-score"]), "rows": told[name]["support"],
-        }  # fmt: skip
 
 
 def test_continuations(tmp_path: Path, capsys) -> None:

@@ -4,7 +4,6 @@
 """
 
 import os
-import socket
 import time
 from multiprocessing import connection
 from pathlib import Path
@@ -24,8 +23,8 @@ from script_runs import (
     losses,
     processes,
     record,
+    start_ranks,
     stream_options,
-    train_as_rank,
 )
 from test_parallel import processes_of
 
@@ -98,16 +97,9 @@ DIVIDED = {
 def together(layout: str | None, job: str, folder: Path, options: list[str], most: float, random: Random) -> bool:
     """Train in a layout, and kill one of the processes after some time, and then the rest; return whether it ended."""
     count, parts = processes_of(layout) if layout else (1, 1)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     options = [*options, "--per_device_train_batch_size", str(8 // parts)]
     argv = arguments(job, folder, *options, *(["--parallel", layout] if layout else []))
-    setups = [as_accelerators] if "tp" in str(layout) else []
-    details = [(job, rank, count, port, argv, setups) for rank in range(count)]
-    ranks = [processes().Process(target=train_as_rank, args=each) for each in details]
-    for process in ranks:
-        process.start()
+    ranks = start_ranks(job, argv, count, [as_accelerators] if "tp" in str(layout) else [])
     connection.wait([process.sentinel for process in ranks], timeout=most)
     if all(process.exitcode is None for process in ranks):
         random.choice(ranks).kill()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset, load_dataset
+from datasets import load_dataset
 from huggingface_hub.errors import StrictDataclassError
 from script_runs import (
     COMMON,
@@ -48,7 +48,6 @@ BASELINES = {
     "masked_image": ["mean image"],
     **{job: ["unigram"] for job in ("causal", "masked", "mlm+nsp", "span")},
 }
-WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
 
 
 @pytest.mark.parametrize("job", PROGRAMS)
@@ -100,18 +99,6 @@ def test_settings_and_vocabularies_of_saved_translators(trained) -> None:
     assert config.share_encoder_decoder_embeddings is False
     assert (config.vocab_size, config.decoder_vocab_size) == (len(source), len(target))
     assert load_pair(folder / "checkpoint-2")[1].get_vocab() == target.get_vocab()
-
-
-def test_local_pairs(tmp_path: Path) -> None:
-    rows = Dataset.from_dict({"english": [*WORDS] * 5, "german": [*WORDS.values()] * 5, "id": [*range(30)]})
-    path = tmp_path / "pairs.jsonl"
-    rows.to_json(path)
-    columns = ["--source_column", "english", "--target_column", "german"]
-    run = train("translation", tmp_path / "run", "--train_file", str(path), *columns, "--max_steps", "2")
-    # One of six words, five times, is held out; without a test file there is no test.
-    assert run.details["rows"] == {"train": 25, "validation": 5}
-    assert "test_loss" not in run.metrics
-    assert f"trained from scratch on {path.name}." in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("start", ["masked", "mlm+nsp", "causal"])

@@ -57,6 +57,8 @@ def test_an_export_gives_the_same_labels(trained, tmp_path: Path, capsys) -> Non
         ([str(exported), "--image", str(folder / "example.png"), "--bf16"], "--bf16: an exported model has"),
         ([str(exported), "--text", "hello"], "classifies images: give --image"),
         ([str(folder), "--image", str(folder / "example.png"), "--engine", "onnxruntime"], "is not a folder made by"),
+        ([str(folder), "--image", "x.png"], "x.png does not exist"),
+        ([str(folder), "--text", "x"], "give --image"),
     ):
         with pytest.raises(SystemExit, match=message):
             generate.main(["--model", *options])
@@ -65,9 +67,6 @@ def test_an_export_gives_the_same_labels(trained, tmp_path: Path, capsys) -> Non
 def test_a_masked_image_model_is_fine_tuned(trained, tmp_path: Path, capsys) -> None:
     pytest.importorskip("peft", reason="pip install 'vanillaformer[peft]'")
     pretrained = trained("masked_image")
-    results = json.loads((pretrained / "all_results.json").read_text())
-    assert results["eval_loss"] > 0
-    assert results["baselines"]["mean image"]["eval_loss"] > 0
     options = ["--max_train_samples", "60", "--model_name_or_path", str(pretrained), "--max_steps", "1", "--use_cpu"]
     options += ["--learning_rate", "0", "--output_dir", str(tmp_path / "run"), "--weight_decay", "0"]
     options += ["--lora_rank", "2", "--baseline"]
@@ -99,7 +98,3 @@ def test_a_folder_of_images_and_generate_with_bad_files(photos: Path, tmp_path: 
     assert len(records) == 17
     assert [record["image"] for record in records if "error" in record] == [str(photos / "dark" / "x.png")]
     assert {record["label"] for record in records if "label" in record} <= {"dark", "bright"}
-    with pytest.raises(SystemExit, match="classifies images: give --image"):
-        generate.main(["--model", str(run.folder), "--text", "hello"])
-    with pytest.raises(SystemExit, match=r"missing.png does not exist"):
-        generate.main(["--model", str(run.folder), "--image", "missing.png"])

@@ -135,7 +135,6 @@ def test_a_way_of_decoding_switches_off_what_it_excludes(decoding, excluded) -> 
             fit_decoding(config, given)
 
 
-SIZES = ["hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2"]
 PARTS = {
     "bert-tiny": ("classification", ["wide_max_ngram=1", "wide_buckets=64", "vocab_size=30"]),
     "gpt-tiny": ("classification", ["vocab_size=30", "pad_token_id=0"]),
@@ -145,7 +144,7 @@ PARTS = {
 
 def saved(preset: str, folder: Path, labels: list[str]) -> torch.nn.Module:
     task, more = PARTS[preset]
-    arguments = ModelArguments(preset=preset, overrides=[*SIZES, *more])
+    arguments = ModelArguments(preset=preset, overrides=[*SMALL, *more])
     model = build_model(task, arguments, seed=1, labels=labels)
     if hasattr(model, "wide"):
         torch.nn.init.normal_(model.wide.ngram_logits.weight)  # as fitted

@@ -12,7 +12,7 @@ from transformers import DataCollatorWithPadding
 from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.data.caching import IDS
 from vanillaformer.data.preprocessing import tokenizing as encoding
-from vanillaformer.data.preprocessing.batching import BlockCollator, RandomEpochs, RowMasking
+from vanillaformer.data.preprocessing.batching import RandomEpochs
 from vanillaformer.data.preprocessing.language_model import block_rows, cut_blocks, packed_rows
 from vanillaformer.data.preprocessing.packing import PackedPairs, PackedTexts
 from vanillaformer.data.preprocessing.sentence_pairs import sentence_pairs
@@ -105,13 +105,6 @@ def test_blocks_of_pieces_are_those_of_the_whole(seed):
         assert cut_blocks(kept, blocks)["input_ids"][:] == wanted
 
 
-def test_causal_blocks_collate(decoder_tokenizer):
-    rows = block_rows(splits(text=["abcdefg"]), decoder_tokenizer, block_size=6)
-    batch = BlockCollator(decoder_tokenizer)(list(rows["train"]))
-    assert (batch["input_ids"].shape, batch["attention_mask"].sum().item()) == ((2, 6), 9)
-    assert (batch["labels"] == -100).sum().item() == 3
-
-
 def test_one_token_that_starts_and_ends_a_text_is_not_doubled(decoder_tokenizer):
     decoder_tokenizer.bos_token = decoder_tokenizer.eos_token
     rows = block_rows(splits(text=["a", "b"]), decoder_tokenizer, block_size=10)
@@ -146,14 +139,6 @@ def test_masked_blocks_are_the_stream_in_frames(encoder_tokenizer, block_size):
     assert all(block[0] == 2 and block[-1] == 3 for block in blocks)
     assert [len(block) for block in blocks[:-1]] == [block_size] * (len(blocks) - 1)
     assert [token for block in blocks for token in block[1:-1]] == stream(encoder_tokenizer, TEXTS, end=[3])
-
-
-def test_masked_blocks_collate(encoder_tokenizer):
-    rows = block_rows(splits(text=TEXTS), encoder_tokenizer, block_size=16, objective="masked")
-    batch = RowMasking(encoder_tokenizer, mlm_probability=1.0)(list(rows["train"]))
-    special = (batch["labels"] == -100) & (batch["attention_mask"] == 1)
-    assert special.any()
-    assert set(batch["input_ids"][special].tolist()) <= {2, 3}
 
 
 @pytest.mark.parametrize(("size", "stride"), [(2, 1), (5, 2), (16, 15), (16, 16), (7, 3), (1000, 10)])

@@ -17,15 +17,6 @@ TEXTS = ["the cat sat on the mat .", "a dog , a bone and a house !", "zwei Katze
 WANTED = ["the cat sat on a mat .", "a dog , a bone and a house !", "zwei Hunde"]
 
 
-def test_translation_scores_are_sacrebleus():
-    assert s.compute_scores("texts", "texts", TEXTS, WANTED) == {
-        "bleu": pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score),
-        "chrf": pytest.approx(sacrebleu.corpus_chrf(TEXTS, [WANTED]).score),
-        "ter": pytest.approx(sacrebleu.corpus_ter(TEXTS, [WANTED]).score),
-        "exact_match": pytest.approx(100 / 3),
-    }
-
-
 def test_bleu_tokenization_and_letter_case_are_in_the_signatures():
     chinese, wanted = ["今天天气很好"], ["今天天气不好"]
     score = sacrebleu.corpus_bleu(chinese, [wanted], tokenize="zh").score
@@ -108,7 +99,8 @@ def test_translation_metrics_decode_and_ignore_padding(translator_tokenizer):
     compute = m.translation_metrics(translator_tokenizer)
     labels = ids(WANTED)
     scores = compute(EvalPrediction(predictions=ids(TEXTS, start=[2]), label_ids=labels))
-    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score)
+    for name in ("bleu", "chrf", "ter"):
+        assert scores[name] == pytest.approx(getattr(sacrebleu, f"corpus_{name}")(TEXTS, [WANTED]).score)
     assert scores["exact_match"] == pytest.approx(100 / 3)
     assert scores["gen_len"] == np.mean([len(text) + 1 for text in TEXTS])  # without the start token
     assert (labels == -100).any()  # the caller's array is not changed

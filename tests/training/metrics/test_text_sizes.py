@@ -49,7 +49,7 @@ def test_sizes_of_texts_and_of_blocks_cut_through_characters_and_scores_by_them(
 
 def test_names_of_special_tokens_are_text_and_what_is_known_is_not_counted():
     texts = ["<s>struck out</s>, <pad> and <unk>", "</s>"]
-    for algorithm in ("byte_level_bpe", "bpe"):
+    for algorithm in ("byte_level_bpe", "bpe", "unigram", "character"):
         tokenizer = train(texts * 3, algorithm=algorithm, kind="decoder", vocab_size=300)
         labels, counted = blocks(texts, tokenizer, 500)
         assert TextSizes(tokenizer)(labels, counted) == (len("".join(texts)),) * 2
@@ -59,13 +59,3 @@ def test_names_of_special_tokens_are_text_and_what_is_known_is_not_counted():
     counted[0, 0] = False
     first = len(tokenizer.decode(labels[0, :1]))
     assert TextSizes(tokenizer)(labels, counted) == (len("the cat sat") - first,) * 2
-
-
-@pytest.mark.parametrize("algorithm", ["byte_level_bpe", "bpe", "unigram", "character"])
-def test_real_tokenizers(algorithm):
-    tokenizer = train(WORDS * 3, algorithm=algorithm, kind="decoder", vocab_size=300)
-    text = "".join(WORDS)
-    for size in (100, 500):
-        labels, counted = blocks(WORDS, tokenizer, size)
-        assert len(labels) == 1
-        assert TextSizes(tokenizer)(labels, counted) == (len(text), len(text.encode()))

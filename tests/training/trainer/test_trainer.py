@@ -149,7 +149,6 @@ def test_references_stand_beside_their_predictions(strategy: str, translator_tok
     assert rows["train"].column_names == ["input_ids", "attention_mask", "labels"]
 
 
-SMALL_SIZE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 LENGTHS = (3, 40, 5, 31, 4, 4, 22)
 
 
@@ -174,7 +173,7 @@ def made(name, tokenizer):
     rows = Dataset.from_dict({"input_ids": ids, "labels": [row[::-1] for row in ids]})
     model_class, config_class, collator = JOBS[name]
     rows = rows if name == "translation" else rows.remove_columns("labels")
-    return model_class(config_class(vocab_size=300, **SMALL_SIZE)), rows, collator(tokenizer)
+    return model_class(config_class(vocab_size=300, **SIZE)), rows, collator(tokenizer)
 
 
 @pytest.fixture(params=JOBS)
@@ -224,7 +223,7 @@ def test_loss_is_the_mean_over_targets(job, size, tmp_path) -> None:
 def test_two_losses_are_the_means_over_the_targets_of_each(size, encoder_tokenizer, tmp_path) -> None:
     _, rows, collator = made("masked", encoder_tokenizer)
     rows = rows.add_column("next_sentence_label", [0, 1, 1, 0, 1, 0, 1])
-    model = VanillaEncoderForPreTraining(VanillaEncoderConfig(vocab_size=300, **SMALL_SIZE)).eval()
+    model = VanillaEncoderForPreTraining(VanillaEncoderConfig(vocab_size=300, **SIZE)).eval()
     tokens, pairs = [], []
     for row in rows:
         with collator.evaluation(), torch.no_grad():
