@@ -45,15 +45,11 @@ class TransposedWeights:
             self.calls[layer] += 1
             if self.calls[layer] < WARMUP_CALLS:
                 return None
-            self.tables[layer] = layer.weight, self.copy(layer.weight) if is_large(layer) else None
+            copied = is_large(layer) and layer.weight.nbytes <= self.bytes_left
+            self.bytes_left -= layer.weight.nbytes * copied
+            self.tables[layer] = layer.weight, layer.weight.detach().t().contiguous() if copied else None
         weight, table = self.tables[layer]
         return table if weight is layer.weight else None
-
-    def copy(self, weight: torch.Tensor) -> torch.Tensor | None:
-        if weight.nbytes > self.bytes_left:
-            return None
-        self.bytes_left -= weight.nbytes
-        return weight.detach().t().contiguous()
 
 
 def is_large(layer: nn.Linear) -> bool:

@@ -1,7 +1,6 @@
 """The base of the model configs: how fields are filled in, read from a checkpoint and overridden."""
 
-import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 from huggingface_hub.dataclasses import strict
 
@@ -24,14 +23,7 @@ class VanillaConfig(PackageConfig):
     """
 
     keys_to_ignore_at_inference = ["past_key_values", "cache"]  # noqa: RUF012 - the form transformers reads
-    own_keywords: ClassVar[tuple[str, ...]] = ()
     has_position_table = False
-
-    @classmethod
-    def keywords(cls) -> set[str]:
-        """Return the names of all fields and other keywords that a config of this class takes."""
-        fields = {field.name for field in dataclasses.fields(cls)}
-        return fields | {*cls.attribute_map, *cls.own_keywords}
 
     @classmethod
     def refuse_unknown(cls, given: dict[str, Any]) -> None:

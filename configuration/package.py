@@ -1,5 +1,6 @@
 """Behavior that configs have only in the package, not in a saved model's code: that code, names, sizes, versions."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,7 @@ def check_version(fields: dict[str, Any], current: str | None) -> None:
 class PackageConfig(SavedConfig):
     """Mixin of configs in the package: saves the code of models, checks names and versions, derives fields again."""
 
+    own_keywords: ClassVar[tuple[str, ...]] = ()
     code_version: ClassVar[str | None] = None  # the version of vanillaformer that this class belongs to
     # Writes the code of a config's models into a folder and returns its `auto_map`, `None` for a config class of a
     # user
@@ -60,7 +62,8 @@ class PackageConfig(SavedConfig):
     @classmethod
     def keywords(cls) -> set[str]:
         """Return the names of all fields and other keywords that a config of this class takes."""
-        raise NotImplementedError
+        fields = {field.name for field in dataclasses.fields(cls)}
+        return fields | {*cls.attribute_map, *cls.own_keywords}
 
     @classmethod
     def refuse_unknown(cls, given: dict[str, Any]) -> None:

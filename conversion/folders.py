@@ -17,7 +17,6 @@ from vanillaformer.hub.checks import class_of, few, read_json
 from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, TOKENIZERS, matching_files
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.tokenizers import readable_length
-from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .convert import architecture_of, from_native, to_native
 from .mapping.canonical import NATIVE_NEUTRAL_FIELDS, equal
@@ -55,8 +54,13 @@ def convert_folder(
     with new_folder(destination) as folder:
         origin = saved_folder(source, revision, "SRC")
         carried = carried_files(origin)
-        ours = from_native(origin) if back else load_ours(origin)
-        native = load(class_of(open_config(origin)), origin) if back else to_native(ours, to)
+        config = open_config(origin)
+        if not back and not isinstance(config, VanillaConfig):
+            raise ValueError(
+                f"{origin}: model_type={config.model_type!r} is native already; use --from to convert it to ours"
+            )
+        saved: Any = load(class_of(config), origin)
+        ours, native = (from_native(saved), saved) if back else (saved, to_native(saved, to))
         before, after = (native, ours) if back else (ours, native)
         error = logit_error(after, before)
         limit = TOLERANCE if before.dtype in (torch.float32, torch.float64) else HALF_TOLERANCE
@@ -75,17 +79,6 @@ def convert_folder(
             (folder / CARD).write_text(f"{card}\n\n## Converted\n\n{note}\n", encoding="utf-8")
     lost = lost_settings(ours, native, back)
     return Conversion(type(before).__name__, type(after).__name__, after.num_parameters(), error, names, lost)
-
-
-def load_ours(folder: Path) -> VanillaPreTrainedModel:
-    """Return one of our models with the head that it was saved with."""
-    config = open_config(folder)
-    if not isinstance(config, VanillaConfig):
-        raise ValueError(
-            f"{folder}: model_type={config.model_type!r} is native already; use --from to convert it to ours"
-        )
-    model_class: Any = class_of(config)
-    return load(model_class, folder)
 
 
 def load(model_class: type[Model], folder: Path) -> Model:

@@ -17,7 +17,7 @@ from vanillaformer.console.drawing import save_figure
 from vanillaformer.modeling.parts.grid_positions import Grid
 
 from .examples import Example
-from .pictures import LONGEST, Drawing, NotApplicable, counted, heat_map, large_map, map_grid, shortened, table
+from .pictures import LONGEST, Drawing, NotApplicable, counted, heat_map, large_map, map_grid, needed, shortened, table
 from .recording import Recording, record
 
 KINDS = {
@@ -27,25 +27,19 @@ KINDS = {
     "copy": "copying from the source",
 }
 TO_SOURCE = ("cross", "copy")
+NO_ATTENTION = "the model has no attention"
 
 
 # --------------------------------------------------------------------------------------------------------- numbers
 def attention_arrays(recording: Recording) -> dict[str, np.ndarray]:
     """Return the probabilities of the first row of the batch by kind, (L, H, T, S) each."""
     found = {}
-    for kind, layers in with_attention(recording).items():
+    for kind, layers in needed(recording.attentions, NO_ATTENTION).items():
         batch = recording.inputs[recording.model.main_input_name]
         if len({layer.shape[2:] for layer in layers}) != 1 or len(layers[0]) != len(batch):
             raise NotApplicable("the model attends inside windows, or has stages: no map covers all of its patches")
         found[kind] = torch.stack([layer[0] for layer in layers]).float().cpu().numpy()
     return found
-
-
-def with_attention(recording: Recording) -> dict[str, tuple[torch.Tensor, ...]]:
-    """Return the kinds of attention that a model has; raises `NotApplicable` if it has none."""
-    if not recording.attentions:
-        raise NotApplicable("the model has no attention")
-    return recording.attentions
 
 
 def entropy(probabilities: torch.Tensor) -> torch.Tensor:
@@ -72,14 +66,16 @@ def head_entropies(recording: Recording) -> dict[str, np.ndarray]:
 
     The rows of the batch must have no padding.
     """
-    return {kind: per_head(map(entropy, layers)) for kind, layers in with_attention(recording).items()}
+    return {
+        kind: per_head(map(entropy, layers)) for kind, layers in needed(recording.attentions, NO_ATTENTION).items()
+    }
 
 
 def uniform_entropies(recording: Recording) -> dict[str, float]:
     """Return by kind the entropy that heads would have if they looked at all tokens that they may, alike."""
     return {
         kind: float(np.mean([float((layer > 0).sum(dim=-1).float().log().mean()) for layer in layers]))
-        for kind, layers in with_attention(recording).items()
+        for kind, layers in needed(recording.attentions, NO_ATTENTION).items()
     }
 
 
@@ -94,9 +90,7 @@ def head_distances(recording: Recording) -> dict[str, np.ndarray]:
         if kind not in TO_SOURCE:
             tables = (distances.to(layers[0].device) for distances in token_distances(recording, kind))
             found[kind] = per_head(map(mean_distance, layers, tables))
-    if not found:
-        raise NotApplicable("the model has no self-attention")
-    return found
+    return needed(found, "the model has no self-attention")
 
 
 def per_head(layers: Iterable[torch.Tensor]) -> np.ndarray:

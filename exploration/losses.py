@@ -24,7 +24,7 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 from vanillaformer.modeling.parts.attention import Attention
 
 from .examples import Example
-from .pictures import Drawing, NotApplicable, counted, curves, heat_map
+from .pictures import Drawing, NotApplicable, counted, curves, heat_map, needed
 from .recording import logits_of, stacks
 
 Batch = Mapping[str, torch.Tensor]
@@ -32,6 +32,7 @@ Replacement = Literal["zero", "mean"]
 """Replacement of an ablated head's output: 0, or its mean over all tokens of the rows."""
 SUBLAYERS = ("self_attn", "cross_attn", "mlp")
 PARTS = (*SUBLAYERS, "layer")  # that can be ablated: the columns of `sublayer_ablation`
+NO_ROWS = "it needs held-out rows (--rows)"
 NAMES = {"encoder": "the encoder", "decoder": "the decoder", "cross": "cross-attention"}
 Advance = Callable[[], Any]  # called after each pass over the rows
 
@@ -80,9 +81,7 @@ def loss_by_position(model: Any, batches: Sequence[Batch]) -> tuple[np.ndarray, 
 
 def position_losses(example: Example) -> list[Drawing]:
     """Draw the loss over the positions."""
-    if not example.rows:
-        raise NotApplicable("it needs held-out rows (--rows)")
-    means, counts = loss_by_position(example.model, example.rows)
+    means, counts = loss_by_position(example.model, needed(example.rows, NO_ROWS))
     found = np.flatnonzero(counts)
     total = np.nansum(means * counts) / counts.sum()
     caption = f"Mean over all {counts.sum():,} tokens: {total:.4f}, a perplexity of {np.exp(total):.1f}."
@@ -221,14 +220,11 @@ def mean_outputs(model: Any, batches: Sequence[Batch]) -> dict[Attention, torch.
 
 def ablations(example: Example) -> list[Drawing]:
     """Draw by how much the loss grows without each head, and without each sublayer and layer."""
-    model = example.model
-    if not example.rows:
-        raise NotApplicable("it needs held-out rows (--rows)")
-    if not stacks(model):
-        raise NotApplicable("a recurrent model has no heads")
+    model, rows = example.model, needed(example.rows, NO_ROWS)
+    needed(stacks(model), "a recurrent model has no heads")
     with stage("Ablation", count_passes(model), "passes") as advance:
-        heads = head_ablation(model, example.rows, example.replacement, advance=lambda: advance(1))
-        parts = sublayer_ablation(model, example.rows, advance=lambda: advance(1))
+        heads = head_ablation(model, rows, example.replacement, advance=lambda: advance(1))
+        parts = sublayer_ablation(model, rows, advance=lambda: advance(1))
     how = f"its output replaced by {'0' if example.replacement == 'zero' else 'its mean'}"
     drawings = []
     for kind, values in heads.items():

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,10 +18,18 @@ CROWDED = 10  # times the smallest number up to which all marks of a logarithmic
 NUMBERED = 256  # cells of a map up to which each has its number
 PROBABILITIES = (0, 0.05, 0.2, 0.5, 1)  # named on a scale of color, which is that of their square roots
 ONE_SIDED, TWO_SIDED = "Blues", "PuOr_r"
+Found = TypeVar("Found")
 
 
 class NotApplicable(ValueError):
     """A model has nothing that a figure could show; the message says why."""
+
+
+def needed(found: Found, reason: str) -> Found:
+    """Return what a figure shows; raise `NotApplicable` with the reason if that is nothing."""
+    if not found:
+        raise NotApplicable(reason)
+    return found
 
 
 @dataclass

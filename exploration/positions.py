@@ -15,7 +15,7 @@ from vanillaformer.modeling.parts.positions import PositionTable, RotaryPosition
 from vanillaformer.modeling.stack import Stack
 
 from .examples import Example
-from .pictures import Drawing, NotApplicable, curves, large_map, map_grid, table
+from .pictures import Drawing, NotApplicable, curves, large_map, map_grid, needed, table
 from .recording import stacks
 
 LONGEST_DISTANCE = 128
@@ -112,15 +112,12 @@ def positions(example: Example) -> list[Drawing]:
     """Draw how each stack of the model distinguishes positions, once where both do it in the same way."""
     model = example.model
     drawings: dict[str, Drawing] = {}
-    if not stacks(model):
-        raise NotApplicable("a recurrent model has no position scheme: it reads one token after the other")
-    for name, stack in stacks(model).items():
+    reason = "a recurrent model has no position scheme: it reads one token after the other"
+    for name, stack in needed(stacks(model), reason).items():
         for drawing in drawings_of(model, stack, name):
             drawings.setdefault(str(drawing.rows), drawing)
-    if not drawings:
-        scheme = model.config.position_embedding_type
-        raise NotApplicable(f"position_embedding_type={scheme!r}: there is nothing to show")
-    return list(drawings.values())
+    reason = f"position_embedding_type={model.config.position_embedding_type!r}: there is nothing to show"
+    return list(needed(drawings, reason).values())
 
 
 def drawings_of(model: Any, stack: Stack, name: str) -> list[Drawing]:

@@ -13,10 +13,11 @@ from matplotlib.figure import Figure
 from vanillaformer.modeling.parts.residual import AdminResidual, DeepNorm, LayerScale, ReZero
 
 from .examples import Example
-from .pictures import Drawing, NotApplicable, bars, counted, curves
+from .pictures import Drawing, bars, counted, curves, needed
 from .recording import Recording, stacks
 
 SUBLAYERS = {"self_attn": "self-attention", "cross_attn": "cross-attention", "mlp": "feed-forward"}
+NO_STREAM = "a recurrent model has no residual stream"
 
 
 class Contributions(NamedTuple):
@@ -34,21 +35,14 @@ def stream_norms(recording: Recording) -> dict[str, list[np.ndarray]]:
     """Return the norm of each token's vector before the first and after every block by stack, L + 1 of (B, T)."""
     return {
         name: [state.float().norm(dim=-1).cpu().numpy() for state in states]
-        for name, states in of_stream(recording.hidden_states).items()
+        for name, states in needed(recording.hidden_states, NO_STREAM).items()
     }
-
-
-def of_stream(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what was recorded of the stream; raises `NotApplicable` if there is none."""
-    if not values:
-        raise NotApplicable("a recurrent model has no residual stream")
-    return values
 
 
 def contributions(recording: Recording) -> dict[str, Contributions]:
     """Return by stack what each sublayer adds to the stream."""
     found = {}
-    for name, sublayers in of_stream(recording.sublayers).items():
+    for name, sublayers in needed(recording.sublayers, NO_STREAM).items():
         columns = []
         for each in sublayers:
             kept, added = each.kept.float(), each.added.float()
@@ -95,9 +89,7 @@ def residual_factors(model: Any) -> dict[str, list[Factors]]:
             numbers = [value.detach().double().cpu() for value in values.values()]
             ends = (np.array([float(end(each)) for each in numbers]) for end in (torch.mean, torch.min, torch.max))
             found.setdefault(stack_name, []).append(Factors(name, list(values), *ends))
-    if not found:
-        raise NotApplicable("the residual connections have no factors (ReZero, DeepNorm, Admin, layer scale)")
-    return found
+    return needed(found, "the residual connections have no factors (ReZero, DeepNorm, Admin, layer scale)")
 
 
 def stream(example: Example) -> list[Drawing]:

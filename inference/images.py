@@ -43,16 +43,16 @@ def load_classifier(arguments: GenerateArguments) -> tuple[Any, Any]:
         raise ValueError(f"--model {path} has no {IMAGE_PROCESSOR}, which defines how images are preprocessed")
     processor = open_image_processor(folder, f"--model {path}")
     if engine:
-        from vanillaformer.conversion.exports import ImageEngineModel
+        from vanillaformer.conversion.exports import EngineModel
 
-        return ImageEngineModel(engine), processor
+        return EngineModel(engine), processor
     return model_on_device(TASK.auto_class, folder, arguments), processor
 
 
 def image_probabilities(model: Any, processor: Any, images: list[Any]) -> torch.Tensor:
     """Return the probability of each class for each image, a `PIL.Image.Image` in RGB (images, classes)."""
     pixels = processor(images, return_tensors="pt")["pixel_values"].to(model.device, model.dtype)
-    return model(pixels).logits.float().softmax(dim=-1)
+    return model(pixel_values=pixels).logits.float().softmax(dim=-1)
 
 
 def classified(

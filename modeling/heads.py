@@ -21,11 +21,6 @@ from .parts.norms import build_norm
 IGNORE_INDEX = -100  # label of the positions that have no loss
 
 
-def scale_logits(logits: torch.Tensor, scale: float) -> torch.Tensor:
-    """Return the logits times a factor (Cohere, T5)."""
-    return logits * scale
-
-
 def cap_logits(logits: torch.Tensor, scale: float, cap: float) -> torch.Tensor:
     """Return `cap · tanh(scale · logits / cap)` (Gemma 2)."""
     return cap * torch.tanh(logits * (scale / cap))
@@ -40,7 +35,7 @@ def build_logits_transform(config: BlockConfig) -> Callable[[torch.Tensor], torc
         scale *= config.hidden_size**-0.5
     if config.final_logit_softcapping is not None:
         return partial(cap_logits, scale=scale, cap=config.final_logit_softcapping)
-    return identity if scale == 1.0 else partial(scale_logits, scale=scale)
+    return identity if scale == 1.0 else partial(torch.mul, other=scale)  # Cohere, T5
 
 
 class LMHeadMixin:

@@ -18,7 +18,7 @@ from vanillaformer.hub.file_names import EXPORT
 
 from ..convert import native_architectures
 from ..mapping.architecture import OUR_CLASSES, main_head
-from .engine import Engine, EngineModel, ImageEngineModel, read_record
+from .engine import Engine, EngineModel, read_record
 from .exporter import Exporter, ExportJob
 
 EXPORTERS: dict[str, Exporter] = {
@@ -26,7 +26,7 @@ EXPORTERS: dict[str, Exporter] = {
 }
 
 __all__ = [
-    "EXPORTERS", "Engine", "EngineModel", "ExportJob", "Exporter", "ImageEngineModel", "export", "is_export",
+    "EXPORTERS", "Engine", "EngineModel", "ExportJob", "Exporter", "export", "is_export",
     "load_engine", "read_record", "targets",
 ]  # fmt: skip
 

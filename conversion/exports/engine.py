@@ -151,7 +151,7 @@ class EngineModel:
     The seed of sampling is set before the first call only.
     """
 
-    device = torch.device("cpu")
+    device, dtype = torch.device("cpu"), torch.float32
 
     def __init__(self, engine: Engine, seed: int | None = None):
         self.engine = engine
@@ -159,13 +159,11 @@ class EngineModel:
         self.seed = seed
 
     def __call__(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        **kwargs: Any,
+        self, input_ids: Any = None, attention_mask: Any = None, token_type_ids: Any = None, **inputs: Any
     ) -> SimpleNamespace:
-        """Return the `logits` of a padded batch (B, T)."""
+        """Return the `logits` of a padded batch (B, T), or of images, `pixel_values` (B, C, height, width)."""
+        if input_ids is None:
+            return SimpleNamespace(logits=torch.from_numpy(self.engine.classify_images(inputs["pixel_values"])))
         rows, types = unpadded(input_ids, attention_mask, token_type_ids)
         return SimpleNamespace(logits=torch.from_numpy(self.engine.classify(rows, types)))
 
@@ -212,20 +210,6 @@ class EngineModel:
         return {name: asked[name] for name in SEARCH if asked.get(name) not in (None, [])} | {
             "max_new_tokens": new_tokens
         }
-
-
-class ImageEngineModel:
-    """An engine with the interface of a transformers model that classifies images."""
-
-    device, dtype = torch.device("cpu"), torch.float32
-
-    def __init__(self, engine: Engine):
-        self.engine = engine
-        self.config = engine.config
-
-    def __call__(self, pixel_values: torch.Tensor) -> SimpleNamespace:
-        """Return the `logits` (B, labels) of images (B, C, height, width)."""
-        return SimpleNamespace(logits=torch.from_numpy(self.engine.classify_images(pixel_values)))
 
 
 def unpadded(

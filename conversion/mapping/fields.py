@@ -1,6 +1,5 @@
 """The correspondence of native fields to ours, as tables that are read in both directions."""
 
-import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -90,17 +89,15 @@ def rotary(partial: bool = False) -> Field:
     """Rotary positions whose parameters all layers share; `partial` if native code reads `partial_rotary_factor`."""
 
     def to_ours(config: PreTrainedConfig) -> Values:
-        parameters = copy.deepcopy(config.rope_parameters)
+        parameters = dict(config.rope_parameters)
         if not partial:
             parameters.pop("partial_rotary_factor", None)
         return {"position_embedding_type": "rotary", "rope_parameters": parameters}
 
     def to_native(config: BlockConfig) -> Values:
-        parameters = copy.deepcopy(first_rope(config)) or {}
-        parameters.pop("partial_rotary_factor", None)
-        if partial:
-            parameters["partial_rotary_factor"] = (first_rope(config) or {}).get("partial_rotary_factor", 1.0)
-        return {"rope_parameters": parameters}
+        parameters = dict(first_rope(config) or {})
+        factor = parameters.pop("partial_rotary_factor", 1.0)
+        return {"rope_parameters": parameters | ({"partial_rotary_factor": factor} if partial else {})}
 
     return Field(to_ours, to_native)
 

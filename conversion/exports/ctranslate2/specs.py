@@ -85,8 +85,10 @@ class SpecBuilder:
         So the engine computes every scaling that does not depend on the input's length. A layer without
         rotation rotates two dimensions by 0: an engine without any positions would add sinusoids.
         """
-        rotation = self.rotation_of(module, positions, layer_idx)
-        base = 10000.0
+        rotation, base = None, 10000.0
+        if self.config.position_embedding_type != "none" and self.config.is_rotary_layer(layer_idx):
+            name = "all" if positions.shared else layer_types(module.config)[layer_idx]
+            rotation = dict(positions.rotary_emb.items()).get(name)
         factors = wavelength_factors(torch.zeros(1) if rotation is None else rotation.inv_freq, base)
         limit = np.dtype("int32").type(self.config.max_position_embeddings)
         put(
@@ -102,13 +104,6 @@ class SpecBuilder:
         )
         if rotation is not None:  # YaRN's factor on sines and cosines, that is on queries and keys
             spec.queries_scale = float(module.scaling * rotation.attention_scaling**2)
-
-    def rotation_of(self, module: Any, positions: Any, layer_idx: int) -> Any | None:
-        """Return the module that computes a layer's angles, `None` if its queries and keys are not rotated."""
-        if self.config.position_embedding_type == "none" or not self.config.is_rotary_layer(layer_idx):
-            return None
-        name = "all" if positions.shared else layer_types(module.config)[layer_idx]
-        return dict(positions.rotary_emb.items()).get(name)
 
     def fill_feed_forward(self, spec: Any, module: Any) -> None:
         spec.linear_1 = self.linear(module.down_proj)

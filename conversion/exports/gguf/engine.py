@@ -1,5 +1,6 @@
 """Our exports on llama.cpp, one text at a time."""
 
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -58,29 +59,14 @@ class LlamaCppEngine(Engine):
         sampling = {"temp": 0.0}
         if search.do_sample:
             sampling = {"temp": search.temperature, "top_k": search.top_k, "top_p": search.top_p}
-        return [
-            self.continuation(
-                list(prompt), search.max_new_tokens, sampling, None if search.seed is None else search.seed + number
-            )
-            for number, prompt in enumerate(prompts)
-        ]
-
-    def continuation(
-        self, prompt: list[int], max_new_tokens: int, sampling: dict[str, float], seed: int | None
-    ) -> list[int]:
-        """Return the continuation of one prompt."""
-        llama = self.context(len(prompt) + max_new_tokens)
-        if seed is not None:
-            llama.set_seed(seed)
-        generated: list[int] = []
-        end = self.end_tokens()
-        for token in llama.generate(prompt, min_p=0.0, **sampling):
-            if token in end:
-                break
-            generated.append(token)
-            if len(generated) == max_new_tokens:
-                break
-        return generated
+        end, texts = self.end_tokens(), []
+        for number, prompt in enumerate(prompts):
+            llama = self.context(len(prompt) + search.max_new_tokens)
+            if search.seed is not None:
+                llama.set_seed(search.seed + number)
+            tokens = takewhile(lambda token: token not in end, llama.generate(list(prompt), min_p=0.0, **sampling))
+            texts.append(list(islice(tokens, search.max_new_tokens)))
+        return texts
 
     def score(self, prompts: Rows, continuations: Rows) -> list[list[float]]:
         check_rows(prompts)

@@ -64,18 +64,12 @@ class OnnxEngine(Engine):
 
     def generate_rows(self, prompts: Rows, search: Search) -> list[list[int]]:
         self.check_lengths(prompts, search.max_new_tokens)
-        options: dict[str, Any] = {"num_beams": search.num_beams, "forced_bos_token_id": search.forced_bos_token_id}
+        options = {name: value for name, value in vars(search).items() if name != "seed"}
         options["suppress_tokens"] = list(search.suppress_tokens) or None
-        if search.num_beams > 1:
-            options |= {"length_penalty": search.length_penalty, "early_stopping": search.early_stopping}
-        if search.do_sample:
-            options |= {"do_sample": True, "temperature": search.temperature}
-            options |= {"top_k": search.top_k, "top_p": search.top_p}
         end = self.end_tokens()
         filler = next((token for token in (self.config.pad_token_id, *end) if token is not None), 0)
         ids, mask = padded(prompts, filler, "right" if self.kind == "encoder_decoder" else "left")
         settings = GenerationConfig(
-            max_new_tokens=search.max_new_tokens,
             eos_token_id=end or None,
             pad_token_id=filler,
             decoder_start_token_id=self.start_token(),

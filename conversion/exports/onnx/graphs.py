@@ -141,17 +141,14 @@ def name_axes(graph: Any, read: str) -> None:
 @contextmanager
 def silence() -> Iterator[None]:
     """Suppress the exporters' messages; errors are exceptions."""
-    loggers = [logging.getLogger(name) for name in ("", "torch.onnx", "onnx_ir", "onnxscript", "transformers")]
-    levels = [logger.level for logger in loggers]
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels):
-            logger.setLevel(level)
+        logging.disable(disabled)
 
 
 def name_of(name: str, is_input: bool) -> str:
