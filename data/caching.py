@@ -64,11 +64,13 @@ def batch_size(rows: Dataset) -> int:
 class TextColumn:
     """The texts of a column, to be iterated any number of times; in memory is one batch of them.
 
-    `datasets` gives the cells of a column one by one, which takes as long as training a tokenizer on them.
+    `datasets` gives the cells of a column one by one, which takes as long as training a tokenizer on them. A text has
+    a space in place of each `separator`.
     """
 
-    def __init__(self, rows: Dataset, column: str):
+    def __init__(self, rows: Dataset, column: str, separator: str | None = None):
         self.rows, self.column = rows.select_columns([column]).with_format("arrow"), column
+        self.separator = separator
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -82,7 +84,8 @@ class TextColumn:
 
     def __iter__(self) -> Iterator[str]:
         for table in self.rows.iter(batch_size(self.rows)):
-            yield from table[self.column].to_pylist()
+            texts = table[self.column].to_pylist()
+            yield from texts if self.separator is None else (text.replace(self.separator, " ") for text in texts)
 
 
 VERSION = 1  # to be raised when a function that is cached returns other rows for the same arguments

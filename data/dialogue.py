@@ -1,6 +1,6 @@
 """Dialogues as texts of a language model: turns, each ended by [SEP], and the matching chat template."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # which reading rows needs no second of
     from datasets import DatasetDict
@@ -42,13 +42,3 @@ def separator_id(tokenizer: "PreTrainedTokenizerBase") -> int:
     if number is None:
         raise ValueError(f"the tokenizer has no token {SEPARATOR}, which ends each turn of a dialogue")
     return number
-
-
-class WithoutSeparators:
-    """Texts without separators, to train a tokenizer on; they can be read more than once."""
-
-    def __init__(self, texts: Any, separator: str = SEPARATOR):
-        self.texts, self.separator = texts, separator
-
-    def __iter__(self) -> Any:
-        return (text.replace(self.separator, " ") for text in self.texts)

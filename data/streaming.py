@@ -269,10 +269,6 @@ class StreamedRows(IterableDataset):
                 lanes[lane] = Lane(self, lane, width, self.places.get(lane))
             yield lanes[lane].row_at(number // width)
 
-    def epoch_rows(self, epoch: int) -> Iterator[dict[str, Any]]:
-        """Yield the rows of an epoch, one part after the other."""
-        return Lane(self, 0, 1, {"row": 0, "place": Place(epoch), "held": ()}).to_end_of_epoch()
-
     def train_on(self, places: list[dict[str, Any]], rows: int) -> None:
         """Note the places that a batch has brought, and how many rows all processes train on now."""
         self.places |= {place["lane"]: place for place in places}

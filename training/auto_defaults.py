@@ -73,7 +73,9 @@ def follow_data(run: Run, task: TrainingTask, data: TaskData) -> None:
     if not task.uses_auto_defaults:
         return
     recorded = run.details.get("defaults")
-    hardware = hardware_facts(task.training_args.max_time)
+    accelerator = torch.accelerator.is_available()
+    bfloat16 = is_torch_bf16_gpu_available() if accelerator else has_bfloat16()
+    hardware = HardwareFacts(task.training_args.max_time, cpu_count(), accelerator, bfloat16)
     found = task.defaults(data, hardware) if recorded is None else [Default(*entry) for entry in recorded]
     run.details["defaults"] = []
     _apply(run, task, found, "Defaults for this data, each an option to be given:")
@@ -105,17 +107,6 @@ def _apply(run: Run, task: TrainingTask, found: Sequence[Default], heading: str)
         for option, value, reason in applied:
             text = f"--set {' '.join(value)}" if option == "overrides" else f"--{option} {value}"
             report(f"  {text}: {reason}")
-
-
-def hardware_facts(seconds: float) -> HardwareFacts:
-    """Return what there is to compute with, for a training of so many seconds."""
-    accelerator = torch.accelerator.is_available()
-    return HardwareFacts(
-        seconds=seconds,
-        cores=cpu_count(),
-        accelerator=accelerator,
-        bfloat16=is_torch_bf16_gpu_available() if accelerator else has_bfloat16(),
-    )
 
 
 def length_defaults(

@@ -121,7 +121,8 @@ def training_memory(
     )
     logits = 0
     if not isinstance(config, VanillaImageEncoderConfig):
-        vocabulary, tokens, width = output_size(config), batch * length, config.hidden_size
+        vocabulary = getattr(config, "decoder_vocab_size", None) or config.vocab_size  # that the model writes in
+        tokens, width = batch * length, config.hidden_size
         logits = min(tokens, chunk_size(vocabulary, device)) * vocabulary
         choice = DECODING_CHOICES[getattr(config, "decoding", "autoregressive")]
         if choice.upsamples or getattr(config, "output_distribution", "softmax") != "softmax":  # no loss in chunks
@@ -194,11 +195,6 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 def size_of(module: nn.Module) -> int:
     """Return the bytes of a module's weights."""
     return sum(parameter.numel() for parameter in module.parameters()) * FLOAT32
-
-
-def output_size(config: Any) -> int:
-    """Return the size of the vocabulary that a model writes in."""
-    return getattr(config, "decoder_vocab_size", None) or config.vocab_size
 
 
 def build(config: VanillaConfig, dtype: torch.dtype) -> Any:

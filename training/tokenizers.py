@@ -46,7 +46,9 @@ def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) ->
                     warn_of_other_tokenizers(pair, *names)
                 task.complete(pair)
                 if getattr(check_model(task.name, model_args, length=0), "type_vocab_size", None) == 0:
-                    without_token_types(pair)
+                    for tokenizer in pair:  # whose types, also once loaded again, the model would not take
+                        kept = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+                        tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = kept
                 save_pair(*pair, folder)
     source, target = load_pair(folder, trust_remote_code=False)
     size = f"{len(source):,} tokens" if source is target else f"{len(source):,} and {len(target):,} tokens"
@@ -55,13 +57,6 @@ def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) ->
     report(f"Tokenizer: {size}; {pieces!r}{' ...' if len(ids) > SHOWN else ''}")
     follow_tokens(run, task, (source, target), columns)
     return source, target
-
-
-def without_token_types(pair: Pair) -> None:
-    """Make tokenizers, also when loaded again, return no token types, for a model that takes none."""
-    for tokenizer in pair:
-        names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-        tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
 
 
 def warn_of_other_tokenizers(pair: Pair, name: str, saved: Path, model_name: str) -> None:

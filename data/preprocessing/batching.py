@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Sampler
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import get_length_grouped_indices
@@ -307,7 +308,8 @@ class BlockCollator:
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         lengths = torch.tensor([len(row["input_ids"]) for row in rows])
         longest = int(lengths.max())
-        ids = torch.tensor([_padded(row["input_ids"], longest, [self.padding]) for row in rows])
+        texts = [torch.tensor(row["input_ids"]) for row in rows]
+        ids = pad_sequence(texts, batch_first=True, padding_value=self.padding)
         real = torch.arange(longest) < lengths[:, None]
         if "position_ids" not in rows[0]:
             return {"input_ids": ids, "attention_mask": real.long(), "labels": ids.masked_fill(~real, IGNORE_INDEX)}
@@ -318,16 +320,10 @@ class BlockCollator:
 
 def padded_positions(rows: list[dict[str, Any]], length: int) -> torch.Tensor:
     """Return the positions of packed rows (R, `length`)."""
-    return torch.tensor([_padded(row["position_ids"], length, range(length)) for row in rows])
+    found = (row["position_ids"] for row in rows)  # what fills a row up counts as a text
+    return torch.tensor([[*positions, *range(length - len(positions))] for positions in found])
 
 
 def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the id that pads rows; no position attends to it."""
     return next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
-
-
-def _padded(values: list[int], length: int, fill: Any) -> list[int]:
-    """Return values filled up to a length, from the start of `fill`, whose last value is repeated."""
-    missing = length - len(values)
-    tail = list(fill[:missing])
-    return [*values, *tail, *tail[-1:] * (missing - len(tail))]

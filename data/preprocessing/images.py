@@ -127,7 +127,8 @@ class ImageCollator(EpochCollator):
 
     def normalized(self, *pixels: bytes) -> torch.Tensor:
         """Return images (B, C, H, W) of mean 0 and deviation 1."""
-        return (unpacked(pixels, self.size).float() / 255 - self.mean) / self.std
+        values = np.frombuffer(b"".join(pixels), np.uint8).reshape(len(pixels), *self.size, CHANNELS)
+        return (torch.from_numpy(values.transpose(0, 3, 1, 2).copy()).float() / 255 - self.mean) / self.std
 
 
 class PatchMasking(ImageCollator):
@@ -150,12 +151,6 @@ class PatchMasking(ImageCollator):
         """Return which pixels (B, H, W) the masks of patches (B, N) hide."""
         side = self.patch_size
         return masks.view(len(masks), *self.grid).repeat_interleave(side, dim=1).repeat_interleave(side, dim=2)
-
-
-def unpacked(pixels: Sequence[bytes], size: tuple[int, int]) -> torch.Tensor:
-    """Return images (B, C, H, W) of bytes in rows of columns of channels."""
-    values = np.frombuffer(b"".join(pixels), np.uint8).reshape(len(pixels), *size, CHANNELS)
-    return torch.from_numpy(values.transpose(0, 3, 1, 2).copy())
 
 
 def new_processor(rows: Dataset, size: int) -> Any:

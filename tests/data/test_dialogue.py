@@ -7,7 +7,8 @@ from datasets import Dataset, DatasetDict
 from vanillaformer import VanillaDecoderForCausalLM, preset
 from vanillaformer.data import dialogue
 from vanillaformer.data.arguments import LanguageModelDataArguments
-from vanillaformer.data.dialogue import SEPARATOR, WithoutSeparators, dialogue_text, reverse_dialogues, separator_id
+from vanillaformer.data.caching import TextColumn
+from vanillaformer.data.dialogue import SEPARATOR, dialogue_text, reverse_dialogues, separator_id
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.preprocessing.language_model import packed_rows
 from vanillaformer.inference.chat import Chat
@@ -19,10 +20,9 @@ DIALOGUES = [["你好", "你好呀", "再见"], ["吃了吗", "吃了 ok"], ["�
 @pytest.fixture(scope="module")
 def tokenizer():
     texts = [dialogue_text(turns) for turns in DIALOGUES]
-    made = train(
-        WithoutSeparators(texts), algorithm="chinese_character", kind="decoder", vocab_size=100,
-        extra_special_tokens=[SEPARATOR],
-    )  # fmt: skip
+    column = TextColumn(Dataset.from_dict({"text": texts}), "text", SEPARATOR)
+    options = {"vocab_size": 100, "extra_special_tokens": [SEPARATOR]}
+    made = train(column, algorithm="chinese_character", kind="decoder", **options)
     dialogue.set_chat_template(made)
     return made
 

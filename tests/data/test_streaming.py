@@ -18,7 +18,7 @@ from vanillaformer.data.preprocessing import tokenizing
 from vanillaformer.data.preprocessing.language_model import block_cutter, block_rows
 from vanillaformer.data.preprocessing.tokenizing import encode_pairs, encode_texts, translation_rows
 from vanillaformer.data.rows import label_names
-from vanillaformer.data.streaming import PLACES, Place, StreamedRows, check_streaming, with_places
+from vanillaformer.data.streaming import PLACES, Lane, Place, StreamedRows, check_streaming, with_places
 
 from .test_loading import write
 
@@ -42,6 +42,10 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(files, "MAX_BATCH_ROWS", 7)
 
 
+def epoch_rows(streamed, epoch):
+    return Lane(streamed, 0, 1, {"row": 0, "place": Place(epoch), "held": ()}).to_end_of_epoch()
+
+
 def labeled(tmp_path, name="a.jsonl", labels=("b", "a"), count=40):
     rows = [{"text": text, "label": labels[n % len(labels)]} for n, text in enumerate(TEXTS[:count])]
     return write(tmp_path / name, rows)
@@ -61,7 +65,7 @@ def test_pairs(tmp_path, extension, translator_tokenizer, decoder_tokenizer):
     for split in ("train", "validation"):
         assert list(texts[split]) == list(dataset[split]) == wanted
     streamed = StreamedRows(stream, encode_pairs(*pair, 20, 9))
-    assert list(streamed.epoch_rows(0)) == list(loaded["train"])
+    assert list(epoch_rows(streamed, 0)) == list(loaded["train"])
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -72,7 +76,7 @@ def test_classes(tmp_path, encoder_tokenizer):
     texts, stream = open_stream("classification", **options)
     assert label_names(texts) == label_names(dataset) == ["a", "b"]
     assert list(texts["validation"]["label"]) == list(dataset["validation"]["label"])
-    streamed = list(StreamedRows(stream, encode_texts(encoder_tokenizer, 12)).epoch_rows(0))
+    streamed = list(epoch_rows(StreamedRows(stream, encode_texts(encoder_tokenizer, 12)), 0))
     assert streamed == list(loaded["train"])
 
 
@@ -90,7 +94,7 @@ def test_blocks(tmp_path, masked, block_size, stride, decoder_tokenizer, encoder
     texts, stream = open_stream("causal", **options)
     assert list(texts["validation"]["text"]) == TEXTS
     streamed = StreamedRows(stream, *block_cutter(tokenizer, **cut))
-    assert list(streamed.epoch_rows(0)) == list(loaded["train"])
+    assert list(epoch_rows(streamed, 0)) == list(loaded["train"])
 
 
 def test_parallel_text_files(tmp_path):
@@ -203,7 +207,7 @@ def test_epochs_follow_each_other_without_end(tmp_path, decoder_tokenizer):
     options = {"train_file": path, "validation_file": path, "streaming_buffer": 16}
     _, stream = open_stream("causal", **options)
     rows = StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, objective="causal"))
-    epochs = [list(rows.epoch_rows(epoch)) for epoch in range(3)]
+    epochs = [list(epoch_rows(rows, epoch)) for epoch in range(3)]
     assert epochs[0] != epochs[1] != epochs[2]
     joined = [row for epoch in epochs for row in epoch]
     assert without_places(islice(rows, len(joined))) == joined
@@ -379,7 +383,7 @@ def test_label_that_comes_late(tmp_path, encoder_tokenizer):
     with pytest.raises(ValueError, match=r"row 4: label 'c' does not occur in the training data, which has a, b"):
         stream_rows(stream)
     _, stream = open_stream("classification", **options, bad_rows="skip")
-    rows = list(StreamedRows(stream, encode_texts(encoder_tokenizer, 9)).epoch_rows(0))
+    rows = list(epoch_rows(StreamedRows(stream, encode_texts(encoder_tokenizer, 9)), 0))
     assert [row["labels"] for row in rows] == [0, 1, 0]
 
 
@@ -387,10 +391,10 @@ def test_long_texts(tmp_path, encoder_tokenizer):
     options = {"train_file": labeled(tmp_path), "validation_file": labeled(tmp_path, "b.jsonl", count=4)}
     _, stream = open_stream("classification", **options)
     encode = encode_texts(encoder_tokenizer, 12)
-    kept = list(StreamedRows(stream, encode, long_texts="skip").epoch_rows(0))
+    kept = list(epoch_rows(StreamedRows(stream, encode, long_texts="skip"), 0))
     assert len(kept) == 10 == sum(len(text) <= 10 for text in TEXTS)
     with pytest.raises(ValueError, match=r"a.jsonl, row 2: the text has too many tokens"):
-        list(StreamedRows(stream, encode, long_texts="error").epoch_rows(0))
+        list(epoch_rows(StreamedRows(stream, encode, long_texts="error"), 0))
 
 
 def test_no_rows(tmp_path, decoder_tokenizer):

@@ -30,6 +30,13 @@ class Default(NamedTuple):
     reason: str
 
 
+MUON = (
+    Default("optim", "muon", "fewer steps than AdamW to the same loss"),
+    Default("learning_rate", 4e-3, "for Muon"),
+    Default("weight_decay", 0.1, "for Muon"),
+)
+
+
 class LengthRule(NamedTuple):
     """The lengths of a task's rows, where they follow the tokens."""
 

@@ -20,7 +20,6 @@ from vanillaformer.console.limits import option
 from vanillaformer.console.parsing import was_given
 from vanillaformer.data.arguments import ClassifierDataArguments
 from vanillaformer.data.caching import TextColumn
-from vanillaformer.data.dialogue import WithoutSeparators
 from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.packing import fit_packing
 from vanillaformer.data.preprocessing.tokenizing import classification_rows, encode_texts, set_truncation_side
@@ -132,8 +131,8 @@ class Classification(TrainingTask):
         return PAIR.join(first_words(side, WIDTH) for side in sides)
 
     def columns(self, data: TaskData) -> list[Any]:
-        column = TextColumn(data.splits["train"], "text")
-        return [column if self.data_args.text_pair_column is None else WithoutSeparators(column, PAIR)]
+        separator = None if self.data_args.text_pair_column is None else PAIR
+        return [TextColumn(data.splits["train"], "text", separator)]
 
     def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
         set_truncation_side(tokenizers[0], self.data_args.truncation_side)

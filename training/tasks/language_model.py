@@ -27,7 +27,7 @@ from vanillaformer.console.parsing import was_given
 from vanillaformer.console.reporting import optional
 from vanillaformer.data.arguments import LanguageModelDataArguments
 from vanillaformer.data.caching import TextColumn
-from vanillaformer.data.dialogue import SEPARATOR, WithoutSeparators, reverse_dialogues, set_chat_template
+from vanillaformer.data.dialogue import SEPARATOR, reverse_dialogues, set_chat_template
 from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.denoising import DENOISING, Denoising, DenoisingArguments
 from vanillaformer.data.preprocessing.language_model import (
@@ -52,7 +52,7 @@ from ..run_folder.run import Run
 from ..trainer.losses import ScheduledSamplingArguments
 from ..trainer.trainer import RunTrainer
 from ..training_arguments import EPOCHS, EVALUATION, TRAINING, RunDefaults, best_checkpoint_help
-from .base import BFLOAT16, Default, HardwareFacts, Tokenizers, TrainingTask, add_tokens
+from .base import BFLOAT16, MUON, Default, HardwareFacts, Tokenizers, TrainingTask, add_tokens
 
 STREAMED = 100_000_000  # bytes of text that a stream is taken to have
 BYTES_PER_CORE_SECOND = 15_000  # bytes of text that a processor core trains the smallest model on, in a second
@@ -160,8 +160,8 @@ class LanguageModel(TrainingTask):
         return example_row(data.splits["validation"], "text")[:1_000]
 
     def columns(self, data: TaskData) -> list[Any]:
-        column = TextColumn(data.splits["train"], "text")
-        return [column if self.data_args.turns_column is None else WithoutSeparators(column)]
+        separator = None if self.data_args.turns_column is None else SEPARATOR
+        return [TextColumn(data.splits["train"], "text", separator)]
 
     def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
         texts = data.splits
@@ -254,14 +254,6 @@ def write_samples(folder: Path, trainer: RunTrainer, rows: Dataset, tokenizer: P
     write_lines(folder / SAMPLES, records)
 
 
-FIXED = (
-    Default("per_device_train_batch_size", 8, "many small steps"),
-    Default("optim", "muon", "fewer steps than AdamW to the same loss"),
-    Default("learning_rate", 4e-3, "for Muon"),
-    Default("weight_decay", 0.1, "for Muon"),
-)
-
-
 def vocabulary_size(size: int) -> int:
     """Return the vocabulary size for a text of `size` bytes: 2,000 tokens for 1 MB."""
     return max(500, min(8_000, 100 * round(20 * (size / 1e6) ** 0.7)))
@@ -284,7 +276,8 @@ def language_model_defaults(
         Default("tokenizer_vocab_size", vocabulary_size(size), amount),
         Default("overrides", overrides(width, layers, dropout, block), f"{amount}, {hardware.words}; {often}"),
         Default("block_size", block, "a context of some hundred characters"),
-        *FIXED,
+        Default("per_device_train_batch_size", 8, "many small steps"),
+        *MUON,
     ]
     if overlap and passes >= 2:
         found.append(Default("block_stride", max(1, block // 4), f"each token is seen in four contexts: {often}"))

@@ -46,6 +46,7 @@ from ..trainer.trainer import TranslationTrainer
 from ..training_arguments import EVALUATION, OUTPUT, SAMPLING_STRATEGIES, TRAINING, RunDefaults, best_checkpoint_help
 from .base import (
     BFLOAT16,
+    MUON,
     Default,
     HardwareFacts,
     LengthRule,
@@ -279,9 +280,7 @@ def translator_defaults(facts: PairFacts, hardware: HardwareFacts, decoding: str
         Default("tokenizer_vocab_size", vocabulary_size(facts.size), pairs),
         Default("overrides", [f"{name}={value}" for name, value in fields.items()], f"{pairs}; {hardware.words}"),
         Default("tokens_per_batch", 4_096, "little padding, and many steps"),
-        Default("optim", "muon", "fewer steps than AdamW to the same loss"),
-        Default("learning_rate", 4e-3, "for Muon"),
-        Default("weight_decay", 0.1, "for Muon"),
+        *MUON,
         Default("lr_scheduler_type", "cosine", "best at its end"),
         Default("label_smoothing_factor", 0.1, "Vaswani et al. 2017"),
         Default("max_epochs", 60, "more passes than small data needs"),

@@ -205,13 +205,9 @@ class RDrop(Term):
     two_passes = True
 
     def __call__(self, model: nn.Module, batch: Batch, outputs: Any) -> torch.Tensor:
-        return self.weight * symmetric_divergence(*outputs["logits"].float().chunk(2)) / batch.items
-
-
-def symmetric_divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Return `½ Σ (KL(p‖q) + KL(q‖p))` of the distributions with logits (N, V): `½ Σ (p - q)(log p - log q)`."""
-    logs = first.log_softmax(dim=-1), second.log_softmax(dim=-1)
-    return ((logs[0].exp() - logs[1].exp()) * (logs[0] - logs[1])).sum() / 2
+        first, second = outputs["logits"].float().log_softmax(dim=-1).chunk(2)  # (N, V) each
+        # KL(p‖q) + KL(q‖p) = Σ (p - q)(log p - log q)
+        return self.weight * ((first.exp() - second.exp()) * (first - second)).sum() / 2 / batch.items
 
 
 def guided_attention_loss(

@@ -228,10 +228,3 @@ class SavingTrainer(ParallelTrainer):
     def init_hf_repo(self, *arguments: Any, **keywords: Any) -> None:
         """Push nothing while the model is trained; `check_pushing` has created the repository."""
         self.args.hub_strategy = HubStrategy.END
-
-    def push_to_hub(self, *arguments: Any, **keywords: Any) -> Any:
-        """Push the run's folder, in which the model has been saved, without files of this machine."""
-        return push_run(self.args) if self.is_world_process_zero() else None
-
-    def create_model_card(self, *arguments: Any, **keywords: Any) -> None:
-        """Do nothing: the run has written a card that says more."""
