@@ -46,7 +46,7 @@ from .tasks import PROGRAMS, task_of
 from .tasks.base import Tokenizers, TrainingTask
 from .tokenizers import prepare_tokenizers
 from .trainer.account import check_equal
-from .trainer.adaptation import measure_new_model
+from .trainer.adaptation import measure_new_model, with_adapters
 from .trainer.averaging import AverageCheckpoints
 from .trainer.budget import budget_in_words, budget_option, set_length
 from .trainer.callbacks import RecordProgress, StopWithCheckpoint, replace_callbacks
@@ -231,7 +231,9 @@ def divide(model: PreTrainedModel, task: TrainingTask, rows: Any) -> PreTrainedM
         from .plan import chosen_layout  # which other runs do not need
 
         args.parallel = chosen_layout(task, model.config, rows)
-    return model if args.parallel is None else divided(model, args.parallel)
+    if args.parallel is None:
+        return model
+    return divided(with_adapters(model, args) if args.lora_rank else model, args.parallel)
 
 
 def train_and_save(

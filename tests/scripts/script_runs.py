@@ -95,7 +95,8 @@ if multiprocessing.parent_process() is not None:  # one of `processes`
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
+    """Return the weights in a folder, of a checkpoint of adapters theirs."""
+    return load_file(next(folder.glob("*model.safetensors")))
 
 
 def assert_equal_weights(first: Path, second: Path) -> None:

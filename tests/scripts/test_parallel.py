@@ -16,6 +16,7 @@ from vanillaformer.training import plan
 from vanillaformer.training.run_folder.files import checkpoints
 
 SCORED_BY_LOSS = "--predict_with_generate False"
+SGD = "--optim sgd --learning_rate 0.5"  # whose steps do not make rounding errors of tiny gradients large
 CASES = [
     # All embeddings are one table
     ("translation", "fsdp=2", f"--label_smoothing_factor 0.1 --tokens_per_batch 400 {SCORED_BY_LOSS}"),
@@ -30,6 +31,9 @@ CASES = [
     ("classification", "fsdp=2,tp=2", "--set wide_max_ngram=2 wide_buckets=64"),
     ("token_classification", "replicate=2", "--ema_decay 0.5"), ("mlm+nsp", "fsdp=2", ""),
     ("span", "tp=2", "--tokens_per_batch 400"),
+    ("causal", "fsdp=2,tp=2", f"--lora_rank 3 --lora_targets o_proj up_proj --packing --set qk_norm=full {SGD}"),
+    ("classification", "tp=2", f"--lora_rank 2 --lora_targets q_proj down_proj --gradient_accumulation_steps 2 {SGD}"),
+    ("translation", "replicate=2,fsdp=2", f"--lora_rank 2 {SCORED_BY_LOSS} {SGD}"),
     ("image_classification", "tp=2", ""), ("masked_image", "fsdp=2", ""),
 ]  # fmt: skip
 
@@ -62,8 +66,11 @@ def test_a_divided_model_trains_as_a_whole_one(job: str, layout: str, recipe: st
     for name, value in one["metrics"].items():
         if name.startswith("eval_") and not name.endswith(("runtime", "per_second")):
             assert other["metrics"][name] == pytest.approx(value, rel=1e-4, abs=1e-3), name
-    saved = weights(tmp_path / "together")
-    assert saved.keys() == weights(tmp_path / "alone").keys()
+    saved, expected = (weights(tmp_path / name) for name in ("together", "alone"))
+    assert saved.keys() == expected.keys()
+    for name, value in expected.items():
+        error = 1e-5 if SGD in recipe else 1e-3
+        assert (value - saved[name]).norm() <= error * (value.norm() + 0.1), name
     loaded = TASKS[job].auto_class.from_pretrained(tmp_path / "together").state_dict()
     for name, value in saved.items():
         assert torch.equal(loaded[name], value), name
@@ -90,6 +97,8 @@ CHANGES = [
     ("classification", "replicate=2,fsdp=2", "fsdp=2,tp=2", "--ema_decay 0.5 --async_save"),
     ("causal", None, "fsdp=2,tp=2", "--optim adamw_torch"),
     ("causal", "tp=2", "fsdp=2,tp=2", "STREAM"),
+    ("classification", "fsdp=2,tp=2", None, "--lora_rank 2 --async_save"),
+    ("causal", None, "replicate=2,fsdp=2", "--lora_rank 2 --lora_targets q_proj down_proj"),
 ]
 
 

@@ -1,5 +1,6 @@
 """Frozen parameters, low-rank adapters (LoRA) and measured initializations of the model to train."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -8,6 +9,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import PreTrainedModel, TrainerCallback
@@ -20,7 +22,7 @@ from vanillaformer.data.streaming import PLACES
 
 from ..run_folder.files import ADAPTER, written_aside
 from ..run_folder.run import Run
-from .parallel import refuse_sharded
+from .parallel import local_part, part_of, refuse_sharded, whole
 
 Batches = list[dict[str, Any]]
 
@@ -53,7 +55,6 @@ class AdaptationArguments:
         for name in ("freeze", "ema_decay", "average_checkpoints"):
             if value := getattr(self, name, None):  # averages of factors are not factors of the average
                 raise ValueError(f"{flag} does not go together with --{name} {value}")
-        refuse_sharded(self, flag)
         if find_spec("peft") is None:
             raise ValueError(f"{flag} needs peft, which is not installed: pip install 'vanillaformer[peft]'")
 
@@ -67,7 +68,7 @@ def prepare_parameters(model: PreTrainedModel, args: Any) -> Any:
         args.ddp_find_unused_parameters = True
     elif args.ddp_find_unused_parameters is None and isinstance(model.config, VanillaConfig):
         args.ddp_find_unused_parameters = False  # each step trains all of them, and looking for others takes time
-    return with_adapters(model, args) if args.lora_rank else model
+    return with_adapters(model, args) if args.lora_rank and args.parallel is None else model  # or `divide` has done it
 
 
 class MergeAdapters(TrainerCallback):
@@ -77,12 +78,27 @@ class MergeAdapters(TrainerCallback):
         self.trainer = trainer
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        trainer = self.trainer
+        trainer, weights = self.trainer, self.trainer.whole_weights()
         if args.should_save:
             with written_aside(Path(args.output_dir), ADAPTER) as part:
-                trainer.model.save_pretrained(part)
-        merged = trainer.model.merge_and_unload()
+                trainer.model.save_pretrained(part, state_dict=weights)
+        if trainer.is_distributed_loading_by_transformers:
+            merge_parts(trainer.model)
+            merged = trainer.model.unload()
+        else:
+            merged = trainer.model.merge_and_unload()
         trainer.model = trainer.model_wrapped = trainer.callback_handler.model = merged
+
+
+@torch.no_grad()
+def merge_parts(model: nn.Module) -> None:
+    """Add adapters to the weights of a divided model, of which this process changes its part."""
+    layers: Any = model.modules()
+    for layer in layers:
+        if hasattr(layer, "lora_A"):
+            one, other = (whole(factors["default"].weight) for factors in (layer.lora_A, layer.lora_B))
+            change, weight = other @ one * layer.scaling["default"], layer.get_base_layer().weight
+            local_part(weight).add_(local_part(part_of(change.T if layer.fan_in_fan_out else change, weight)))
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
@@ -114,9 +130,13 @@ def with_adapters(model: PreTrainedModel, arguments: AdaptationArguments) -> nn.
     from peft import LoraConfig, get_peft_model
 
     # Conv1D is GPT-2's linear layer
-    layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)}
+    names_of = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
     for target in arguments.lora_targets:
-        if not any(f".{name}".endswith(f".{target}") for name in layers):
+        found = [module for name, module in layers.items() if f".{name}".endswith(f".{target}")]
+        if any(names_of[id(module.weight)] > 1 for module in found):  # merging would change both
+            raise ValueError(f"--lora_targets {target}: its weight is the embeddings', which would change with it")
+        if not found:
             names = sorted({name.rpartition(".")[2] for name in layers})
             raise ValueError(f"--lora_targets {target}: the model's linear layers are called {', '.join(names)}")
     heads = [

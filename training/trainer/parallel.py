@@ -19,13 +19,14 @@ from torch.distributed.checkpoint import CheckpointException, async_save
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedConfig, PreTrainedModel, Trainer
+from transformers import PreTrainedConfig, Trainer
 from transformers.distributed import DistributedConfig
 from transformers.distributed.checkpoint import (
     _redistribute_state_dict,
     load_optimizer_distributed,
     save_optimizer_distributed,
 )
+from transformers.distributed.parallel_utils import replace_layer_number_by_wildcard
 from transformers.distributed.sharding_utils import DtensorShardOperation
 
 from vanillaformer.configuration import VanillaRecurrentEncoderDecoderConfig
@@ -34,6 +35,8 @@ from vanillaformer.console.limits import option
 AXES = {"replicate": "dp_replicate_size", "fsdp": "fsdp_size", "tp": "tp_size"}
 """The axes of a layout, as `DistributedConfig` names them."""
 AUTO = "auto"
+DIVIDED_FACTORS = {"colwise": "lora_B", "rowwise": "lora_A"}
+"""The factor of an adapter that is divided as its layer is."""
 PARTS, WHOLE = "optimizer", "optimizer.pt"
 """Names of the optimizer's state in a checkpoint."""
 
@@ -111,24 +114,56 @@ def refuse_sharded(arguments: Any, flag: str) -> None:
         raise ValueError(f"{flag} needs the whole model on every process: not --parallel {arguments.parallel}")
 
 
-def divided(model: PreTrainedModel, layout: str) -> PreTrainedModel:
-    """Return a model with the weights of this one, of which this process has its part."""
+def divided(model: Any, layout: str) -> Any:
+    """Return a model, or one of peft, with the weights of this one, of which this process has its part."""
     sizes: Any = {AXES[name]: size for name, size in parallel_sizes(layout).items()}
-    new = type(model).from_pretrained(
-        None,
-        config=model.config,
-        state_dict=model.state_dict(),
-        attn_implementation=model.config._attn_implementation,
-        dtype=model.dtype,
-        distributed_config=DistributedConfig(**sizes),
-    )
-    for name, parameter in model.named_parameters():
+    base = getattr(model, "get_base_model", lambda: model)()
+    kind, adapted = type(base), list[Any]()
+    distribute = kind.maybe_distribute_model
+
+    def distribute_adapted(new: Any, *details: Any) -> Any:
+        with torch.device("meta"):
+            adapted.append(type(model)(new, model.peft_config["default"]))
+        new._tp_plan = adapted_plan(new)
+        return distribute(new, *details)
+
+    if base is not model:
+        kind.maybe_distribute_model = staticmethod(distribute_adapted)  # transformers has no hook for it
+    try:
+        new = kind.from_pretrained(
+            None,
+            config=base.config,
+            state_dict=base.state_dict(),
+            attn_implementation=base.config._attn_implementation,
+            dtype=base.dtype,
+            distributed_config=DistributedConfig(**sizes),
+        )
+    finally:
+        if base is not model:
+            del kind.maybe_distribute_model
+    for name, parameter in base.named_parameters():
         new.get_parameter(name).requires_grad_(parameter.requires_grad)
     _own_parts(new)
     _share_padding(new)
-    if model.can_generate():
-        new.generation_config = model.generation_config
-    return new
+    if base.can_generate():
+        new.generation_config = base.generation_config
+    return adapted[0] if adapted else new
+
+
+def adapted_plan(model: Any) -> dict[str, str]:
+    """Return the tensor parallel plan of a model with adapters, of which one factor is divided as the weight is."""
+    plan: dict[str, str] = dict(model._tp_plan)
+    adapted: dict[bool, set[str]] = {True: set(), False: set()}
+    for name, module in model.named_modules():
+        adapted[hasattr(module, "lora_A")].add(replace_layer_number_by_wildcard(name))
+    for name in plan.keys() & adapted[True]:
+        if name in adapted[False]:
+            raise ValueError(f"--lora_targets: tensor parallel layers have all of them adapters or none: {name}")
+        style = plan.pop(name)
+        plan[f"{name}.base_layer"] = style
+        if style in DIVIDED_FACTORS:
+            plan[f"{name}.{DIVIDED_FACTORS[style]}.default"] = style
+    return plan
 
 
 def _own_parts(model: nn.Module) -> None:
@@ -204,6 +239,8 @@ class ParallelTrainer(Trainer):
                 self.optimizer, torch.load(Path(checkpoint, WHOLE), map_location="cpu", weights_only=True), self.model
             )
         else:
+            groups = self.optimizer.param_groups  # of which torch cannot load those without parameters
+            self.optimizer.param_groups = [group for group in groups if group["params"]]
             try:
                 load_optimizer_distributed(self.model, self.optimizer, str(Path(checkpoint, PARTS)))
             except CheckpointException as error:
@@ -211,6 +248,8 @@ class ParallelTrainer(Trainer):
                 raise ValueError(
                     f"{Path(checkpoint, PARTS)} cannot be read as a state of the optimizer: {first}"
                 ) from error
+            loaded = iter(self.optimizer.param_groups)
+            self.optimizer.param_groups = [next(loaded) if group["params"] else group for group in groups]
         schedule: Any = torch.load(Path(checkpoint, "scheduler.pt"), weights_only=True)
         for name in ("base_lrs", "_last_lr", "lr_lambdas"):  # other layouts have other groups
             if name in schedule and len(schedule[name]) != len(self.optimizer.param_groups):
@@ -219,12 +258,12 @@ class ParallelTrainer(Trainer):
         self.lr_scheduler.load_state_dict(schedule)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if not self.is_distributed_loading_by_transformers:
+        if not self.is_distributed_loading_by_transformers or self.args.lora_rank:
             return super()._load_from_checkpoint(resume_from_checkpoint, model)
         self._load_whole(resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
-        if not self.is_distributed_loading_by_transformers:
+        if not self.is_distributed_loading_by_transformers or self.args.lora_rank:
             return super()._load_best_model()
         self._load_whole(self.state.best_model_checkpoint)
 
@@ -243,6 +282,11 @@ class ParallelTrainer(Trainer):
 def local_part(weight: torch.Tensor) -> torch.Tensor:
     """Return the part of a weight that this process has."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
+def whole(weight: torch.Tensor) -> torch.Tensor:
+    """Return a weight of which this process may have a part, as a whole; all processes call it."""
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from ..metrics.scores import SCORES, evaluations, is_better
 from ..run_folder.files import EXTRA, SAVING, extra_checkpoints, flush_all, is_complete, resume_point, written_aside
 from .averaging import TRAINING_WEIGHTS, MovingAverage
 from .background import Background
-from .parallel import ParallelTrainer
+from .parallel import ParallelTrainer, whole
 
 INTERVALS = ("logging_steps", "eval_steps", "save_steps")
 
@@ -134,6 +134,8 @@ class SavingTrainer(ParallelTrainer):
         """Return the weights; of a divided model whole ones in host memory, on the process that saves."""
         if not self.is_distributed_loading_by_transformers:
             return self.model.state_dict()
+        if self.args.lora_rank and hasattr(self.model, "peft_config"):  # without those that are not trained
+            return {name: whole(value).cpu() for name, value in self.model.named_parameters() if value.requires_grad}
         layout, here = self.model.config.distributed_config, {"save_on_this_rank": self.args.should_save}
         return self.model.gather_sharded_state_dict_for_save(self.model, self.model.state_dict(), layout, **here)
 

@@ -10,6 +10,7 @@ from vanillaformer import (
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.trainer import adaptation
 from vanillaformer.training.trainer.adaptation import AdaptationArguments, freeze, with_adapters
+from vanillaformer.training.trainer.parallel import adapted_plan
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 11, "num_attention_heads": 2}
 
@@ -61,6 +62,24 @@ def test_adapters_and_heads_are_trained(model, capsys) -> None:
     names = "down_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj"
     with pytest.raises(ValueError, match=f"--lora_targets query: the model's linear layers are called {names}"):
         with_adapters(model, AdaptationArguments(lora_rank=2, lora_targets=["q_proj", "query"]))
+    with pytest.raises(ValueError, match="--lora_targets lm_head: its weight is the embeddings'"):
+        with_adapters(model, AdaptationArguments(lora_rank=2, lora_targets=["lm_head"]))
+
+
+def test_tensor_parallel_plan_of_adapters(model) -> None:
+    adapters = AdaptationArguments(lora_rank=2, lora_targets=["q_proj", "down_proj"])
+    plan = adapted_plan(with_adapters(model, adapters).get_base_model())
+    layer, styles = "model.layers.*", {"self_attn.q_proj": ("colwise", "B"), "mlp.down_proj": ("rowwise", "A")}
+    for name, (style, side) in styles.items():
+        assert plan[f"{layer}.{name}.base_layer"] == plan[f"{layer}.{name}.lora_{side}.default"] == style
+        assert f"{layer}.{name}" not in plan
+    assert plan[f"{layer}.self_attn.k_proj"] == "colwise"
+
+
+def test_adapters_of_some_layers_cannot_be_tensor_parallel(model) -> None:
+    adapters = AdaptationArguments(lora_rank=2, lora_targets=["layers.1.self_attn.q_proj"])
+    with pytest.raises(ValueError, match=r"--lora_targets: .* have all of them adapters or none: .*q_proj"):
+        adapted_plan(with_adapters(model, adapters).get_base_model())
 
 
 def test_adapters_need_a_layer_and_peft(monkeypatch) -> None:
