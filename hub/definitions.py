@@ -87,9 +87,7 @@ class Module(Source):
         return found
 
 
-@cache
-def read_module(name: str) -> Module:
-    return Module(name)
+read_module = cache(Module)
 
 
 def with_descriptions(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vanillaformer.console.program import CommandParser, hide_progress_bars, program
-from vanillaformer.conversion.exports import EXPORTERS
-from vanillaformer.conversion.exports.folders import export_folder
+from vanillaformer.conversion.exports import EXPORTERS, export_folder
 
 COLUMNS = ("source_column", "target_column", "text_column", "label_column")
 

@@ -42,7 +42,7 @@ LAYERS = [
      *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
      "heads"},
     {"parts.residual", "parts.embeddings", "base", "generation"},
-    {"parts.patches", "block", "seq2seq"}, {"stack"}, {"decoding.stacks", "decoding.base"}, {"decoding.parallel"},
+    {"parts.patches", "block", "seq2seq"}, {"stack"}, {"decoding.base"}, {"decoding.parallel"},
     {"decoding.mask_predict", "decoding.ctc"}, {"decoding"},
     {"encoder_decoder", "decoder", "encoder", "image_encoder", "recurrent_encoder_decoder", "admin", "dt_fixup",
      "gradinit"},

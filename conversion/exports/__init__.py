@@ -10,13 +10,18 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 
+import vanillaformer.modeling as modeling
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.hub.engines import ENGINES
-from vanillaformer.hub.file_names import EXPORT
+from vanillaformer.hub.file_names import CARD, EXPORT, IMAGE_PROCESSOR
+from vanillaformer.hub.loading import open_config, open_image_processor, open_model, saved_folder
+from vanillaformer.hub.tokenizers import open_tokenizers
 
-from ..convert import native_architectures
+from ..convert import from_native, native_architectures
+from ..folders import carried_files
 from ..mapping.architecture import OUR_CLASSES, main_head
 from .engine import Engine, EngineModel, read_record
 from .exporter import Exporter, ExportJob
@@ -26,7 +31,7 @@ EXPORTERS: dict[str, Exporter] = {
 }
 
 __all__ = [
-    "EXPORTERS", "Engine", "EngineModel", "ExportJob", "Exporter", "export", "is_export",
+    "EXPORTERS", "Engine", "EngineModel", "ExportJob", "Exporter", "export", "export_folder", "is_export",
     "load_engine", "read_record", "targets",
 ]  # fmt: skip
 
@@ -75,6 +80,41 @@ def export(
     library = None if transformers_js is None else Path(transformers_js)
     quantization = quantization or exporter.quantizations[0]
     return exporter.export(ExportJob(model, folder, quantization, *inputs, folder.resolve().name, card, library))
+
+
+def export_folder(
+    source: str,
+    target: str | Path,
+    engine: str,
+    *,
+    quantization: str | None = None,
+    revision: str | None = None,
+    transformers_js: str | Path | None = None,
+) -> str:
+    """Export the model saved in `source`, with its tokenizers or image processor, and return what was done in words.
+
+    Arguments and errors are those of `export`; `source` is a folder or Hub id of one of our models, or of a native one
+    that converts to ours, and none of its files may be a link out of it.
+    """
+    folder, source_name = saved_folder(source, revision, "SRC"), f"SRC {source}"
+    architecture = next(iter(open_config(folder).architectures or []), "none")
+    if model_class := getattr(modeling, architecture, None):
+        model = open_model(model_class, folder, source_name, dtype=torch.float32).eval()
+    else:
+        model = from_native(folder).float().eval()
+    card = carried_files(folder).get(CARD)
+    inputs: dict[str, Any] = {}
+    reads_images = model.main_input_name == "pixel_values"
+    if reads_images and (folder / IMAGE_PROCESSOR).is_file():
+        inputs = {"image_processor": open_image_processor(folder, source_name)}
+    elif not reads_images and (folder / "tokenizer_config.json").is_file():
+        inputs = dict(zip(("tokenizer", "target_tokenizer"), open_tokenizers(folder, model.config, source_name)))
+    text = card.read_text(encoding="utf-8", errors="replace") if card else ""
+    checked = export(
+        model, target, engine, **inputs, quantization=quantization, card=text, transformers_js=transformers_js
+    )
+    without = "" if inputs else f", without {'an image processor' if reads_images else 'a tokenizer'}"
+    return f"{target}: {type(model).__name__} for {engine}{without}; checked: {checked}"
 
 
 def exporter_of(engine: str) -> Exporter:

@@ -42,9 +42,8 @@ def check(model: Any, engine: Engine, exact: bool) -> str:
         for row, got in zip(rows, torch.from_numpy(engine.classify(rows))):
             expected = reference(torch.tensor([row]), attention_mask=torch.ones(1, len(row), dtype=torch.long))
             logits = (expected.prediction_logits if "prediction_logits" in expected else expected.logits)[0]
-            compared.append(
-                (logits, got[: len(row)] if got.ndim == 2 else got)
-            )  # without the padding of a shorter row
+            found = got[: len(row)] if got.ndim == 2 else got  # without the padding of a shorter row
+            compared.append((logits, found))
         return compare_logits(compared, "rows", exact)
 
 

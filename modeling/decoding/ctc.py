@@ -11,8 +11,7 @@ from transformers.generation import GenerationConfig
 
 from ..heads import IGNORE_INDEX
 from .base import DecoderInputs
-from .parallel import ParallelDecoding
-from .stacks import UpsamplingDecoderStack, source_mask
+from .parallel import ParallelDecoding, UpsamplingDecoderStack, source_mask
 
 
 class Ctc(ParallelDecoding):

@@ -13,8 +13,7 @@ from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from ..heads import IGNORE_INDEX
 from .base import DecoderInputs
-from .parallel import ParallelDecoding
-from .stacks import source_mask
+from .parallel import ParallelDecoding, source_mask
 
 
 class MaskPredict(ParallelDecoding):

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 import vanillaformer
 from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderDecoderForConditionalGeneration
-from vanillaformer.conversion.exports.folders import export_folder
+from vanillaformer.conversion.exports import export_folder
 
 from .tiny import tiny
 

@@ -59,7 +59,14 @@ class OnnxExporter(Exporter):
         return super().obstacles(model_class, config) + violations(more, config)
 
     def write(self, job: ExportJob) -> None:
-        quantizer = quantizer_of_8_bits() if job.quantization == "int8" else None
+        quantizer = None
+        if job.quantization == "int8":
+            from onnxruntime.quantization import QuantType
+            from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
+
+            # Weights and activations are unsigned, which the engine multiplies alike on every CPU: with signed
+            # weights, its kernels for CPUs without VNNI add two products in 16 bits, which overflow
+            quantizer = OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig(per_channel=True, weight_type=QuantType.QUInt8))
         graphs = trace(job.model, torch.float16 if job.quantization == "float16" else torch.float32, quantizer)
         settings: dict[str, Any] = {"dtype": JAVASCRIPT[job.quantization]}
         if large := save(graphs, job.folder / FOLDER, SUFFIXES[job.quantization]):
@@ -83,15 +90,3 @@ def config_fields(model: Any) -> dict[str, Any]:
     fields = config.to_dict() | {"architectures": [name]}
     fields.pop("auto_map", None)  # code that is not in the folder
     return fields
-
-
-def quantizer_of_8_bits() -> Any:
-    """Return a quantizer of weights to 8 bits, and of activations at run time.
-
-    Both are unsigned, which the engine multiplies alike on every CPU: with signed weights, its kernels for CPUs
-    without VNNI add two products in 16 bits, which overflow.
-    """
-    from onnxruntime.quantization import QuantType
-    from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
-
-    return OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig(per_channel=True, weight_type=QuantType.QUInt8))

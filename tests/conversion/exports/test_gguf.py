@@ -16,8 +16,7 @@ import vanillaformer.modeling as modeling
 from vanillaformer.conversion import to_native
 from vanillaformer.conversion.exports import EXPORTERS, ExportJob, export, load_engine, read_record
 from vanillaformer.conversion.exports.gguf.engine import LlamaCppEngine
-from vanillaformer.conversion.exports.gguf.exporter import verify_file
-from vanillaformer.conversion.exports.gguf.vocabulary import LLAMA3, pre_tokenizer_of
+from vanillaformer.conversion.exports.gguf.exporter import LLAMA3, pre_tokenizer_of, verify_file
 from vanillaformer.tokenization import train
 
 gguf = pytest.importorskip("gguf", reason="pip install 'vanillaformer[gguf]'")

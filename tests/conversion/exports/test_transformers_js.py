@@ -16,7 +16,7 @@ from modeling.toys import relative_error
 from transformers import AutoTokenizer
 
 from conversion.natives import IMAGE_CONFIGS, LABELS, LM_CONFIGS, Case, native_model, poison
-from vanillaformer.conversion.exports.folders import export_folder
+from vanillaformer.conversion.exports import export_folder
 from vanillaformer.conversion.folders import random_images
 from vanillaformer.tokenization import train
 

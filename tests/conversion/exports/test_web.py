@@ -20,8 +20,7 @@ from modeling.toys import toy
 from transformers import AutoTokenizer
 
 import vanillaformer.modeling as modeling
-from vanillaformer.conversion.exports import export, load_engine
-from vanillaformer.conversion.exports.folders import export_folder
+from vanillaformer.conversion.exports import export, export_folder, load_engine
 from vanillaformer.conversion.exports.web.exporter import COPIES
 from vanillaformer.hub.pushing import files_to_push
 
