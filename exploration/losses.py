@@ -178,16 +178,14 @@ def replaced_heads(attention: Attention, heads: Sequence[int], value: torch.Tens
 @contextmanager
 def without_part(layer: Any, part: str) -> Iterator[None]:
     """Leave out a sublayer of a layer, or with `part="layer"` all of it."""
-    if part == "layer":
-        with layer.register_forward_hook(lambda module, args, output: args[0]):
-            yield
-        return
-    residual = getattr(layer, f"{part}_residual")
-    residual.branch = torch.zeros_like
-    try:
+    with ExitStack() as until_the_end:
+        if part == "layer":
+            until_the_end.enter_context(layer.register_forward_hook(lambda module, args, output: args[0]))
+        else:
+            residual = getattr(layer, f"{part}_residual")
+            residual.branch = torch.zeros_like
+            until_the_end.callback(delattr, residual, "branch")
         yield
-    finally:
-        del residual.branch
 
 
 @torch.no_grad()

@@ -77,16 +77,13 @@ def stacks(model: Any) -> dict[str, Stack]:
 @contextmanager
 def eager(model: Any) -> Iterator[None]:
     """Let a model attend eagerly, which gives the probabilities, and without dropout."""
-    implementation, training = model.config._attn_implementation, model.training
-    if implementation is not None:
-        model.set_attn_implementation("eager")
-    model.eval()
-    try:
+    with ExitStack() as until_the_end:
+        until_the_end.callback(model.train, model.training)
+        if (implementation := model.config._attn_implementation) is not None:
+            until_the_end.callback(model.set_attn_implementation, implementation)
+            model.set_attn_implementation("eager")
+        model.eval()
         yield
-    finally:
-        if implementation is not None:
-            model.set_attn_implementation(implementation)
-        model.train(training)
 
 
 @torch.no_grad()

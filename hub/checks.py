@@ -7,7 +7,7 @@ describes is made without memory for its tensors.
 import json
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from math import prod
 from pathlib import Path
@@ -217,15 +217,13 @@ def few(names: Iterable[str]) -> str:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep transformers from reporting."""
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    try:
+    with ExitStack() as until_the_end:
+        until_the_end.callback(logging.set_verbosity, logging.get_verbosity())
+        logging.set_verbosity(logging.CRITICAL)
+        if logging.is_progress_bar_enabled():
+            until_the_end.callback(logging.enable_progress_bar)
+            logging.disable_progress_bar()
         yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def read_json(path: Path) -> dict[str, Any]:

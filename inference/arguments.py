@@ -51,9 +51,7 @@ class GenerateArguments:
     output_format: Literal["plain", "jsonl"] = option("plain", "Format of the output for images", FILES)
     output_file: str | None = option(None, "File to write to (default: standard output)", FILES)
     batch_size: int = option(32, "Texts per batch", MACHINE)
-    num_beams: int | None = option(
-        None, "Beam search: number of beams, 1 for greedy search (default: the model's)", SEARCH
-    )
+    num_beams: int | None = option(None, "Number of beams, 1 for greedy search (default: the model's)", SEARCH)
     do_sample: bool = option(False, "Sample tokens; implied by --temperature, --top_k and --top_p", SAMPLING_GROUP)
     temperature: float | None = option(None, "Temperature: above 1 more varied, below 1 less", SAMPLING_GROUP)
     top_k: int | None = option(None, "Number of most likely tokens to draw from; 0 for all", SAMPLING_GROUP)
@@ -64,19 +62,13 @@ class GenerateArguments:
     target_lang: str | None = option(None, "Code of the language to translate into; both or none", LANGUAGES)
     device: str | None = option(None, "Device: cpu, cuda, ... (default: a GPU if there is one)", MACHINE)
     bf16: bool = option(False, "Compute in bfloat16", MACHINE)
-    engine: str | None = option(
-        None, "Engine: torch, auto (CTranslate2 if it gives the same output), or that of an export", MACHINE
-    )
-    length_penalty: float | None = option(
-        None, "Beam search: exponent of the length; above 0 for longer output", SEARCH
-    )
+    engine: str | None = option(None, "torch, auto (CTranslate2 if its output is the same), or an export's", MACHINE)
+    length_penalty: float | None = option(None, "Exponent of the length of beams; above 0 for longer output", SEARCH)
     early_stopping: bool | None = option(None, "Beam search: stop as soon as --num_beams outputs are complete", SEARCH)
     refinement_steps: int | None = option(None, "Mask-predict: number of passes over an output", SEARCH)
     length_scale: float | None = option(None, "Mask-predict: factor on the predicted length", SEARCH)
     repetition_penalty: float | None = option(None, "Penalty of tokens that occurred already; above 1", SEARCH)
-    reject_below: float | None = option(
-        None, "Probability below which a label is replaced by (uncertain)", CLASSIFIERS
-    )
+    reject_below: float | None = option(None, "Probability below which a label becomes (uncertain)", CLASSIFIERS)
     chat: bool = option(
         False,
         "Chat with a model of dialogues (--turns_column), one line of input per turn; /reset forgets the "

@@ -14,8 +14,8 @@ from transformers.loss.loss_utils import ForCausalLMLoss, ForMaskedLMLoss
 from vanillaformer.configuration import BlockConfig, VanillaEncoderConfig
 
 from .acceleration import acceleration
-from .parts.activations import build_activation
 from .parts.dropout import identity
+from .parts.feed_forward import build_activation
 from .parts.norms import build_norm
 
 IGNORE_INDEX = -100  # label of the positions that have no loss

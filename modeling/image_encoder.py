@@ -16,8 +16,8 @@ from vanillaformer.configuration.options import POSITION_CHOICES
 
 from .base import VanillaPreTrainedModel
 from .block import SelfAttentionBlock
-from .parts.activations import build_activation
 from .parts.attention import Attention
+from .parts.feed_forward import build_activation
 from .parts.grid_positions import Grid
 from .parts.norms import build_norm
 from .parts.packed_texts import bidirectional_mask

@@ -36,7 +36,7 @@ FOLDERS_BELOW = {
 # The modules of `modeling`, lowest first; one imports from lower rows only, and parts from none of their own row.
 LAYERS = [
     {*("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
-     *("parts.initialization", "parts.ngrams", "parts.pointers", "parts.activations", "parts.packed_texts"),
+     *("parts.initialization", "parts.ngrams", "parts.pointers", "parts.packed_texts"),
      *("acceleration", "cache_name"),
      *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
      *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
@@ -51,9 +51,9 @@ LAYERS = [
 # The parts that are made of other parts, and of which.
 COMPOSED = {
     "parts.attention": {"acceleration", "parts.norms", "parts.positions"},
-    "parts.feed_forward": {"parts.activations", "parts.dropout"},
+    "parts.feed_forward": {"parts.dropout"},
     "parts.pointers": {"parts.dropout"},
-    "heads": {"acceleration", "parts.activations", "parts.dropout", "parts.norms"},
+    "heads": {"acceleration", "parts.dropout", "parts.feed_forward", "parts.norms"},
     "parts.residual": {"parts.dropout", "parts.norms"},
     "parts.grid_positions": {"parts.positions"},
     "parts.position_schemes": {"parts.grid_positions", "parts.positions"},

@@ -6,12 +6,12 @@ from vanillaformer.configuration import BlockConfig, layer_types
 
 from ..mapping.architecture import Part
 from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, all_biases, constant, first_rope, renamed, same
-from ..mapping.tensors import HEAD_ROWS, QUERY_KEY_VALUE_ROWS, TRANSPOSED, Kind, Table, block, transposed_rows
+from ..mapping.tensors import HEAD_ROWS, QUERY_KEY_VALUE_ROWS, TRANSPOSED, TRANSPOSED_ROWS, Kind, Table, block
 from .bart import BLOCK as BART_BLOCK
 from .llama import decoder
 
 BLOCK = block(
-    "h.{layer}.", qkv=("attn.c_attn", transposed_rows(3)), o=("attn.c_proj", TRANSPOSED), attention_norm="ln_1",
+    "h.{layer}.", qkv=("attn.c_attn", TRANSPOSED_ROWS), o=("attn.c_proj", TRANSPOSED), attention_norm="ln_1",
     up=("mlp.c_fc", TRANSPOSED), down=("mlp.c_proj", TRANSPOSED), mlp_norm="ln_2",
 )  # fmt: skip
 ENDS: Table = {"embed_tokens": "wte", "norm": "ln_f"}

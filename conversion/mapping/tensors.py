@@ -43,11 +43,6 @@ def rows(parts: int) -> Kind:
     return Kind(lambda tensor, config: tensor.chunk(parts), lambda tensors, config: torch.cat(tensors))
 
 
-def transposed_rows(parts: int) -> Kind:
-    """The same with a transposed weight (GPT-2's `c_attn`)."""
-    return Kind(lambda native, _: transposed(native).chunk(parts), lambda ours, _: transposed(torch.cat(ours)))
-
-
 def query_key_value_rows(tensor: torch.Tensor, config: BlockConfig) -> Several:
     heads = (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
     return tensor.split([count * config.head_dim for count in heads])
@@ -66,6 +61,8 @@ def fused_heads(tensors: Several, config: BlockConfig) -> torch.Tensor:
 SAME = single(lambda tensor, config: tensor, lambda tensor, config: tensor)
 # A linear layer with a transposed weight (GPT-2's `Conv1D`)
 TRANSPOSED = single(transposed, transposed)
+# Queries, keys and values in one layer with a transposed weight (GPT-2's `c_attn`)
+TRANSPOSED_ROWS = Kind(lambda native, _: transposed(native).chunk(3), lambda ours, _: transposed(torch.cat(ours)))
 # Queries, keys and values in one layer, one after the other; keys and values may have fewer heads (Phi 3)
 QUERY_KEY_VALUE_ROWS = Kind(query_key_value_rows, lambda tensors, config: torch.cat(tensors))
 # Queries, keys and values in one layer, head by head: rows (H, 3, K) (BLOOM, GPT-NeoX)

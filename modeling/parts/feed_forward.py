@@ -1,12 +1,17 @@
-"""The position-wise feed-forward layer; `FEED_FORWARDS` is the list of choices."""
+"""The position-wise feed-forward layer and its activation; `FEED_FORWARDS` is the list of choices."""
 
 import torch
 from torch import nn
+from transformers.activations import ACT2FN
 
-from vanillaformer.configuration import BlockConfig
+from vanillaformer.configuration import ACTIVATION_ALIASES, BlockConfig
 
-from .activations import build_activation
 from .dropout import build_dropout
+
+
+def build_activation(name: str) -> nn.Module:
+    """Return the activation of this name in `ACT2FN`, as one kernel: `gelu_new` is written out in operations there."""
+    return ACT2FN[ACTIVATION_ALIASES.get(name, name)]
 
 
 class PlainFeedForward(nn.Module):

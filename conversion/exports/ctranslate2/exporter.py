@@ -137,21 +137,16 @@ def build_spec(
         target = vocabulary(tokenizer, config.vocab_size)
         if kind == "encoder":
             spec = specs.TransformerEncoderModelSpec(builder.encoder(model.model))
-        elif type(model) in CLASSIFIERS:
-            spec = specs.TransformerDecoderModelSpec(builder.decoder(model.model, identity(config.hidden_size)))
+        elif type(model) in CLASSIFIERS:  # the engine gives out nothing of a decoder but logits: here the states
+            identity = torch.nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+            identity.weight.data = torch.eye(config.hidden_size)
+            spec = specs.TransformerDecoderModelSpec(builder.decoder(model.model, identity))
         else:
             decoder = builder.decoder(model.model, model.lm_head, *logits_transform(config))
             spec = specs.TransformerDecoderModelSpec(decoder)
         spec.register_vocabulary(target)
     name_special_tokens(spec.config, config, target, target_tokenizer)
     return spec
-
-
-def identity(width: int) -> torch.nn.Linear:
-    """Return an output layer whose logits are the states: the engine gives out nothing else of a decoder."""
-    layer = torch.nn.Linear(width, width, bias=False)
-    layer.weight.data = torch.eye(width)
-    return layer
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase | None, size: int) -> list[str]:
