@@ -118,11 +118,10 @@ def _relative_times(source: Locale, target: Locale) -> Kind:
 
 def _numbers(write: Callable[..., str], scale: int, digits: int, decimals: int) -> Kind:
     """Return numbers of as many digits and decimals, which are written after division by a scale."""
-
-    def written(value: Decimal, locale: Locale) -> str:
-        return write(value / scale, locale=locale, decimal_quantization=False)
-
-    return Kind(lambda rng: _signed_amount(rng, digits, rng.randint(0, decimals)), [written])
+    return Kind(
+        lambda rng: _signed_amount(rng, digits, rng.randint(0, decimals)),
+        [lambda value, locale: write(value / scale, locale=locale, decimal_quantization=False)],
+    )
 
 
 def _compact_numbers(source: Locale, target: Locale) -> Kind:

@@ -4,6 +4,7 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,19 +82,23 @@ def majority_class(data: BaselineData) -> Scorer:
     return score
 
 
-def linear_svm(data: BaselineData) -> Scorer:
-    """Train a support vector machine on the training rows (Joachims, 1998)."""
+def new_svm() -> Any:
     from sklearn.svm import LinearSVC  # only here: most runs do not need it
 
-    with stage("Training the linear classifier"):
-        texts = list(data.texts["text"])
-        model = fit_on_texts(LinearSVC(random_state=0), texts, _column(data.texts, "label"))
+    return LinearSVC(random_state=0)
 
-    def score(rows: Dataset) -> Scores:
-        labels = "labels" if "labels" in rows.column_names else "label"  # of rows that are not tokenized
-        return compute_scores("classes", "ids", model.predict(list(rows["text"])), _column(rows, labels))
 
-    return score
+def linear_model(
+    build: Callable[[], Any], targets: Callable[[Dataset], Any], scores: Callable[[Any, Any], Scores]
+) -> Callable[[BaselineData], Scorer]:
+    """Return what trains a linear model of scikit-learn on the training texts, and scores its predictions."""
+
+    def fit(data: BaselineData) -> Scorer:
+        with stage("Training the linear model"):
+            model = fit_on_texts(build(), list(data.texts["text"]), targets(data.texts))
+        return lambda rows: scores(model.predict(list(rows["text"])), targets(rows))
+
+    return fit
 
 
 def fit_on_texts(estimator: Any, texts: Sequence[str], targets: Any) -> Pipeline:
@@ -199,6 +204,10 @@ TARGET_UNIGRAM = Baseline(
 LINEAR = Baseline(
     "linear classifier",
     "a linear support vector machine on the TF-IDF of words and pairs of words (of characters, where words are not "
-    "separated by spaces), trained on the same texts",
-    linear_svm,
+    "separated by spaces), trained on the same texts",  # Joachims 1998
+    linear_model(
+        new_svm,
+        lambda rows: _column(rows, "labels" if "labels" in rows.column_names else "label"),
+        partial(compute_scores, "classes", "ids"),
+    ),
 )

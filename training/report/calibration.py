@@ -27,7 +27,7 @@ from vanillaformer.modeling.parts.ngrams import WideLogits
 
 from ..run_folder.run import Run
 from ..trainer.trainer import RunTrainer
-from .baselines import batches_of
+from .baselines import batches_of, new_svm
 from .classes import labels_and_predictions
 
 MIN_ROWS = 50  # validation rows below which nothing is fitted
@@ -199,19 +199,17 @@ def linear_svm(ngrams: csr_matrix, labels: np.ndarray, classes: int) -> LinearSv
 
     Of the classes of the labels (N) some may be missing; of one class there is nothing to fit.
     """
-    from sklearn.svm import LinearSVC  # only here: most runs do not need it
-
     if len(np.unique(labels)) < 2:
         return None
     occurrences = np.bincount(ngrams.indices, minlength=ngrams.shape[1])
     rarity = np.log((1 + len(labels)) / (1 + occurrences)) + 1
     rarity /= np.sqrt((occurrences * rarity**2).sum() / occurrences.sum())
-    svm = LinearSVC(random_state=0).fit(ngrams @ diags(rarity), labels)
-    weights, bias = svm.coef_, svm.intercept_
+    fitted = new_svm().fit(ngrams @ diags(rarity), labels)
+    weights, bias = fitted.coef_, fitted.intercept_
     if len(weights) == 1:
         weights, bias = np.concatenate([-weights, weights]) / 2, np.concatenate([-bias, bias]) / 2
     table, biases = np.zeros((ngrams.shape[1], classes)), np.full(classes, bias.min() - 1)
-    table[:, svm.classes_], biases[svm.classes_] = weights.T * rarity[:, None], bias
+    table[:, fitted.classes_], biases[fitted.classes_] = weights.T * rarity[:, None], bias
     return LinearSvm(table, biases, len(labels))
 
 

@@ -42,16 +42,15 @@ ADVICE: dict[str, Callable[[Settings], bool]] = {
     "`--model_name_or_path`)": _unused("pretrained"),
 }
 """Advice for a model that fits only its training data; each applies if it is an option of the task and not in use."""
+FAR_OFF = "is --learning_rate or the number of steps far off"
 LOOK_AT: dict[str, str] = {
-    "classes": "do the labels belong to the rows (the columns and their order), and is --learning_rate or the number "
-    "of steps far off?",
-    "labels": "do the labels belong to the rows, and is --learning_rate or the number of steps far off?",
-    "values": "do the numbers belong to the rows, and is --learning_rate or the number of steps far off?",
-    "tags": "do the tags belong to the tokens, and is --learning_rate or the number of steps far off?",
-    "pixels": "is --learning_rate or the number of steps far off?",
-    "texts": "are sources and targets aligned, and is --learning_rate or the number of steps far off?",
-    "tokens": "is --learning_rate or the number of steps far off, and are the validation texts of the same kind as "
-    "the training texts?",
+    "classes": f"do the labels belong to the rows (the columns and their order), and {FAR_OFF}?",
+    "labels": f"do the labels belong to the rows, and {FAR_OFF}?",
+    "values": f"do the numbers belong to the rows, and {FAR_OFF}?",
+    "tags": f"do the tags belong to the tokens, and {FAR_OFF}?",
+    "pixels": f"{FAR_OFF}?",
+    "texts": f"are sources and targets aligned, and {FAR_OFF}?",
+    "tokens": f"{FAR_OFF}, and are the validation texts of the same kind as the training texts?",
 }
 """Usual causes of a trivial baseline being better, by what the task predicts."""
 

@@ -272,22 +272,7 @@ def language_model_defaults(
     passes = compute * BYTES_PER_CORE_SECOND / cost / max(1, size)
     dropout = [value for value, least in DROPOUT if passes >= least][-1]
     amount, often = f"{size / 1e6:.1f} MB of text", f"about {passes:.2g} passes over the text in the time"
-    found = [
-        Default("tokenizer_vocab_size", vocabulary_size(size), amount),
-        Default("overrides", overrides(width, layers, dropout, block), f"{amount}, {hardware.words}; {often}"),
-        Default("block_size", block, "a context of some hundred characters"),
-        Default("per_device_train_batch_size", 8, "many small steps"),
-        *MUON,
-    ]
-    if overlap and passes >= 2:
-        found.append(Default("block_stride", max(1, block // 4), f"each token is seen in four contexts: {often}"))
-    if hardware.bfloat16:
-        found.append(Default("bf16", True, BFLOAT16))
-    return found
-
-
-def overrides(width: int, layers: int, dropout: float, block: int) -> list[str]:
-    """Return the fields of the model as `--set` takes them: a decoder as Llama's, with tied embeddings."""
+    # A decoder as Llama's, with tied embeddings
     fields = {
         "hidden_size": width,
         "num_hidden_layers": layers,
@@ -302,4 +287,16 @@ def overrides(width: int, layers: int, dropout: float, block: int) -> list[str]:
         "mlp_bias": "false",
         "dropout": dropout,
     }
-    return [f"{name}={value}" for name, value in fields.items()]
+    made = [f"{name}={value}" for name, value in fields.items()]
+    found = [
+        Default("tokenizer_vocab_size", vocabulary_size(size), amount),
+        Default("overrides", made, f"{amount}, {hardware.words}; {often}"),
+        Default("block_size", block, "a context of some hundred characters"),
+        Default("per_device_train_batch_size", 8, "many small steps"),
+        *MUON,
+    ]
+    if overlap and passes >= 2:
+        found.append(Default("block_stride", max(1, block // 4), f"each token is seen in four contexts: {often}"))
+    if hardware.bfloat16:
+        found.append(Default("bf16", True, BFLOAT16))
+    return found

@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 import numpy as np
 from datasets import Dataset, DatasetDict
 from sklearn.linear_model import Ridge
+from sklearn.multiclass import OneVsRestClassifier
 
 from vanillaformer.data.rows import label_names
 from vanillaformer.data.tasks import Prediction, TaskName
 
 from ..metrics.compute import ComputeMetrics, classification_metrics
 from ..metrics.scores import Inputs, compute_scores
-from ..report.baselines import LINEAR, MAJORITY, Baseline, BaselineData, Scorer, Scores, fit_on_texts
+from ..report.baselines import LINEAR, MAJORITY, Baseline, BaselineData, Scorer, Scores, linear_model, new_svm
 from ..report.classes import class_records, labels_and_predictions
 from ..run_folder.run import Run
 from .base import names_of_training
@@ -89,13 +90,7 @@ class NumericProblem(Problem):
         return fit
 
     def linear(self, build: Callable[[], Any]) -> Callable[[BaselineData], Scorer]:
-        """Return what trains a linear model of scikit-learn on the texts."""
-
-        def fit(data: BaselineData) -> Scorer:
-            model = fit_on_texts(build(), list(data.texts["text"]), self.answers(self.targets(data.texts)))
-            return lambda rows: self.scores(model.predict(list(rows["text"])), self.targets(rows))
-
-        return fit
+        return linear_model(build, lambda rows: self.answers(self.targets(rows)), self.scores)
 
 
 class Several(NumericProblem):
@@ -110,7 +105,9 @@ class Several(NumericProblem):
         linear = "a linear support vector machine for each label on the TF-IDF of words and pairs of words"
         often = self.constant(lambda targets: targets.mean(axis=0) > 0.5)
         self.baselines = (Baseline("usual labels", usual, often),)
-        self.trained_baselines = (Baseline("linear classifiers", linear, self.linear(self.svm)),)
+        self.trained_baselines = (
+            Baseline("linear classifiers", linear, self.linear(lambda: OneVsRestClassifier(new_svm()))),
+        )
 
     def labels(self, splits: DatasetDict) -> list[str]:
         """Return the labels of the training data; raise ValueError for others in held-out data, or fewer than two."""
@@ -135,12 +132,6 @@ class Several(NumericProblem):
 
     def words(self, answer: Any, names: Mapping[int, str]) -> list[str]:
         return [names[number] for number in np.flatnonzero(answer).tolist()]
-
-    def svm(self) -> Any:
-        from sklearn.multiclass import OneVsRestClassifier
-        from sklearn.svm import LinearSVC
-
-        return OneVsRestClassifier(LinearSVC(random_state=0))
 
 
 class Numbers(NumericProblem):

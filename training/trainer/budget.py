@@ -297,11 +297,7 @@ class TimeBudget(Budget):
 
 def follow(budget: Budget, schedule: Callable[[Any], float]) -> Callable[[int], float]:
     """Return a schedule that is where the budget is, whatever the step."""
-
-    def factor(step: int) -> float:
-        return schedule(budget.position * SCHEDULE_STEPS)
-
-    return factor
+    return lambda step: schedule(budget.position * SCHEDULE_STEPS)
 
 
 # ---------------------------------------------------------------------------------------- the length of a run
