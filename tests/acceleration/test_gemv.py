@@ -10,14 +10,14 @@ from modeling.toys import tokens, toy, with_autocast
 from torch import nn
 from torch.nn.functional import linear
 
-from vanillaformer.acceleration import gemv, speed_up
+from vanillaformer.acceleration import gemv
 from vanillaformer.acceleration.gemv import BLOCK, MAX_ROWS, TRANSPOSED, WARMUP_CALLS, sum_of_rows, transposed_weights
 
-D, E = 40, 24
+from .conftest import D, E, fast_layer, quantized_layer
 
 
 @pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def used(copies: None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Whatever can be computed so is; returns the numbers of rows that were."""
     rows: list[int] = []
 
@@ -25,17 +25,8 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         rows.append(x.numel() // len(table))
         return sum_of_rows(x, table, bias)
 
-    monkeypatch.setattr(gemv, "is_faster", lambda *_: True)
-    monkeypatch.setattr(gemv, "MIN_BYTES", 0)
-    monkeypatch.setattr(gemv, "MIN_WEIGHTS", 0)
     monkeypatch.setattr(gemv, "sum_of_rows", counted)
     return rows
-
-
-def layer(inputs: int = D, outputs: int = E, **options: Any) -> nn.Linear:
-    made = nn.Linear(inputs, outputs, **options)
-    speed_up(made)
-    return made
 
 
 def multiply(made: nn.Linear, x: torch.Tensor, times: int = WARMUP_CALLS) -> torch.Tensor:
@@ -90,7 +81,7 @@ def test_autocast_that_begins_in_the_model(kind, rows, used, monkeypatch):
 
 
 def test_a_dtype_or_weights_that_change_on_the_way(used):
-    made, x = layer(), torch.randn(1, D)
+    made, x = fast_layer(), torch.randn(1, D)
     with torch.no_grad(), transposed_weights(made):
         for _ in range(WARMUP_CALLS):
             made(x)
@@ -109,7 +100,7 @@ def test_a_dtype_or_weights_that_change_on_the_way(used):
 def test_copies_end_with_the_call_and_a_call_inside_of_another_has_its_own(used):
     seen = []
 
-    @transposed_weights(layer())
+    @transposed_weights(fast_layer())
     def fail() -> None:
         seen.append(TRANSPOSED.get())
         raise KeyError
@@ -118,28 +109,28 @@ def test_copies_end_with_the_call_and_a_call_inside_of_another_has_its_own(used)
         fail()
     assert seen != [None]
     assert TRANSPOSED.get() is None
-    with transposed_weights(layer()):
+    with transposed_weights(fast_layer()):
         outer = TRANSPOSED.get()
-        with transposed_weights(layer()):
+        with transposed_weights(fast_layer()):
             assert TRANSPOSED.get() is not outer
         assert TRANSPOSED.get() is outer
 
 
 def test_a_layer_is_copied_once_it_is_used_often(used):
     x = torch.randn(1, D)
-    multiply(layer(), x, WARMUP_CALLS - 1)
+    multiply(fast_layer(), x, WARMUP_CALLS - 1)
     assert not used
-    multiply(layer(), x, WARMUP_CALLS + 2)
+    multiply(fast_layer(), x, WARMUP_CALLS + 2)
     assert used == [1] * 3
 
 
 def autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        multiply(layer(), torch.randn(1, D))
+        multiply(fast_layer(), torch.randn(1, D))
 
 
 def with_gradients() -> None:
-    made, x = layer(), torch.randn(1, D)
+    made, x = fast_layer(), torch.randn(1, D)
     with transposed_weights(made):
         for _ in range(WARMUP_CALLS):
             made(x).sum().backward()
@@ -147,45 +138,35 @@ def with_gradients() -> None:
 
 
 def traced() -> None:
-    made, x = layer(), torch.randn(1, D)
+    made, x = fast_layer(), torch.randn(1, D)
     with torch.no_grad(), transposed_weights(made):
         for _ in range(WARMUP_CALLS):
             torch.jit.trace(made, x, check_trace=False)
 
 
 def compiled() -> None:
-    made, x = layer(), torch.randn(1, D)
+    made, x = fast_layer(), torch.randn(1, D)
     function = torch.compile(lambda x: made(x), backend="eager", fullgraph=True)
     with torch.no_grad(), transposed_weights(made):
         for _ in range(WARMUP_CALLS):
             function(x)
 
 
-def subclass() -> None:
-    made = layer()
-    del made.weight
-    made.weight = nn.Buffer(torch.randn(E, D)).as_subclass(Quantized)
-    multiply(made, torch.randn(1, D))
-
-
-class Quantized(torch.Tensor):
-    pass
-
-
 OTHERWISE: dict[str, Callable[[], Any]] = {
-    "too many rows": lambda: multiply(layer(), torch.randn(MAX_ROWS + 1, D)),
-    "no row": lambda: multiply(layer(), torch.randn(0, D)),
-    "float64": lambda: multiply(layer(dtype=torch.float64), torch.randn(1, D).double()),
-    "bfloat16": lambda: multiply(layer(dtype=torch.bfloat16), torch.randn(1, D).bfloat16()),
-    "another device": lambda: multiply(layer(device="meta"), torch.randn(1, D, device="meta")),
-    "a subclass": subclass, "autocast": autocast, "gradients": with_gradients, "torch.jit.trace": traced,
+    "too many rows": lambda: multiply(fast_layer(), torch.randn(MAX_ROWS + 1, D)),
+    "no row": lambda: multiply(fast_layer(), torch.randn(0, D)),
+    "float64": lambda: multiply(fast_layer(dtype=torch.float64), torch.randn(1, D).double()),
+    "bfloat16": lambda: multiply(fast_layer(dtype=torch.bfloat16), torch.randn(1, D).bfloat16()),
+    "another device": lambda: multiply(fast_layer(device="meta"), torch.randn(1, D, device="meta")),
+    "a subclass": lambda: multiply(quantized_layer(), torch.randn(1, D)),
+    "autocast": autocast, "gradients": with_gradients, "torch.jit.trace": traced,
     "torch.compile": compiled,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", OTHERWISE)
 def test_all_else_is_left_to_linear(case, used):
-    multiply(layer(), torch.randn(MAX_ROWS, D))
+    multiply(fast_layer(), torch.randn(MAX_ROWS, D))
     assert used.pop() == MAX_ROWS
     OTHERWISE[case]()
     assert not used
@@ -198,7 +179,7 @@ def test_all_else_is_left_to_linear(case, used):
 def test_sizes_that_pay(limit, value, beyond, used, monkeypatch):
     step = -1 if limit == "MAX_BYTES" else 1
     monkeypatch.setattr(gemv, limit, value + beyond * step)
-    multiply(layer(), torch.randn(1, D))
+    multiply(fast_layer(), torch.randn(1, D))
     assert bool(used) is not beyond
 
 
@@ -211,7 +192,7 @@ def test_nothing_is_measured_for_models_elsewhere(options, monkeypatch):
 
 def test_copies_of_all_layers_have_a_limit(used, monkeypatch):
     monkeypatch.setattr(gemv, "MAX_BYTES", 2 * 4 * D * E)
-    stack = nn.ModuleList([layer() for _ in range(3)])
+    stack = nn.ModuleList([fast_layer() for _ in range(3)])
     with torch.no_grad(), transposed_weights(stack):
         for made in [*stack] * WARMUP_CALLS:
             made(torch.randn(1, D))

@@ -18,18 +18,12 @@ from vanillaformer.acceleration.chunked_loss import chunked_cross_entropy
 from vanillaformer.acceleration.linear import linear_forward, onednn_is_faster, takes_onednn
 from vanillaformer.modeling.parts.dropout import identity
 
+from .conftest import D, E, fast_layer, quantized_layer
+
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
-D, E = 40, 24
 ROUNDING = 2e-6  # of sums of some dozens of float32 products
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
-
-
-@pytest.fixture
-def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever oneDNN can compute it does."""
-    monkeypatch.setattr(fast_linear, "WORK", 0)
-    monkeypatch.setattr(fast_linear, "onednn_is_faster", lambda: True)
 
 
 def operands(*shape: int, bias: bool = True) -> Operands:
@@ -180,12 +174,6 @@ def traced() -> bool:
     return "mkldnn" in str(torch.jit.trace(fast_layer(), torch.randn(7, D)).inlined_graph)
 
 
-def fast_layer() -> nn.Linear:
-    layer = nn.Linear(D, E)
-    speed_up(layer)
-    return layer
-
-
 OTHERWISE = {
     "float64": lambda: takes_onednn(torch.randn(7, D).double(), torch.randn(E, D).double()),
     "bfloat16": lambda: takes_onednn(torch.randn(7, D).bfloat16(), torch.randn(E, D).bfloat16()),
@@ -195,17 +183,6 @@ OTHERWISE = {
     "autocast": autocast, "torch's switch": switched_off, "torch.compile": compiled, "torch.export": exported,
     "torch.jit.trace": traced,
 }  # fmt: skip
-
-
-class Quantized(torch.Tensor):
-    pass
-
-
-def quantized_layer() -> nn.Linear:
-    layer = fast_layer()
-    del layer.weight
-    layer.weight = nn.Buffer(torch.randn(E, D)).as_subclass(Quantized)
-    return layer
 
 
 @pytest.mark.parametrize("case", OTHERWISE)

@@ -10,7 +10,17 @@ import pytest
 import torch
 import transformers
 from modeling.axes import TARGET_VOCABULARY
-from modeling.toys import ALL_KINDS, PAD, assert_close, inputs_of, labels_of, tokens, toy
+from modeling.toys import (
+    ALL_KINDS,
+    PAD,
+    assert_close,
+    assert_same_gradients,
+    gradients,
+    inputs_of,
+    labels_of,
+    tokens,
+    toy,
+)
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, MarianConfig, MarianMTModel, T5Config
 from transformers.generation import GenerationMixin
@@ -32,16 +42,6 @@ SIZES: dict[str, Any] = {"vocab_size": TARGET_VOCABULARY, "pad_token_id": PAD, "
 
 
 @pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever can be computed faster is."""
-    monkeypatch.setattr(fast_linear, "WORK", 0)
-    monkeypatch.setattr(fast_linear, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(gemv, "is_faster", lambda *_: True)
-    monkeypatch.setattr(gemv, "MIN_BYTES", 0)
-    monkeypatch.setattr(gemv, "MIN_WEIGHTS", 0)
-
-
-@pytest.fixture
 def used(fast: None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Whatever can be computed faster is; returns the ways that were."""
     found: set[str] = set()
@@ -56,12 +56,11 @@ def used(fast: None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return found
 
 
-def loss_and_gradients(model: Any, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+def loss_and_gradients(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     loss = model(**inputs).loss
-    trained = [value for value in model.parameters() if value.requires_grad]
-    slopes = torch.autograd.grad(loss, trained, allow_unused=True)
-    return [loss.detach(), *(slope for slope in slopes if slope is not None)]
+    loss.backward()
+    return {"loss": loss.detach(), **gradients(model)}
 
 
 def assert_learns_alike(model: Any, inputs: dict[str, torch.Tensor], used: set[str], ways: set[str]) -> None:
@@ -70,9 +69,7 @@ def assert_learns_alike(model: Any, inputs: dict[str, torch.Tensor], used: set[s
     assert used == ways
     with switched_off():
         expected = loss_and_gradients(model, inputs)
-    scale = max(float(value.norm()) for value in expected)
-    for value, reference in zip(found, expected, strict=True):
-        assert (value - reference).norm() <= 1e-4 * reference.norm() + 1e-5 * scale
+    assert_same_gradients(found, expected, 1e-4, 1e-5)
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)

@@ -260,6 +260,24 @@ def assert_close(actual: torch.Tensor, expected: torch.Tensor, what: str, tolera
     assert error <= tolerance, f"{what}: relative error {error:.2e} > {tolerance:.0e}"
 
 
+def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Take the gradients out of a model."""
+    found = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def assert_same_gradients(
+    found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], own: float, largest: float
+) -> None:
+    """Compare each by its own norm and the largest norm: a bias on all keys has none but rounding."""
+    assert found.keys() == expected.keys()
+    scale = max(value.norm() for value in expected.values())
+    assert scale > 0
+    for name, value in expected.items():
+        assert (found[name] - value).norm() <= own * value.norm() + largest * scale, name
+
+
 def step_of_trainer(
     model: PreTrainedModel, inputs: dict[str, torch.Tensor], size: int, folder: Path, smoothing: float = 0.0
 ) -> torch.Tensor:

@@ -198,9 +198,13 @@ def test_other_classes_have_a_new_output_layer(preset: str, labels: list[str], t
     assert all(torch.equal(value, again[name]) for name, value in new.state_dict().items())  # by the seed
 
 
+BERT = {
+    "vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
+}  # fmt: skip
+
+
 def test_numbers_name_the_classes_of_a_model_without_names(tmp_path: Path, capsys) -> None:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    model = BertForSequenceClassification(BertConfig(vocab_size=30, **sizes, num_labels=2)).eval()
+    model = BertForSequenceClassification(BertConfig(**BERT, num_labels=2)).eval()
     model.save_pretrained(tmp_path)
     batch = inputs("bert-tiny")
     with torch.inference_mode():
@@ -218,9 +222,8 @@ def test_numbers_name_the_classes_of_a_model_without_names(tmp_path: Path, capsy
 
 @pytest.mark.parametrize("kind", ["regression", "multi_label_classification"])
 def test_a_model_of_another_problem_learns_one_class_for_each_row(kind: str, tmp_path: Path) -> None:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     count = 1 if kind == "regression" else 2
-    config = BertConfig(vocab_size=30, **sizes, num_labels=count, problem_type=kind)
+    config = BertConfig(**BERT, num_labels=count, problem_type=kind)
     BertForSequenceClassification(config).save_pretrained(tmp_path)
     labels = torch.tensor([0, 1])
     found = started("bert-tiny", tmp_path, ["neg", "pos"])(**inputs("bert-tiny"), labels=labels)

@@ -7,7 +7,14 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict
 from modeling.axes import FIRST_WORD
-from modeling.toys import plain_flex_attention, position_choices, relative_error, toy
+from modeling.toys import (
+    assert_same_gradients,
+    gradients,
+    plain_flex_attention,
+    position_choices,
+    relative_error,
+    toy,
+)
 
 from vanillaformer.data.preprocessing.batching import BlockCollator, RowMasking
 from vanillaformer.data.preprocessing.language_model import pack, packed_rows
@@ -124,12 +131,6 @@ def packed_batch(tokenizer):
     return BlockCollator(tokenizer)(rows), texts
 
 
-def gradients(model):
-    found = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
-    model.zero_grad()
-    return found
-
-
 def assert_logits_of_texts(logits, model, texts):
     """Each text's logits in its packed row are those it has alone; return the latter."""
     alone = []
@@ -156,10 +157,7 @@ def assert_gradients_of_texts(model, batch, packed, alone, shift):
     together.backward()
     theirs = gradients(model)
     assert relative_error(packed.loss * count, together) < 1e-5
-    assert ours.keys() == theirs.keys()
-    scale = max(value.norm() for value in theirs.values())
-    for name, value in theirs.items():  # a bias on all keys has none but rounding
-        assert (ours[name] - value).norm() <= 1e-5 * value.norm() + 1e-6 * scale, name
+    assert_same_gradients(ours, theirs, 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("window", [None, 3])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from modeling.toys import toy
+from modeling.toys import gradients, toy
 from torch import nn
 from transformers import BertConfig, BertForPreTraining
 from transformers.trainer_pt_utils import LabelSmoother
@@ -50,12 +50,6 @@ def batch(kind: str, rows: int = 3, length: int = 9) -> dict[str, Any]:
 def count(inputs: dict[str, Any], kind: str) -> int:
     labels = inputs["labels"][:, 1:] if kind == "decoder" else inputs["labels"]
     return int((labels != -100).sum())
-
-
-def gradients(model: nn.Module) -> list[torch.Tensor]:
-    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    model.zero_grad()
-    return found
 
 
 def assert_near(first: Any, second: Any) -> None:
