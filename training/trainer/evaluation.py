@@ -46,9 +46,7 @@ class EvaluatingTrainer(SavingTrainer):
             return super().get_eval_dataloader(in_evaluation_order(self.evaluated))
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        self.evaluated = test_dataset
-        with temporarily(self.args, **ALL_ROWS):
-            return super().get_test_dataloader(in_evaluation_order(test_dataset))
+        return self.get_eval_dataloader(test_dataset)
 
     # ------------------------------------------------------------------------------------------------------- the loss
     def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
