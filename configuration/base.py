@@ -71,12 +71,8 @@ class VanillaConfig(PackageConfig):
 class BlockConfig(BlockRules, VanillaConfig):
     """The Transformer block, one field per axis (`BlockFields` describes them)."""
 
-    attribute_map = {  # noqa: RUF012 - names of one epsilon in other configs
-        "layer_norm_eps": "norm_eps",
-        "layer_norm_epsilon": "norm_eps",
-        "norm_epsilon": "norm_eps",
-        "rms_norm_eps": "norm_eps",
-    }
+    # Names of one epsilon in other configs
+    attribute_map = dict.fromkeys(("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "rms_norm_eps"), "norm_eps")
     base_model_tp_plan = TENSOR_PARALLEL_PLAN
     ignore_keys_at_rope_validation = {"partial_rotary_factor"}  # noqa: RUF012
     derived_fields = DERIVED

@@ -91,11 +91,9 @@ class VanillaImageEncoderConfig(BlockConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         self._check_image_size()  # before sizes are derived from them
         self._check_depths()
-        for name in ("depths", "stage_heads"):
+        for name in ("image_size", "depths", "stage_heads"):
             if isinstance(getattr(self, name), tuple):
-                setattr(self, name, list(getattr(self, name)))
-        if isinstance(self.image_size, tuple):
-            self.image_size = list(self.image_size)  # as it is read from `config.json`
+                setattr(self, name, list(getattr(self, name)))  # as it is read from `config.json`
         super().__post_init__(**kwargs)
 
     def _check_image_size(self) -> None:

@@ -16,8 +16,5 @@ IMAGE_FSDP_PLAN = {"layers.*": "free_full_weight", "merges.*": "free_full_weight
 
 # A norm over all heads, or with a weight for each, has to see all of them
 WHOLE_HEADS = {
-    "q_proj": "colwise_gather_output",
-    "k_proj": "colwise_gather_output",
-    "v_proj": "colwise_gather_output",
-    "o_proj": "rowwise_split_input",
-}
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "colwise_gather_output"), "o_proj": "rowwise_split_input"
+}  # fmt: skip

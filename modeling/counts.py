@@ -36,14 +36,11 @@ USUAL: tuple[type[VanillaPreTrainedModel], ...] = (
 MODELS: dict[Any, Callable[[Any], VanillaPreTrainedModel]] = {model.config_class: model for model in USUAL}
 # The part that a module's weights belong to, by a name on the path to it; all others are norms
 PARTS = {
-    **{"embed_tokens": "embeddings", "token_types": "embeddings", "ngrams": "embeddings", "positions": "positions"},
-    **dict.fromkeys(
-        ("patch_embeddings", "cls_token", "distillation_token", "register_tokens", "mask_token", "merges"),
-        "embeddings",
-    ),
-    "upsample": "embeddings",
-    **{"self_attn": "attention", "cross_attn": "attention", "mlp": "feed-forward"},
-    **{"rnn": "recurrence", "bridge": "recurrence", "attention": "attention"},
+    **dict.fromkeys(("embed_tokens", "token_types", "ngrams", "upsample", "patch_embeddings", "merges"), "embeddings"),
+    **dict.fromkeys(("cls_token", "distillation_token", "register_tokens", "mask_token"), "embeddings"),
+    "positions": "positions",
+    **dict.fromkeys(("self_attn", "cross_attn", "attention"), "attention"),
+    **{"mlp": "feed-forward", "rnn": "recurrence", "bridge": "recurrence"},
     **dict.fromkeys(("transform", "lm_head", "pointer", "length_head", "pooler", "classifier", "qa_outputs"), "head"),
 }
 

@@ -1,9 +1,8 @@
 """Train a classifier of texts."""
 
 from vanillaformer.scripts import training_program
-from vanillaformer.training.tasks.classification import Classification
 
-train, main = training_program(Classification)
+train, main = training_program("train-classifier")
 
 if __name__ == "__main__":
     main()

@@ -1,9 +1,8 @@
 """Train a model of images."""
 
 from vanillaformer.scripts import training_program
-from vanillaformer.training.tasks.images import Images
 
-train, main = training_program(Images)
+train, main = training_program("train-image-classifier")
 
 if __name__ == "__main__":
     main()

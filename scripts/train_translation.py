@@ -1,9 +1,8 @@
 """Train a translator."""
 
 from vanillaformer.scripts import training_program
-from vanillaformer.training.tasks.translation import Translation
 
-train, main = training_program(Translation)
+train, main = training_program("train-translation")
 
 if __name__ == "__main__":
     main()

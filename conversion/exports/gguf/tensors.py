@@ -90,13 +90,8 @@ def fields_of(config: Any, architecture: str) -> Fields:
     return {f"{architecture}.{name}": value for name, value in fields.items()}
 
 
-def tensors_of(model: Any, architecture: str) -> Tensors:
-    """Return a model's weights under GGUF's names."""
-    return (LlamaTensors if architecture == "llama" else Gpt2Tensors)(model).build()
-
-
 class DecoderTensors:
-    """The tensors that both shapes have."""
+    """The tensors that both shapes have; `build` returns a model's weights under GGUF's names."""
 
     norm_bias = False
 
@@ -215,3 +210,6 @@ class Gpt2Tensors(DecoderTensors):
         else:
             table = np.zeros((length, self.config.hidden_size), np.float32)
         self.tensors["position_embd.weight"] = np.ascontiguousarray(table[:length])
+
+
+TENSORS: dict[str, type[DecoderTensors]] = {"llama": LlamaTensors, "gpt2": Gpt2Tensors}
