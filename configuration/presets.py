@@ -41,9 +41,7 @@ T5_BASE = {
     "scale_embedding": False, "initialization": "t5", "dropout": 0.1,
 }  # fmt: skip
 # Touvron et al. 2021, Ti: the smallest ViT
-VIT_TINY = {
-    "hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "initialization": "normal",
-}  # fmt: skip
+VIT_TINY = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "initialization": "normal"}
 VIT_MINI = {
     "image_size": 32, "patch_size": 4, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
     "intermediate_size": 128, "position_embedding_type": "learned", "use_cls_token": False, "image_pooling": "mean",

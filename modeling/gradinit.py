@@ -1,6 +1,7 @@
 """GradInit (Zhu et al. 2021): a scale for each weight with which the first step of training lowers the loss most."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 
 import torch
 from torch.func import functional_call
@@ -32,9 +33,9 @@ def learn_scales(
     weights = {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
     scales = {name: torch.ones((), device=weight.device, requires_grad=True) for name, weight in weights.items()}
     for_norm, for_loss = (torch.optim.Adam(scales.values(), lr=rate, betas=(0.9, 0.98)) for _ in range(2))
-    was_training = model.training
-    model.eval()
-    try:
+    with ExitStack() as until_the_end:
+        until_the_end.callback(model.train, model.training)
+        model.eval()
         for batch in batches:
             first, second = overlapping(batch)
             scaled = {name: scales[name].to(weight.dtype) * weight for name, weight in weights.items()}
@@ -53,8 +54,6 @@ def learn_scales(
             with torch.no_grad():
                 for scale in scales.values():
                     scale.clamp_(min=min_scale)
-    finally:
-        model.train(was_training)
     with torch.no_grad():
         for name, weight in weights.items():
             weight.mul_(scales[name])

@@ -16,7 +16,7 @@ from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 import vanillaformer.modeling as modeling
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.hub.engines import ENGINES
-from vanillaformer.hub.file_names import CARD, EXPORT, IMAGE_PROCESSOR
+from vanillaformer.hub.file_names import CARD, IMAGE_PROCESSOR
 from vanillaformer.hub.loading import open_config, open_image_processor, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers
 
@@ -31,8 +31,8 @@ EXPORTERS: dict[str, Exporter] = {
 }
 
 __all__ = [
-    "EXPORTERS", "Engine", "EngineModel", "ExportJob", "Exporter", "export", "export_folder", "is_export",
-    "load_engine", "read_record", "targets",
+    "EXPORTERS", "Engine", "EngineModel", "ExportJob", "Exporter", "export", "export_folder", "load_engine",
+    "read_record", "targets",
 ]  # fmt: skip
 
 
@@ -122,11 +122,6 @@ def exporter_of(engine: str) -> Exporter:
     if engine not in EXPORTERS:
         raise ValueError(f"engine must be one of {', '.join(EXPORTERS)}, got {engine!r}")
     return EXPORTERS[engine]
-
-
-def is_export(folder: str | os.PathLike[str]) -> bool:
-    """Return whether a folder holds an exported model."""
-    return (Path(folder) / EXPORT).is_file()
 
 
 def load_engine(folder: str | os.PathLike[str], device: str = "cpu") -> Engine:

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 import vanillaformer.modeling as modeling
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderDecoderConfig, VanillaImageEncoderConfig, tokenization
 from vanillaformer.conversion import exports
-from vanillaformer.conversion.exports import EXPORTERS, ExportJob, export, is_export, load_engine, read_record, targets
+from vanillaformer.conversion.exports import EXPORTERS, ExportJob, export, load_engine, read_record, targets
 from vanillaformer.conversion.exports.checks import NEAR, agreement, check, gaps_to_best, greedy, random_rows, score
 from vanillaformer.conversion.exports.engine import config_of, model_class_of
 from vanillaformer.conversion.exports.exporter import Rule
@@ -74,7 +74,7 @@ def model():
 def test_an_export_is_written_checked_and_found_again(model, tmp_path, monkeypatch):
     monkeypatch.setitem(EXPORTERS, "ourselves", OurselvesExporter())
     assert export(model, tmp_path / "new" / "export", "ourselves") == "48 of 48 greedy tokens equal"
-    assert is_export(tmp_path / "new" / "export")
+    assert (tmp_path / "new" / "export" / EXPORT).is_file()
     engine = load_engine(tmp_path / "new" / "export")
     assert engine.generate([[5, 6]], max_new_tokens=3) == Twin(model).generate([[5, 6]], max_new_tokens=3)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["export"], "no temporary folder is left"
@@ -96,7 +96,7 @@ def test_the_record_says_what_the_model_was(kind, tmp_path):
 def test_an_empty_folder_is_taken_and_a_full_one_is_not(model, tmp_path):
     (tmp_path / "empty").mkdir()
     OurselvesExporter().export(ExportJob(model, tmp_path / "empty"))
-    assert is_export(tmp_path / "empty")
+    assert (tmp_path / "empty" / EXPORT).is_file()
     before = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "empty").iterdir())
     with pytest.raises(ValueError, match="empty exists already and is not an empty folder"):
         OurselvesExporter().export(ExportJob(model, tmp_path / "empty"))
