@@ -12,7 +12,7 @@ from transformers import DataCollatorWithPadding
 from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.data.caching import IDS
 from vanillaformer.data.preprocessing import tokenizing as encoding
-from vanillaformer.data.preprocessing.batching import RandomEpochs
+from vanillaformer.data.preprocessing.batching import BlockCollator, RandomEpochs
 from vanillaformer.data.preprocessing.language_model import block_rows, cut_blocks, packed_rows
 from vanillaformer.data.preprocessing.packing import PackedPairs, PackedTexts
 from vanillaformer.data.preprocessing.sentence_pairs import sentence_pairs
@@ -139,6 +139,13 @@ def test_masked_blocks_are_the_stream_in_frames(encoder_tokenizer, block_size):
     assert all(block[0] == 2 and block[-1] == 3 for block in blocks)
     assert [len(block) for block in blocks[:-1]] == [block_size] * (len(blocks) - 1)
     assert [token for block in blocks for token in block[1:-1]] == stream(encoder_tokenizer, TEXTS, end=[3])
+
+
+def test_causal_blocks_collate(decoder_tokenizer):
+    rows = block_rows(splits(text=["abcdefg"]), decoder_tokenizer, block_size=6)
+    batch = BlockCollator(decoder_tokenizer)(list(rows["train"]))
+    assert (batch["input_ids"].shape, batch["attention_mask"].sum().item()) == ((2, 6), 9)
+    assert (batch["labels"] == -100).sum().item() == 3
 
 
 @pytest.mark.parametrize(("size", "stride"), [(2, 1), (5, 2), (16, 15), (16, 16), (7, 3), (1000, 10)])
