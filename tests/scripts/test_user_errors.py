@@ -244,3 +244,14 @@ def test_an_error_is_one_line_that_begins_with_the_program(program: str, words: 
     assert len(said.splitlines()) == 1
     if line is not None:
         assert said == f"{program}: {line}"
+
+
+@pytest.mark.parametrize(("program", "words"), [
+    *((name, ["--no_such_option"]) for name in ("demo", "generate", "convert", "export", "push")),
+    ("generate", []),
+    ("generate", ["--model", "folder", "--num_beams", "two"]),
+    ("convert", ["a", "b", "--to", "lama"]), ("export", ["a", "b", "--engine", "abacus"]),
+])  # fmt: skip
+def test_wrong_usage(program: str, words: Words, ends, capsys) -> None:
+    code, _ = ends(program, words, capsys)
+    assert code == 2
