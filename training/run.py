@@ -50,8 +50,9 @@ from .trainer.adaptation import measure_new_model, with_adapters
 from .trainer.averaging import AverageCheckpoints
 from .trainer.budget import budget_in_words, budget_option, set_length
 from .trainer.callbacks import RecordProgress, StopWithCheckpoint, replace_callbacks
-from .trainer.parallel import AUTO, check_layout, divided
+from .trainer.parallel import AUTO, check_layout, divided, share_weights
 from .trainer.saving import check_pushing, make_writable
+from .trainer.sharing import built_by_first, with_empty_weights
 from .trainer.trainer import RunTrainer
 
 # Details that stand among the scores in all_results.json
@@ -88,7 +89,9 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
                 config = open_config(saved) if saved else new_model(run, task, *tokenizers, labels=labels).config
             print_plan(task, config, rows["train"])
             return run
-        model = new_model(run, task, *tokenizers, labels=task.labels(data))
+        build = partial(new_model, run, task, *tokenizers, labels=task.labels(data))
+        is_read = task.model_args.saved is not None or run.finished
+        model = built_by_first(build) if is_read and task.training_args.world_size > 1 else build()
         task.fit_model(model, run)
         collator = task.collator(model, rows, tokenizers)
         transformers_logging.disable_progress_bar()  # from here on: it has one for each file
@@ -232,6 +235,10 @@ def divide(model: PreTrainedModel, task: TrainingTask, rows: Any) -> PreTrainedM
 
         args.parallel = chosen_layout(task, model.config, rows)
     if args.parallel is None:
+        if args.world_size > 1:
+            empty = any(weight.is_meta for weight in model.parameters())
+            model = (with_empty_weights(model, args.device) if empty else model).to(args.device)
+            share_weights(model, weights := model.state_dict(keep_vars=True), weights)
         return model
     return divided(with_adapters(model, args) if args.lora_rank else model, args.parallel)
 

@@ -17,13 +17,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from accelerate import DistributedType, PartialState
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as Pillow
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
-from transformers import TrainerCallback
+from transformers import TrainerCallback, modeling_utils
 
 from vanillaformer.modeling.block import LayerDrop
 from vanillaformer.scripts import (
@@ -39,6 +40,7 @@ from vanillaformer.training import run as runs
 from vanillaformer.training.report import classes, plots
 from vanillaformer.training.run_folder.files import checkpoints
 from vanillaformer.training.run_folder.run import Run
+from vanillaformer.training.trainer import averaging, parallel
 from vanillaformer.training.trainer.trainer import RunTrainer
 
 COMMON = """
@@ -397,6 +399,17 @@ def own_parts(rank: int, folder: Path) -> None:
                 assert part.untyped_storage().nbytes() <= part.nbytes + row, name  # of padding
 
     runs.replace_callbacks = adding(Look())
+
+
+def read_by_first(rank: int, folder: Path) -> None:
+    """Have runs of this process fail if it reads weights, as only the first process does."""
+
+    def refuse(path: Any, *details: Any, **keywords: Any) -> None:
+        raise AssertionError(f"process {rank} reads {path}")
+
+    if rank > 0:
+        modeling_utils.safe_open = safetensors.torch.load_file = refuse  # type: ignore[assignment]
+        parallel.load_file = averaging.load_file = refuse  # type: ignore[assignment]
 
 
 def die_after_four(rank: int, folder: Path) -> None:

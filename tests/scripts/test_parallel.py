@@ -50,9 +50,8 @@ def train_in(layout: str, job: str, folder: Path, *options: str, setups=(), exit
     size = "--per_device_train_batch_size", str(8 // parts)
     accelerated = [script_runs.as_accelerators] if "tp" in layout else []
     options = "--parallel", layout, *size, *options
-    script_runs.train_together(
-        job, folder, *options, count=count, setups=[*accelerated, script_runs.own_parts, *setups], exitcode=exitcode
-    )
+    setups = [*accelerated, script_runs.own_parts, script_runs.read_by_first, *setups]
+    script_runs.train_together(job, folder, *options, count=count, setups=setups, exitcode=exitcode)
 
 
 @pytest.mark.parametrize(("job", "layout", "recipe"), CASES)
@@ -87,6 +86,20 @@ def test_auto_divides_what_has_no_room(width: int, divides: bool, tmp_path: Path
     script_runs.train_together("causal", tmp_path / "together", *options, setups=[little_memory])
     script_runs.assert_same_training(tmp_path / "alone", tmp_path / "together", error=1e-5)
     assert (tmp_path / "together" / "checkpoint-6" / "optimizer").is_dir() is divides
+
+
+@pytest.mark.parametrize("layout", [None, "fsdp=2,tp=2", "replicate=2"])
+def test_one_process_reads_the_model_that_training_starts_from(layout: str | None, tmp_path: Path) -> None:
+    train("masked", tmp_path / "start", *ALONE)
+    options = ["--model_name_or_path", str(tmp_path / "start")]
+    train("classification", tmp_path / "alone", *ALONE, *options)
+    if layout is None:
+        script_runs.train_together(
+            "classification", tmp_path / "together", *options, setups=[script_runs.read_by_first]
+        )
+    else:
+        train_in(layout, "classification", tmp_path / "together", *options)
+    script_runs.assert_same_training(tmp_path / "alone", tmp_path / "together", error=1e-5)
 
 
 # Layouts before and after a kill; None is one process

@@ -152,7 +152,8 @@ def test_a_run_goes_on_with_other_processes(case: str, more: bool, alone, tmp_pa
     whole, options = alone(job, text)
     if more:
         script_runs.kill_in_step(job, 4, arguments(job, tmp_path, *ALONE, *options))
-        train_together(job, tmp_path, "--per_device_train_batch_size", "8", *options)
+        batch = "--per_device_train_batch_size", "8"
+        train_together(job, tmp_path, *batch, *options, setups=[script_runs.read_by_first])
     else:
         train_together(job, tmp_path, *options, setups=[script_runs.die_after_four], exitcode=-signal.SIGKILL)
         train(job, tmp_path, *HALVED, *options)

@@ -79,7 +79,7 @@ class AverageCheckpoints(TrainerCallback):
         steps = sorted(found)[-self.count :]
         if not steps:
             raise ValueError(f"--average_checkpoints {self.count}: {args.output_dir} holds no complete checkpoint")
-        load_weights(model, average([found[step] for step in steps]))
+        load_weights(model, lambda: average([found[step] for step in steps]))
         fewer = f" (there are no {self.count})" if len(steps) < self.count else ""
         report(f"The model is the average of {len(steps)} checkpoints{fewer}: steps {', '.join(map(str, steps))}.")
 
@@ -136,7 +136,7 @@ class MovingAverage(TrainerCallback):
         file = Path(self.trainer.resumed_from or "", TRAINING_WEIGHTS)
         if self.trainer.resumed_from is None or not file.exists():
             return
-        load_weights(model, load_file(file))
+        load_weights(model, lambda: load_file(file))
         if self.average is not None:
             with safe_open(file, framework="pt") as content:
                 self.average.updates = int(content.metadata()["updates"])

@@ -6,7 +6,9 @@ which any other layout can continue, one process too.
 """
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ from transformers.distributed.sharding_utils import DtensorShardOperation
 
 from vanillaformer.configuration import VanillaRecurrentEncoderDecoderConfig
 from vanillaformer.console.limits import option
+
+from .sharing import by_first, is_first
 
 AXES = {"replicate": "dp_replicate_size", "fsdp": "fsdp_size", "tp": "tp_size"}
 """The axes of a layout, as `DistributedConfig` names them."""
@@ -133,7 +137,7 @@ def divided(model: Any, layout: str) -> Any:
         new = kind.from_pretrained(
             None,
             config=base.config,
-            state_dict=base.state_dict(),
+            state_dict={name: _stand_in(value) for name, value in base.state_dict().items()},
             attn_implementation=base.config._attn_implementation,
             dtype=base.dtype,
             distributed_config=DistributedConfig(**sizes),
@@ -145,6 +149,7 @@ def divided(model: Any, layout: str) -> Any:
         new.get_parameter(name).requires_grad_(parameter.requires_grad)
     _own_parts(new)
     _share_padding(new)
+    share_weights(new, new.state_dict(), base.state_dict())
     if base.can_generate():
         new.generation_config = base.generation_config
     return adapted[0] if adapted else new
@@ -166,12 +171,21 @@ def adapted_plan(model: Any) -> dict[str, str]:
     return plan
 
 
+def _stand_in(value: torch.Tensor) -> torch.Tensor:
+    """Return zeros that take no memory in place of a weight that another process has read."""
+    return torch.zeros((), dtype=value.dtype).expand(value.shape) if value.is_meta else value
+
+
 def _own_parts(model: nn.Module) -> None:
     """Copy parts that are views of whole weights, as transformers leaves them on a CPU: all would stay in memory."""
     parameters: Any = model.parameters()
     for parameter in parameters:
         part = local_part(parameter)
-        if part.untyped_storage().nbytes() > part.nbytes:
+        if part.untyped_storage().nbytes() == part.nbytes:
+            continue
+        if part is parameter:
+            parameter.data = part.clone()
+        else:
             parameter._local_tensor = part.clone()
 
 
@@ -258,25 +272,24 @@ class ParallelTrainer(Trainer):
         self.lr_scheduler.load_state_dict(schedule)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if not self.is_distributed_loading_by_transformers or self.args.lora_rank:
-            return super()._load_from_checkpoint(resume_from_checkpoint, model)
-        self._load_whole(resume_from_checkpoint)
+        self._load(resume_from_checkpoint, partial(super()._load_from_checkpoint, resume_from_checkpoint, model))
 
     def _load_best_model(self) -> None:
-        if not self.is_distributed_loading_by_transformers or self.args.lora_rank:
-            return super()._load_best_model()
-        self._load_whole(self.state.best_model_checkpoint)
+        self._load(self.state.best_model_checkpoint, super()._load_best_model)
 
-    def _load_whole(self, folder: Any) -> None:
-        weights, own = {}, self.model.state_dict(keep_vars=True)
-        for path in Path(folder).glob("model*.safetensors"):  # several of very large models
-            for name, value in load_file(path).items():
-                fits = name in own and own[name].shape == value.shape
-                weights[name] = part_of(value, own[name]) if fits else value
-        try:
-            load_weights(self.model, weights)
-        except ValueError as error:
-            raise ValueError(f"{folder}: {error}: resume from another checkpoint") from error
+    def _load(self, folder: Any, load: Callable[[], None]) -> None:
+        """Load the weights in a folder, which one process reads; of adapters, which are small, all of them."""
+        if self.args.lora_rank:
+            load()
+        elif not self.is_distributed_loading_by_transformers:
+            by_first(load)
+            share_weights(self.model, own := self.model.state_dict(keep_vars=True), own)
+        else:
+            paths = Path(folder).glob("model*.safetensors")  # several of very large models
+            try:
+                load_weights(self.model, lambda: {name: w for path in paths for name, w in load_file(path).items()})
+            except ValueError as error:
+                raise ValueError(f"{folder}: {error}: resume from another checkpoint") from error
 
 
 def local_part(weight: torch.Tensor) -> torch.Tensor:
@@ -289,21 +302,40 @@ def whole(weight: torch.Tensor) -> torch.Tensor:
     return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
-@torch.no_grad()
-def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Give a model exactly these weights, whole or divided as its own, of which tied ones may have one of their names.
+def load_weights(model: nn.Module, read: Callable[[], dict[str, torch.Tensor]]) -> None:
+    """Give a model exactly the weights that the first process reads, of which tied ones may have one of their names.
 
-    Raises ValueError, and changes nothing, if they are not those of such a model.
+    Raises ValueError on all processes, and changes nothing, if they are not those of such a model.
     """
+    weights: dict[str, torch.Tensor] = {}
+
+    def read_and_check() -> list[str]:
+        weights.update(read())
+        own = model.state_dict(keep_vars=True)
+        filled = {id(own[name]) for name in weights.keys() & own.keys()}
+        wrong = [name for name, weight in own.items() if id(weight) not in filled]
+        wrong += [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
+        if wrong:
+            names = ", ".join(wrong[:3])
+            raise ValueError(f"these are not the weights of a {type(model).__name__.removeprefix('FSDP')}: {names}")
+        return list(weights)
+
+    share_weights(model, by_first(read_and_check), weights)
+
+
+@torch.no_grad()
+def share_weights(model: nn.Module, names: Iterable[str], weights: dict[str, torch.Tensor]) -> None:
+    """Give a model weights, whole or divided, by names, of which the first process has the values; one at a time."""
     own = model.state_dict(keep_vars=True)
-    filled = {id(own[name]) for name in weights.keys() & own.keys()}
-    wrong = [name for name, weight in own.items() if id(weight) not in filled]
-    wrong += [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
-    if wrong:
-        names = ", ".join(wrong[:3])
-        raise ValueError(f"these are not the weights of a {type(model).__name__.removeprefix('FSDP')}: {names}")
-    for name, value in weights.items():
-        own[name].copy_(value if isinstance(value, DTensor) else part_of(value, own[name]))
+    for name in {id(own[name]): name for name in names}.values():  # of tied ones one
+        like = own[name]
+        if is_first():
+            value = weights[name].to(like.device, like.dtype).contiguous()
+        else:
+            value = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        if torch.distributed.is_initialized():
+            torch.distributed.broadcast(value, src=0)
+        like.copy_(part_of(value, like))
 
 
 def part_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,7 @@ def test_average_is_that_of_torch(tie_word_embeddings: bool, options: dict, tmp_
     for content in models:
         expected.update_parameters(content)
     averaged = model(9, tie_word_embeddings=tie_word_embeddings)
-    load_weights(averaged, average(folders))
+    load_weights(averaged, lambda: average(folders))
     for (name, value), wanted in zip(averaged.named_parameters(), expected.module.parameters()):
         torch.testing.assert_close(value, wanted, rtol=1e-6, atol=1e-6, msg=name)
     assert (averaged.lm_head.weight is averaged.get_input_embeddings().weight) is tie_word_embeddings
@@ -60,7 +60,7 @@ def test_average_sums_in_double_precision_and_weights_of_another_model_are_refus
     for folders in ([first], [first, first, first]):  # the average of one is bit equal
         assert all(torch.equal(value, saved[name]) for name, value in average(folders).items())
     with pytest.raises(ValueError, match="these are not the weights of a VanillaDecoderForCausalLM"):
-        load_weights(model(0, norm="rms_norm"), average([first]))
+        load_weights(model(0, norm="rms_norm"), lambda: average([first]))
 
 
 def test_last_checkpoints_of_the_run_are_averaged(tmp_path: Path, capsys) -> None:

@@ -1,0 +1,53 @@
+"""Weights that the first process reads and gives to the others, which need no room for all of them."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from accelerate.utils import broadcast_object_list
+from torch import nn
+
+
+def is_first() -> bool:
+    """Return whether this is the first process, or the only one."""
+    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+
+
+def by_first(action: Callable[[], Any]) -> Any:
+    """Return what an action returns on the first process; where it fails there, raise ValueError on all."""
+    outcome: list[Any] = [None, None]
+    error = None
+    if is_first():
+        try:
+            outcome[0] = action()
+        except Exception as caught:
+            error, outcome[1] = caught, str(caught)
+    if torch.distributed.is_initialized():
+        broadcast_object_list(outcome)
+    if error is not None:
+        raise error
+    if outcome[1] is not None:
+        raise ValueError(outcome[1])
+    return outcome[0]
+
+
+def with_empty_weights(model: nn.Module, device: str | torch.device) -> Any:
+    """Return a copy of a model, with its ties and its buffers, whose parameters have no values yet."""
+    empty = {
+        id(weight): nn.Parameter(torch.empty_like(weight, device=device), weight.requires_grad)
+        for weight in model.parameters()
+    }
+    return copy.deepcopy(model, empty)  # type: ignore[arg-type]
+
+
+def built_by_first(build: Callable[[], Any]) -> Any:
+    """Return what `build` returns, on other processes than the first one with parameters on the meta device."""
+    built = []
+
+    def build_and_describe() -> Any:
+        built.append(build())
+        return with_empty_weights(built[0], "meta")
+
+    others = by_first(build_and_describe)
+    return built[0] if built else others
