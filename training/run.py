@@ -89,9 +89,7 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
                 config = open_config(saved) if saved else new_model(run, task, *tokenizers, labels=labels).config
             print_plan(task, config, rows["train"])
             return run
-        build = partial(new_model, run, task, *tokenizers, labels=task.labels(data))
-        is_read = task.model_args.saved is not None or run.finished
-        model = built_by_first(build) if is_read and task.training_args.world_size > 1 else build()
+        model = built_by_first(partial(new_model, run, task, *tokenizers, labels=task.labels(data)))
         task.fit_model(model, run)
         collator = task.collator(model, rows, tokenizers)
         transformers_logging.disable_progress_bar()  # from here on: it has one for each file

@@ -43,6 +43,8 @@ def with_empty_weights(model: nn.Module, device: str | torch.device) -> Any:
 
 def built_by_first(build: Callable[[], Any]) -> Any:
     """Return what `build` returns, on other processes than the first one with parameters on the meta device."""
+    if not torch.distributed.is_initialized():
+        return build()
     built = []
 
     def build_and_describe() -> Any:
