@@ -133,8 +133,12 @@ def test_lora(base: str, job: str, targets: list[str], heads: set[str], trained,
     best = min if job == "causal" else max
     assert metrics(whole)[score] == pytest.approx(best(logged(whole, score)), rel=1e-5)
 
-    train(job, resumed, *options, "--resume_from_checkpoint", str(whole / "checkpoint-2"))
+    again = *options, "--resume_from_checkpoint", str(whole / "checkpoint-2")
+    train(job, resumed, *again)
     assert_equal_weights(whole, resumed)
+    for option in ("--lora_alpha", "--lora_rank"):
+        with pytest.raises(ValueError, match=f"{option} 3: the adapters in .* have .*: use the same"):
+            train(job, tmp_path / "other", *again, option, "3")
     assert "Warning" not in capfd.readouterr().out
 
 

@@ -5,6 +5,7 @@ compute parts of each layer for the same rows. Checkpoints have whole weights an
 which any other layout can continue, one process too.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -280,6 +281,10 @@ class ParallelTrainer(Trainer):
     def _load(self, folder: Any, load: Callable[[], None]) -> None:
         """Load the weights in a folder, which one process reads; of adapters, which are small, all of them."""
         if self.args.lora_rank:
+            saved = json.loads(Path(folder, "adapter_config.json").read_text(encoding="utf-8"))
+            for name, there in {"lora_rank": saved["r"], "lora_alpha": saved["lora_alpha"]}.items():
+                if (here := getattr(self.args, name)) != there:
+                    raise ValueError(f"--{name} {here}: the adapters in {folder} have {there}: use the same")
             load()
         elif not self.is_distributed_loading_by_transformers:
             by_first(load)
