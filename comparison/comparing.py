@@ -3,8 +3,9 @@
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -19,12 +20,14 @@ from vanillaformer.data.tasks import TASKS
 from vanillaformer.modeling.counts import build_on_meta, inputs_on_meta
 from vanillaformer.training.run_folder.files import locked
 
-from .plan import BUDGETS, Options, Plan, merged
+from .plan import BUDGETS, Options, Plan, keep_added, merged
 from .resolving import check_tokenizers, check_variants, tokenizer_print
 from .results import LEAST_STEPS, Result, VariantResult, read_record, read_result
 from .running import Job, Outcome, Runner
+from .verdicts import Verdict, judge
 
 MEASURED_STEPS = 4  # steps whose mean says whether a budget is too small
+EXTENSIONS = 3  # values that are tried at most beyond those of the tuning, on request
 MULTIPLE = 8  # widths of feed-forward layers are multiples of it
 Tuning = dict[str, list[tuple[Options, float | None]]]
 
@@ -35,45 +38,58 @@ class Comparison:
 
     plan: Plan
     variants: dict[str, VariantResult]
+    verdicts: dict[str, Verdict]  # of the variants other than the baseline
     tuning: Tuning = field(default_factory=dict)
+    chosen: dict[str, Options] = field(default_factory=dict)  # the tuned values that each variant is trained with
 
 
-def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False) -> Comparison:
+def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False, shared: bool = False) -> Comparison:
     """Run what a plan asks for, or what is left of it.
 
-    With `overwrite` runs in the folder that the plan does not ask for any more make room for others. Raises ValueError
-    if a variant's options cannot be, its first steps could not be trained, the budget or the score does not suit it,
-    or the folder is another process's or holds other runs.
+    With `overwrite` runs in the folder that the plan does not ask for any more make room for others; with `shared`
+    other processes with the same plan share the work. Raises ValueError if a variant's options cannot be, its first
+    steps could not be trained, the budget or the score does not suit it, or the folder is another process's or holds
+    other runs.
     """
+    if shared and plan.budget == "seconds":
+        raise ValueError("budget: seconds: hosts that share a comparison (--share) are not equally fast")
     check_variants(plan)
     report(
         f"{len(plan.variants)} variants, {len(plan.seeds)} seeds; each run has {plan.amount:,.6g} {plan.budget} "
         f"({BUDGETS[plan.budget]})"
     )
-    with locked(folder):
-        work = Work(plan, folder, jobs, overwrite=overwrite)
+    runner = Runner(plan, folder, jobs, overwrite=overwrite, shared=shared)
+    with nullcontext() if shared else locked(folder):
+        if not shared and (owners := runner.claims.owners()):
+            raise ValueError(f"{folder} is shared by processes on {', '.join(sorted(owners))}: --share joins them")
+        work = Work(plan, folder, runner)
         added = work.measure()
+        if plan.added:
+            keep_added(plan, folder)
         tuning, chosen = work.tune(added) if plan.tune else ({}, {})
         options = {name: merged(added[name], chosen.get(name, {})) for name in plan.variants}
-        results = work.train("runs", {name: (options[name],) for name in plan.variants}, plan.seeds)
         variants = {name: VariantResult(name, merged(plan.variants[name], options[name])) for name in plan.variants}
-        for (name, _, seed), result in results.items():
-            variant, run = variants[name], work.run_folder("runs", f"{name}-{seed}")
-            if isinstance(result, Result):
-                variant.runs.append(result)
-                variant.parameters = variant.parameters or read_record(run)["details"]["training"]["parameters"]
-                variant.config = variant.config or AutoConfig.from_pretrained(run).to_diff_dict()
-            else:
-                variant.lost[seed] = result
-    return Comparison(plan, variants, tuning)
+        verdicts: dict[str, Verdict] = {}
+        for start, end in pairwise((0, *plan.looks)):
+            left = [name for name in plan.variants if name not in verdicts or not verdicts[name].decided]
+            if left == [plan.baseline]:
+                break
+            results = work.train("runs", {name: (options[name],) for name in left}, plan.seeds[start:end])
+            for (name, _, seed), result in results.items():
+                variants[name].add(seed, result, work.run_folder("runs", f"{name}-{seed}"))
+            scores = {name: {run.seed: run.score for run in found.runs} for name, found in variants.items()}
+            verdicts = judge(plan, scores, end)
+            if plan.sequential:
+                words = [f"{name} {verdict.word}" for name, verdict in verdicts.items() if verdict.decided]
+                report(f"After {end} seeds: {', '.join(words) or 'nothing is decided'}.")
+    return Comparison(plan, variants, verdicts, tuning, chosen)
 
 
 class Work:
-    """The trainings of a comparison in a folder, `jobs` of them in parallel."""
+    """The trainings of a comparison in a folder, by a runner."""
 
-    def __init__(self, plan: Plan, folder: Path, jobs: int, *, overwrite: bool):
-        self.plan, self.folder = plan, folder
-        self.runner = Runner(plan, folder, jobs, overwrite=overwrite)
+    def __init__(self, plan: Plan, folder: Path, runner: Runner):
+        self.plan, self.folder, self.runner = plan, folder, runner
 
     def run_folder(self, kind: str, name: str) -> Path:
         return self.folder / kind / name
@@ -132,13 +148,24 @@ class Work:
 
     def tune(self, added: Mapping[str, Options]) -> tuple[Tuning, dict[str, Options]]:
         """Train each variant with each value, with other seeds; return the mean scores and the best values."""
-        grid = self.plan.grid()
-        choices = {name: tuple(merged(added[name], options) for options in grid) for name in self.plan.variants}
+        grids = {name: self.plan.grid() for name in self.plan.variants}
+        for _ in range(1 + EXTENSIONS * self.plan.extend):
+            tuning, best = self._tuned(added, grids)
+            further = {name: value for name in grids if (value := self.plan.beyond(grids[name], best[name]))}
+            if not further:
+                break
+            grids = {name: [*grid, *([further[name]] if name in further else [])] for name, grid in grids.items()}
+        return tuning, best
+
+    def _tuned(
+        self, added: Mapping[str, Options], grids: Mapping[str, Sequence[Options]]
+    ) -> tuple[Tuning, dict[str, Options]]:
+        choices = {name: tuple(merged(added[name], options) for options in grid) for name, grid in grids.items()}
         results = self.train("tuning", choices, self.plan.tuning_seeds)
         direction = 1 if self.plan.score.greater_is_better else -1
         tuning: Tuning = {}
         best: dict[str, Options] = {}
-        for name in self.plan.variants:
+        for name, grid in grids.items():
             scores: list[float | None] = []
             for number in range(len(grid)):
                 runs = [results[name, number, seed] for seed in self.plan.tuning_seeds]
@@ -157,7 +184,7 @@ class Work:
     ) -> dict[tuple[str, int, int], Result | Outcome]:
         """Train variants with choices of options; return the results by variant, number of the choice and seed."""
         jobs: dict[tuple[str, int, int], Job] = {}
-        for seed, variant in product(seeds, self.plan.variants):  # a machine that slows down does so for all variants
+        for seed, variant in product(seeds, choices):  # a machine that slows down does so for all variants
             for number, options in enumerate(choices[variant]):
                 name = f"{variant}-{number}-{seed}" if len(choices[variant]) > 1 else f"{variant}-{seed}"
                 job = self.job(kind, name, variant, options, self.plan.length, {"seed": seed})

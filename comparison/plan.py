@@ -10,12 +10,16 @@ import yaml
 
 from vanillaformer.console.parsing import read_settings
 from vanillaformer.data.tasks import TASKS, TaskName
+from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.metrics.scores import Score, ranking_score
 from vanillaformer.training.tasks import PROGRAMS, task_of
 from vanillaformer.training.trainer.budget import LENGTHS
 
 Options = dict[str, Any]
-KEYS = ("program", "arguments", "variants", "seeds", "budget", "baseline", "score", "equal", "tune", "tuning_seeds")
+KEYS = (
+    *("program", "arguments", "variants", "seeds", "budget", "baseline", "score", "equal", "tune", "tuning_seeds"),
+    *("extend", "sequential", "family"),
+)
 BUDGETS = {
     "tokens": "tokens of the training data that are read",
     "flops": "floating-point operations of training",
@@ -25,6 +29,7 @@ BUDGETS = {
 OPTION_OF = {"tokens": "max_tokens", "flops": "max_flops", "seconds": "max_time", "steps": "max_steps"}
 """The option of a training program that ends a run, and its schedule, with a budget."""
 EQUAL = ("parameters", "flops")
+ADDED = "added.yaml"
 # Settings of every run: the last weights are scored, because the best ones look better the more often one evaluates
 FIXED: Options = {
     "load_best_model_at_end": False,
@@ -38,7 +43,7 @@ RESERVED = {
 }  # fmt: skip
 MODEL_OPTIONS = ("overrides", "preset", "model_", "tokenizer_")
 """Beginnings of the options that change a model's size."""
-SEEDS = (1, 2, 3)
+SEEDS, SEQUENTIAL_SEEDS = (1, 2, 3), tuple(range(1, 9))
 TUNING_SEEDS = (101,)
 
 
@@ -58,6 +63,21 @@ class Plan:
     equal: str | None = None
     tune: dict[str, list[Any]] = field(default_factory=dict)  # values of options that each variant is tuned over
     tuning_seeds: tuple[int, ...] = TUNING_SEEDS
+    extend: bool = False  # whether values beyond those of the tuning are tried for a variant whose best is at an end
+    # Whether to begin with two seeds, and to train with more only what is not decided
+    sequential: bool = False
+    family: int | None = None  # the number of variants that will be tested in all; None: those of the plan
+    added: tuple[str, ...] = ()  # variants that were added to a finished plan, in this order
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """The numbers of seeds after which the variants are tested."""
+        return tuple(range(2, len(self.seeds) + 1)) if self.sequential else (len(self.seeds),)
+
+    @property
+    def tests(self) -> int:
+        """The number of variants that share the 5 % of false differences."""
+        return self.family or len(self.variants) - 1
 
     @property
     def task(self) -> TaskName:
@@ -82,6 +102,15 @@ class Plan:
         """Return the choices of the tuning; a single one without options if nothing is tuned."""
         return [dict(zip(self.tune, values)) for values in product(*self.tune.values())]
 
+    def beyond(self, grid: Sequence[Options], best: Options) -> Options:
+        """Return the next choice beyond the end of a grid of one number, if the best one is there; otherwise none."""
+        values = sorted({value for options in grid for value in options.values() if type(value) in (int, float)})
+        if len(self.tune) > 1 or len(values) < max(2, len(grid)) or values[0] <= 0:
+            return {}
+        ((name, value),) = best.items()
+        ends = {values[-1]: values[-1] / values[-2], values[0]: values[0] / values[1]}
+        return {name: float(f"{value * ends[value]:.3g}")} if value in ends else {}
+
 
 def merged(*parts: Mapping[str, Any]) -> Options:
     """Return options of which later ones win, fields of the configuration one by one."""
@@ -102,8 +131,8 @@ def fields_of(overrides: Any) -> Options:
     return {word.partition("=")[0]: yaml.safe_load(word.partition("=")[2]) for word in words}
 
 
-def read_plan(path: Path, **replaced: Any) -> Plan:
-    """Return the plan of a YAML or JSON file with the keys `KEYS`.
+def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: Any) -> Plan:
+    """Return the plan of a YAML or JSON file with the keys `KEYS`, and the variants added to it.
 
     Values of `replaced` other than None take the place of the file's.
     """
@@ -114,6 +143,9 @@ def read_plan(path: Path, **replaced: Any) -> Plan:
     program = one_of(path, "program", content.get("program"), PROGRAMS)
     given = content.get("variants")
     named = mapping(path, "variants", read_settings(path.parent / given) if isinstance(given, str) else given)
+    if again := [name for name in added or () if name in named]:
+        raise ValueError(f"{path}: variants: {again[0]} is there; give what is added another name")
+    named |= added or {}
     if len(named) < 2:
         raise ValueError(f"{path}: variants: {len(named)} given; a comparison needs two or more")
     for name in named:
@@ -125,7 +157,13 @@ def read_plan(path: Path, **replaced: Any) -> Plan:
     for name, values in tune.items():
         if not isinstance(values, list) or len(values) < 2:
             raise ValueError(f"{path}: tune: {name}: {values!r}; it must be a list of two values or more")
-    seeds = _seeds(path, "seeds", content.get("seeds", SEEDS))
+    for key in ("sequential", "extend"):
+        if not isinstance(content.setdefault(key, False), bool):
+            raise ValueError(f"{path}: {key}: {content[key]!r}; choose from true, false")
+    sequential = content["sequential"]
+    seeds = _seeds(path, "seeds", content.get("seeds", SEQUENTIAL_SEEDS if sequential else SEEDS))
+    if sequential and len(seeds) < 3:
+        raise ValueError(f"{path}: seeds: {list(seeds)}; `sequential` begins with two and needs more to go on with")
     tuning_seeds = _seeds(path, "tuning_seeds", content.get("tuning_seeds", TUNING_SEEDS))
     if tune and set(seeds) & set(tuning_seeds):
         raise ValueError(
@@ -154,7 +192,25 @@ def read_plan(path: Path, **replaced: Any) -> Plan:
         equal=None if equal is None else one_of(path, "equal", equal, EQUAL),
         tune=tune,
         tuning_seeds=tuning_seeds,
+        extend=content["extend"],
+        sequential=sequential,
+        family=_family(path, content.get("family"), list(variants), len(added or ())),
+        added=tuple(added or ()),
     )
+
+
+def _family(path: Path, value: Any, variants: Sequence[str], added: int) -> int | None:
+    """Return how many variants will be tested, which has to be known before the first of those added."""
+    if value is None and not added:
+        return None
+    if value is None:
+        raise ValueError(f"{path}: family: say how many variants will be tested in all, before one is added")
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{path}: family: {value!r}; it must be a whole number above 0")
+    if len(variants) - 1 > value:
+        more = f"{variants[-1]} would be number {len(variants) - 1}"
+        raise ValueError(f"{path}: family: {value} variants are to be tested, and {more}")
+    return value
 
 
 def _check_names(path: Path, section: str, options: Options, *, equal: str | None) -> None:
@@ -204,3 +260,19 @@ def _seeds(path: Path, key: str, value: Any) -> tuple[int, ...]:
     if len(set(value)) < len(value):
         raise ValueError(f"{path}: {key}: {value!r}; a seed is given twice")
     return tuple(value)
+
+
+def read_added(folder: Path, new: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the variants that were added to the plan of a folder, and a new one after them."""
+    path = folder / ADDED
+    known = read_settings(path) if path.exists() else {}
+    for name, options in (new or {}).items():
+        if known.setdefault(name, options) != options:
+            raise ValueError(f"--add {name}: it is there with other options, {known[name]}: give it another name")
+    return known
+
+
+def keep_added(plan: Plan, folder: Path) -> None:
+    """Note the variants that were added to a plan, so that they belong to it from now on."""
+    added = {name: plan.variants[name] for name in plan.added}
+    write_text(folder / ADDED, yaml.safe_dump(added, sort_keys=False, allow_unicode=True))

@@ -3,6 +3,7 @@
 The figures are readable in print, and without telling red from green.
 """
 
+import json
 import math
 import shlex
 from collections.abc import Callable, Sequence
@@ -18,9 +19,10 @@ from vanillaformer.console.drawing import embedded, save, style, templates
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.metrics.scores import Score
 
+from .claims import Claims
 from .comparing import Comparison
 from .results import Result, VariantResult
-from .statistics import Test, against_baseline, interval
+from .statistics import Test, interval
 
 NOTHING = "-"
 
@@ -33,8 +35,15 @@ AXES: dict[str, tuple[str, Callable[[Result], float]]] = {
 
 
 def write_report(comparison: Comparison, folder: Path) -> str:
-    """Write report.html, report.md, and the figures with their numbers; return the table and what it says as text."""
-    figures = folder / "figures"
+    """Write report.html, report.md, report.json, and the figures with their numbers.
+
+    Returns the table and what it says as text.
+    """
+    with Claims(folder / "claims").alone("report"):
+        return _write(comparison, folder, folder / "figures")
+
+
+def _write(comparison: Comparison, folder: Path, figures: Path) -> str:
     drawn = [("Scores", score_figure(comparison, figures))]
     drawn += [(f"Validation over {AXES[axis][0]}", curve_figure(comparison, figures, axis)) for axis in AXES]
     if comparison.tuning:
@@ -44,17 +53,53 @@ def write_report(comparison: Comparison, folder: Path) -> str:
     for name in ("report.html", "report.md"):
         text = pages.get_template(f"{name}.jinja").render(pictures=pictures, **content)
         write_text(folder / name, text.rstrip() + "\n")
+    write_text(folder / "report.json", json.dumps(verdicts(comparison), indent=2) + "\n")
     return pages.get_template("table.md.jinja").render(**content)
+
+
+def verdicts(comparison: Comparison) -> dict[str, Any]:
+    """Return the verdicts on variants as a script reads them; what is not a number is null."""
+    plan, found = comparison.plan, {}
+    for name, verdict in comparison.verdicts.items():
+        test, variant = verdict.test, comparison.variants[name]
+        found[name] = {
+            "verdict": verdict.word,
+            "difference": test and test.difference,
+            "interval": test and [test.low, test.high],
+            "p": test and test.p,
+            "level": test and test.level,
+            "seeds": list(verdict.seeds),
+            "scores": {str(run.seed): run.score for run in variant.runs},
+            "lost": {str(seed): f"{lost.state}: {lost.message}" for seed, lost in variant.lost.items()},
+            "tuned": comparison.chosen.get(name),
+        }
+    baseline = comparison.variants[plan.baseline]
+    return {
+        "vanillaformer": __version__,
+        "program": plan.program,
+        "budget": {plan.budget: plan.amount},
+        "score": plan.score.name,
+        "greater_is_better": plan.score.greater_is_better,
+        "sequential": plan.sequential,
+        "family": plan.tests,
+        "baseline": {
+            "name": plan.baseline,
+            "scores": {str(run.seed): run.score for run in baseline.runs},
+            "tuned": comparison.chosen.get(plan.baseline),
+        },
+        "variants": found,
+    }
 
 
 def facts(comparison: Comparison) -> dict[str, Any]:
     plan = comparison.plan
-    tests = against_baseline({name: found.scores for name, found in comparison.variants.items()}, plan.baseline)
+    tests = {name: verdict.test for name, verdict in comparison.verdicts.items() if verdict.test is not None}
     return {
         "plan": plan,
         "score": plan.score,
         "rows": [row(found, tests.get(name), plan) for name, found in comparison.variants.items()],
         "sentences": sentences(comparison, tests),
+        "seeds": f"{'2 to ' if plan.sequential else ''}{len(plan.seeds)} seeds",
         "differences": {name: differences(found, comparison) for name, found in comparison.variants.items()},
         "version": __version__,
         "command": shlex.join(["vanillaformer", plan.program, "settings/runs-VARIANT-SEED.yaml"]),
@@ -85,12 +130,18 @@ def row(found: VariantResult, test: Test | None, plan: Any) -> dict[str, Any]:
 def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
     """Return what the table says, and what it cannot say."""
     plan, found = comparison.plan, []
-    direction = 1 if plan.score.greater_is_better else -1
-    for title, sign in (("Better", 1), ("Worse", -1)):
-        names = [name for name, test in tests.items() if test.found and sign * direction * test.difference > 0]
-        found.append(f"{title} than {plan.baseline}: {', '.join(names) or 'none'}.")
+    for word in ("better", "worse"):
+        names = [name for name, verdict in comparison.verdicts.items() if verdict.word == word]
+        found.append(f"{word.capitalize()} than {plan.baseline}: {', '.join(names) or 'none'}.")
     if rest := [name for name, test in tests.items() if not test.found]:
         found.append(f"No detectable difference from {plan.baseline}: {', '.join(rest)}.")
+    if plan.sequential:
+        found.append(
+            f"Tested after every seed from the second on: at all {len(plan.looks)} looks together, with 95 %, no "
+            "difference is found that is not there, and all intervals hold."
+        )
+    if plan.family:
+        found.append(f"{plan.family} variants share these 5 %; {len(comparison.verdicts)} are here.")
     if tests:
         if together := [test.resolution for test in tests.values() if not test.alone]:
             least = f"{max(together):.2g}"
@@ -108,9 +159,15 @@ def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
         found.append(
             f"Not tested, for want of two runs that count on both sides, or of any spread: {', '.join(rest)}."
         )
-    if len(plan.seeds) < 5:
+    if len(plan.seeds) < 5 and not plan.sequential:
         found.append(f"{len(plan.seeds)} seeds show large differences only; a claim deserves 5.")
     found.append("The intervals are of seeds (weights and order of the data), not of the validation rows.")
+    for name, options in comparison.chosen.items():
+        if plan.beyond([tried for tried, _ in comparison.tuning[name]], options):
+            best = ", ".join(f"{option} {value}" for option, value in options.items())
+            found.append(
+                f"{name}: {best} is at the end of what was tried; a value beyond may suit it better (--extend)."
+            )
     if not plan.tune:
         found.append("Nothing was tuned: the common settings may suit one variant better than another (--tune).")
     return found
@@ -194,7 +251,9 @@ def tuning_figure(comparison: Comparison, folder: Path) -> list[str]:
     """Draw how the score of each variant depends on the option that was tuned; return the pictures' names."""
     label = comparison.plan.score.label
     name = next(iter(comparison.plan.tune))
-    values = comparison.plan.tune[name]
+    values = list(comparison.plan.tune[name])
+    more = {options[name] for tried in comparison.tuning.values() for options, _ in tried} - set(values)
+    values = sorted({*values, *more}) if more else values
     figure = Figure(figsize=(7.5, 3.8), layout="constrained")
     axes = figure.add_subplot(xlabel=name, ylabel=f"{label}, seeds of the tuning")
     rows: list[Sequence[Any]] = []

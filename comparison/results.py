@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from transformers import AutoConfig
+
 from vanillaformer.training.report.plots import curve
 from vanillaformer.training.run_folder.files import RECORD, spent_of_budget
 
@@ -44,6 +46,15 @@ class VariantResult:
     config: dict[str, Any] = field(default_factory=dict)  # the model's config as a dictionary
     runs: list[Result] = field(default_factory=list)  # the runs that count
     lost: dict[int, Outcome] = field(default_factory=dict)  # why the others do not, by seed
+
+    def add(self, seed: int, result: Result | Outcome, folder: Path) -> None:
+        """Take in the result of the run in a folder."""
+        if not isinstance(result, Result):
+            self.lost[seed] = result
+            return
+        self.runs.append(result)
+        self.parameters = self.parameters or read_record(folder)["details"]["training"]["parameters"]
+        self.config = self.config or AutoConfig.from_pretrained(folder).to_diff_dict()
 
     @property
     def scores(self) -> list[float]:

@@ -23,6 +23,7 @@ from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.run_folder.files import RECORD
 from vanillaformer.training.trainer.budget import in_short
 
+from .claims import Claims
 from .plan import Options, Plan
 from .resolving import rows_now
 
@@ -30,6 +31,7 @@ State = Literal["finished", "diverged", "failed", "unequal"]
 DIVERGED = ("NaN", "infinite", "not finite")  # words of the program's error on a loss that is not a number
 MEBI = 2**20
 REPLACED = "replaced"
+POLL = 1.0  # seconds until the work of another process is looked at again
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,16 @@ class Outcome:
 class Runner:
     """Runs the trainings of a comparison in its folder, `workers` in parallel, which share the cores.
 
-    With `overwrite`, runs that the plan does not ask for any more make room for others.
+    With `overwrite`, runs that the plan does not ask for any more make room for others. With `shared`, other processes
+    with the same plan work in the folder too, and each training is run by the first that claims it.
     """
 
     command = (sys.executable, "-m", "vanillaformer")
 
-    def __init__(self, plan: Plan, folder: Path, workers: int, *, overwrite: bool = False):
+    def __init__(self, plan: Plan, folder: Path, workers: int, *, overwrite: bool = False, shared: bool = False):
         self.plan, self.folder, self.workers, self.overwrite = plan, folder, workers, overwrite
+        self.claims, self.shared = Claims(folder / "claims"), shared
+        self.before: dict[str, float | None] = {}
         self.rows: dict[str, Prints] = {}
         self.processes: set[subprocess.Popen] = set()
         self.stopped = False
@@ -91,7 +96,13 @@ class Runner:
         Earlier runs in the folders of `disposable` jobs are deleted; otherwise another run there is a ValueError.
         After an interruption the runs are ended, each with a checkpoint.
         """
-        self._make_room(jobs, disposable=disposable)
+        with self.claims.kept_young():
+            return self._run(jobs, disposable=disposable)
+
+    def _run(self, jobs: Sequence[Job], *, disposable: bool) -> dict[str, Outcome]:
+        with self.claims.alone("folder"):
+            self._make_room(jobs, disposable=disposable)
+            self.before = {job.name: self._written(job) for job in jobs}
         outcomes: dict[str, Outcome] = {}
         for job in jobs:  # those that would end in the same way again
             noted = self._read("outcomes", job)
@@ -108,6 +119,9 @@ class Runner:
                 while waiting:
                     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                         job, outcome = waiting.pop(future), future.result()
+                        if outcome is None:
+                            waiting[pool.submit(self._job, job)] = job
+                            continue
                         outcomes[job.name] = outcome
                         done = len(left) - len(waiting)
                         seconds = (time.monotonic() - start) / done * len(waiting)
@@ -128,7 +142,7 @@ class Runner:
 
     def _make_room(self, jobs: Sequence[Job], *, disposable: bool) -> None:
         """Write the settings of jobs, and move other runs out of their folders if that is asked for."""
-        for job in jobs:
+        for job in jobs if not self.shared else ():
             self._end_orphan(job)
         changed = {job.name: why for job in jobs if (why := self._changes(job))}
         if changed and not self.overwrite and not disposable:
@@ -177,9 +191,27 @@ class Runner:
         except (psutil.Error, KeyError):
             return
 
-    def _job(self, job: Job) -> Outcome:
+    def _written(self, job: Job) -> float | None:
+        """Return when the outcome of a job was written."""
+        path = self._file("outcomes", job)
+        return path.stat().st_mtime if path.is_file() else None
+
+    def _job(self, job: Job) -> Outcome | None:
+        """Return the outcome of a job, which is run unless another process does so; None while that one works."""
         if self.stopped:
             return Outcome("failed", "not started", 0.0, 0.0)
+        if not self.claims.take(job.name):
+            time.sleep(POLL)
+            return None
+        try:
+            if self._written(job) != self.before[job.name]:  # by another process
+                return Outcome(**self._read("outcomes", job))
+            self._end_orphan(job)
+            return self._trained(job)
+        finally:
+            self.claims.release(job.name)
+
+    def _trained(self, job: Job) -> Outcome:
         start = time.monotonic()
         code, memory = self.execute(job, self._file("settings", job).resolve())
         log = self._file("logs", job).read_text(encoding="utf-8", errors="replace") if code else ""

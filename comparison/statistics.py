@@ -13,12 +13,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from scipy import optimize, stats
 
 CONFIDENCE = 0.95
 TINY = float(np.finfo(np.float64).tiny)
+SPENDING = 1.5  # of looks: 1 spends evenly, 3 nearly all at the end; between these it finds most with fewest runs
 OUTLYING = 0.01  # a variance that is so improbable, among as many equal ones, is not one of them
 
 
@@ -30,6 +32,7 @@ class Test:
     low: float  # lower end of the interval of the difference; the intervals of all variants hold together
     high: float  # its upper end
     p: float  # probability of so large a difference, in any variant, if there is none
+    level: float = 1 - CONFIDENCE  # the probability of a false difference that is allowed; that of the interval too
     alone: bool = False  # whether it was tested with its own variance, being an outlying one
 
     @property
@@ -39,7 +42,7 @@ class Test:
 
     @property
     def found(self) -> bool:
-        return self.p < 1 - CONFIDENCE
+        return self.p < self.level
 
 
 def interval(values: Sequence[float]) -> float:
@@ -50,13 +53,17 @@ def interval(values: Sequence[float]) -> float:
     return float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * deviation
 
 
-def against_baseline(scores: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Test]:
-    """Test every variant against the baseline (Dunnett 1955): all intervals hold together with 95 %.
+def against_baseline(
+    scores: Mapping[str, Sequence[float]], baseline: str, *, family: int | None = None, level: float = 1 - CONFIDENCE
+) -> dict[str, Test]:
+    """Test every variant against the baseline (Dunnett 1955): all intervals hold together with 95 %, or 1 - `level`.
+
+    `family` is the number of variants that share the level, by default those that are tested.
 
     The variance is that of all runs around their variant's mean, but for `outlying` variants, which are tested with
     their own (Welch 1947, Bonferroni's correction); all are if the baseline is one of them. The others share what is
-    left of the 5 %, and a difference of theirs is one by Welch's test too, with the square root of the number of tests
-    as its correction: a family then keeps the 5 % in simulations with unequal variances and heavy tails. A variant
+    left of the level, and a difference of theirs is one by Welch's test too, with the square root of the number of
+    tests as its correction: a family then keeps it in simulations with unequal variances and heavy tails. A variant
     with fewer than two runs is not tested, and no variant is if the baseline has fewer.
     """
     control = scores.get(baseline, ())
@@ -68,29 +75,31 @@ def against_baseline(scores: Mapping[str, Sequence[float]], baseline: str) -> di
     apart = outlying(tested | {baseline: control})
     alone = {name: values for name, values in tested.items() if name in apart or baseline in apart}
     together = {name: values for name, values in tested.items() if name not in alone}
-    found = {name: welch(values, control, len(tested), alone=True) for name, values in alone.items()}
+    family = len(tested) if family is None else family
+    found = {name: welch(values, control, family, level, alone=True) for name, values in alone.items()}
     if any(np.ptp(values) > 0 for values in (control, *together.values())) and together:
-        for name, test in dunnett(together, control, len(tested)).items():
-            single = welch(together[name], control, math.sqrt(len(tested)))
+        for name, test in dunnett(together, control, family, level).items():
+            single = welch(together[name], control, math.sqrt(family), level)
             low, high, p = min(test.low, single.low), max(test.high, single.high), max(test.p, single.p)
-            found[name] = Test(test.difference, low, high, p)
+            found[name] = Test(test.difference, low, high, p, level)
     return {name: found[name] for name in tested if name in found}
 
 
-def dunnett(tested: Mapping[str, Sequence[float]], control: Sequence[float], tests: int) -> dict[str, Test]:
+def dunnett(
+    tested: Mapping[str, Sequence[float]], control: Sequence[float], tests: int, level: float = 1 - CONFIDENCE
+) -> dict[str, Test]:
     """Test variants of equal variance against a control (Dunnett 1955), by their share of all the tests."""
     groups = [control, *tested.values()]
     freedom, correction = sum(len(values) - 1 for values in groups), tests / len(tested)
     deviation = math.sqrt(sum(float(np.var(values, ddof=1)) * (len(values) - 1) for values in groups) / freedom)
     shares = np.array([math.sqrt(len(values) / (len(values) + len(control))) for values in tested.values()])
-    level = (1 - CONFIDENCE) / correction
-    critical = critical_value(level, tuple(shares), freedom)
+    critical = critical_value(level / correction, tuple(shares), freedom)
     found = {}
     for name, values in tested.items():
         difference = float(np.mean(values) - np.mean(control))
         error = deviation * math.sqrt(1 / len(values) + 1 / len(control))
         p = min(1.0, correction * largest_above(abs(difference) / error, shares, freedom))
-        found[name] = Test(difference, difference - critical * error, difference + critical * error, p)
+        found[name] = Test(difference, difference - critical * error, difference + critical * error, p, level)
     return found
 
 
@@ -117,7 +126,9 @@ def largest_above(value: float, shares: np.ndarray, freedom: int) -> float:
     return 1 - float(weights / 2 @ within.prod(-1) @ (density / density.sum()))
 
 
-def welch(values: Sequence[float], control: Sequence[float], correction: float, *, alone: bool = False) -> Test:
+def welch(
+    values: Sequence[float], control: Sequence[float], correction: float, level: float, *, alone: bool = False
+) -> Test:
     """Test a variant against a control, each with its own variance (Welch 1947).
 
     The degrees of freedom are rounded down: with three seeds the approximation finds too much otherwise.
@@ -127,8 +138,8 @@ def welch(values: Sequence[float], control: Sequence[float], correction: float, 
     error = max(TINY, sum(variance for variance, _ in parts)) ** 0.5
     freedom = math.floor(error**4 / max(TINY, sum(variance**2 / count for variance, count in parts)) + 1e-9) or 1
     p = min(1.0, 2 * correction * float(stats.t.sf(abs(difference) / error, freedom)))
-    half = float(stats.t.isf((1 - CONFIDENCE) / 2 / correction, freedom)) * error
-    return Test(difference, difference - half, difference + half, p, alone)
+    half = float(stats.t.isf(level / 2 / correction, freedom)) * error
+    return Test(difference, difference - half, difference + half, p, level, alone)
 
 
 def outlying(scores: Mapping[str, Sequence[float]]) -> set[str]:
@@ -148,3 +159,29 @@ def outlying(scores: Mapping[str, Sequence[float]]) -> set[str]:
             break
         found.add(widest)
     return found
+
+
+@cache
+def levels_of_looks(counts: tuple[int, ...], level: float) -> tuple[float, ...]:
+    """Return the level of each of several looks at growing numbers of runs, which together keep `level`.
+
+    At a share t of the last look's runs, level · t^1.5 is spent (Lan & DeMets 1983; Kim & DeMets 1987); what a look
+    may find follows from the joint law of the looks, integrated numerically (Armitage, McPherson & Rowe 1969). It is
+    that of normal scores: tests by Student's t keep to its levels, not its bounds (Jennison & Turnbull 2000, 3.8).
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(80)
+    sums, density, found = np.zeros(1), np.ones(1), []  # of the runs so far, where no look found anything
+    for before, count in pairwise((0, *counts)):
+        spread = math.sqrt(count - before)
+        due = level * ((count / counts[-1]) ** SPENDING - (before / counts[-1]) ** SPENDING)
+        bound = optimize.brentq(_beyond, 0.0, 50 * math.sqrt(count), (sums, density, spread, due), xtol=1e-12)
+        found.append(2 * float(stats.norm.sf(bound / math.sqrt(count))))
+        steps = stats.norm.pdf((bound * nodes[:, None] - sums) / spread) / spread
+        sums, density = bound * nodes, bound * weights * (steps @ density)
+    return tuple(found)
+
+
+def _beyond(bound: float, sums: np.ndarray, density: np.ndarray, spread: float, due: float) -> float:
+    """Return by how much the probability of a step from the sums beyond a bound is above the one that is due."""
+    outside = stats.norm.sf((bound - sums) / spread) + stats.norm.cdf((-bound - sums) / spread)
+    return float(density @ outside) - due

@@ -2,26 +2,34 @@
 
 A plan is a YAML file: a training program, its arguments, the variants, a budget of tokens, flops, seconds or steps.
 docs/comparing.md has an example. Runs are kept: the same command resumes an interrupted comparison. The report is
-written as report.html and report.md, with its figures as PNG and their numbers as CSV.
+written as report.html, report.md and report.json, with its figures as PNG and their numbers as CSV.
+
+With --json the exit code is 0 if a variant (those of --add, if there are any) is better than the baseline, 3 if that
+cannot be told, 4 if all are worse.
 
 Examples:
   vanillaformer compare scripts/plans/norms.yaml
   vanillaformer compare plan.yaml --seeds 1 2 3 4 5 --jobs 2
   vanillaformer compare plan.yaml --tune learning_rate=5e-4,1e-3,2e-3 --equal parameters
+  vanillaformer compare plan.yaml --sequential --family 20 --add 'post={overrides: {norm_placement: post}}' --json
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from vanillaformer.comparison.comparing import compare
-from vanillaformer.comparison.plan import EQUAL, read_plan
+from vanillaformer.comparison.plan import EQUAL, read_added, read_plan
 from vanillaformer.comparison.report import write_report
 from vanillaformer.console.program import CommandParser, program
 from vanillaformer.console.reporting import report
+
+BETTER, UNDECIDED, WORSE = 0, 3, 4  # exit codes of --json
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -34,10 +42,33 @@ def build_parser() -> argparse.ArgumentParser:
     runs.add_argument("--jobs", type=int, default=1, help="Parallel runs, which share the cores (default: 1)")
     words = "Tune an option for every variant by as many runs, with other seeds; may be repeated"
     runs.add_argument("--tune", action="append", type=grid, metavar="OPTION=A,B,...", help=words)
+    words = "Tuning: where the best number is at an end, try up to three beyond it"
+    runs.add_argument("--extend", action="store_true", default=None, help=words)
+    words = "Begin with two seeds; train with more, up to all, only what is undecided"
+    runs.add_argument("--sequential", action="store_true", default=None, help=words)
+    words = "Add a variant, for good, to the plan of the folder; may be repeated"
+    runs.add_argument("--add", action="append", type=variant, default=[], metavar="NAME={OPTIONS}", help=words)
+    words = "Number of variants that will be tested in all (needed for --add)"
+    runs.add_argument("--family", type=int, metavar="N", help=words)
+    words = "Share the work with the same command in other processes and on other hosts"
+    runs.add_argument("--share", action="store_true", help=words)
     words = "Train again what was made with other settings, data or another version; move it to replaced/"
     runs.add_argument("--overwrite", action="store_true", help=words)
     runs.add_argument("--equal", choices=EQUAL, help="Match the baseline's parameters or FLOPs by intermediate_size")
+    words = "Print report.json instead of the table, messages to standard error; see above for the exit code"
+    files.add_argument("--json", action="store_true", help=words)
     return parser
+
+
+def variant(word: str) -> tuple[str, Any]:
+    name, sign, options = word.partition("=")
+    try:
+        found = yaml.safe_load(options) if sign else None
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"{word!r}: write it as name={{option: value, ...}}")
+    return name, found
 
 
 def grid(word: str) -> tuple[str, list[Any]]:
@@ -52,11 +83,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = build_parser().parse_args(argv)
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: it must be at least 1")
-    tune = dict(args.tune) if args.tune else None
-    plan = read_plan(args.plan, seeds=args.seeds, tune=tune, equal=args.equal)
-    folder = args.output_dir or Path("runs") / args.plan.stem
-    comparison = compare(plan, folder, jobs=args.jobs, overwrite=args.overwrite)
-    report(write_report(comparison, folder).rstrip())
+    folder, new = args.output_dir or Path("runs") / args.plan.stem, dict(args.add)
+    replaced = {"seeds": args.seeds, "tune": dict(args.tune) if args.tune else None, "equal": args.equal}
+    replaced |= {"sequential": args.sequential, "family": args.family, "extend": args.extend}
+    plan = read_plan(args.plan, read_added(folder, new), **replaced)
+    with redirect_stdout(sys.stderr) if args.json else nullcontext():
+        comparison = compare(plan, folder, jobs=args.jobs, overwrite=args.overwrite, shared=args.share)
+        text = write_report(comparison, folder).rstrip()
+    if args.json:
+        print((folder / "report.json").read_text(encoding="utf-8"), end="")
+        words = {comparison.verdicts[name].word for name in new or comparison.verdicts}
+        raise SystemExit(BETTER if "better" in words else WORSE if words == {"worse"} else UNDECIDED)
+    report(text)
     report(f"The report is {folder / 'report.html'}, also as report.md; figures and their numbers are next to it.")
 
 

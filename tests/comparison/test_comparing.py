@@ -101,8 +101,24 @@ def test_each_variant_is_tuned_alike(tmp_path, pretended):
     assert settings_of(tmp_path, "runs-pre-1")["learning_rate"] == 1e-3
     assert settings_of(tmp_path, "runs-post-1")["learning_rate"] == 1e-2
     assert settings_of(tmp_path, "tuning-post-0-7")["seed"] == 7
-    assert "Nothing was tuned" not in write_report(found, tmp_path)
+    text = write_report(found, tmp_path)
+    assert "Nothing was tuned" not in text
+    assert "- post: learning_rate 0.01 is at the end of what was tried" in text
+    assert "pre: learning_rate" not in text
     assert (tmp_path / "figures" / "tuning.png").exists()
+
+
+def test_a_best_value_at_an_end_is_followed_on_request(tmp_path, pretended):
+    tune = {"learning_rate": [1e-3, 1e-4]}
+    found = compare(read_plan(plan_file(tmp_path, tune=tune, budget={"steps": 5}), extend=True), tmp_path)
+    assert [options["learning_rate"] for options, _ in found.tuning["pre"]] == [1e-3, 1e-4, 1e-2]
+    assert [options["learning_rate"] for options, _ in found.tuning["post"]] == [1e-3, 1e-4, 1e-2, 1e-1]
+    chosen = {name: options["learning_rate"] for name, options in found.chosen.items()}
+    assert chosen == {"pre": 1e-3, "post": 1e-2, "gated": 1e-3}
+    text = write_report(found, tmp_path)
+    assert "at the end of what was tried" not in text
+    with (tmp_path / "figures" / "tuning.csv").open() as file:
+        assert {(row["variant"], float(row["learning_rate"])) for row in csv.DictReader(file)} >= {("post", 1e-1)}
 
 
 def test_what_does_not_finish_is_counted_and_not_averaged(tmp_path, pretended):
@@ -331,6 +347,10 @@ def test_an_interrupt_of_the_terminal_reaches_a_training_once(tmp_path):
     ({"equal": "tokens"}, "equal: 'tokens'; choose from parameters, flops"),
     ({"tune": {"learning_rate": 1e-3}}, "tune: learning_rate: 0.001; it must be a list of two values"),
     ({"sedes": [1]}, "unknown key 'sedes'"),
+    ({"sequential": "yes"}, "sequential: 'yes'; choose from true, false"),
+    ({"sequential": True, "seeds": [1, 2]}, "seeds: [1, 2]; `sequential` begins with two"),
+    ({"family": 1}, "family: 1 variants are to be tested, and gated would be number 2"),
+    ({"family": True}, "family: True; it must be a whole number"),
 ])  # fmt: skip
 def test_a_plan_that_cannot_be_is_refused(changes, message, tmp_path):
     with pytest.raises(ValueError, match=re.escape(message)):

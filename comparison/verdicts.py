@@ -1,0 +1,59 @@
+"""Verdicts on variants: better or worse than the baseline, or not to be told, as often as one looks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from .plan import Plan
+from .statistics import CONFIDENCE, Test, against_baseline, levels_of_looks
+
+Word = Literal["better", "worse", "cannot tell", "lost"]
+Scores = Mapping[str, Mapping[int, float]]  # by variant and seed
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of a variant."""
+
+    word: Word
+    test: Test | None  # the one that decided, or the last one; None if it could not be tested
+    seeds: tuple[int, ...]  # those of the runs that were tested
+
+    @property
+    def decided(self) -> bool:
+        return self.word != "cannot tell"
+
+
+def judge(plan: Plan, scores: Scores, count: int | None = None) -> dict[str, Verdict]:
+    """Return the verdicts after `count` seeds of the plan (default: all), by variant other than the baseline.
+
+    At each of the plan's looks, variants that are not decided are tested on the seeds that they share with the
+    baseline by then; the looks together keep to 5 % false differences in a family. A verdict does not change when
+    variants are added: each is tested beside those that were there before it.
+    """
+    looks = [look for look in plan.looks if count is None or look <= count]
+    levels = levels_of_looks(plan.looks, (1 - CONFIDENCE) / plan.tests)
+    first = [name for name in plan.variants if name not in (plan.baseline, *plan.added)]
+    batches = [first, *([name] for name in plan.added)]
+    verdicts: dict[str, Verdict] = {}
+    for look, level in zip(looks, levels):
+        seeds = plan.seeds[:look]
+        drawn = {name: {seed: runs[seed] for seed in seeds if seed in runs} for name, runs in scores.items()}
+        known = [plan.baseline]
+        for batch in batches:
+            batch = [name for name in batch if name not in verdicts or not verdicts[name].decided]
+            known += batch
+            values = {name: list(drawn.get(name, {}).values()) for name in known}
+            tests = against_baseline(values, plan.baseline, family=plan.tests, level=plan.tests * level)
+            for name in batch:
+                word = _word(plan, tests.get(name), drawn.get(name, {}))
+                verdicts[name] = Verdict(word, tests.get(name), tuple(drawn.get(name, {})))
+    return verdicts
+
+
+def _word(plan: Plan, test: Test | None, runs: Mapping[int, float]) -> Word:
+    if not runs:
+        return "lost"
+    if test is None or not test.found:
+        return "cannot tell"
+    return "better" if (test.difference > 0) == plan.score.greater_is_better else "worse"

@@ -1,0 +1,170 @@
+"""Verdicts for scripts: looks at growing numbers of seeds, variants added later, work that hosts share."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from test_comparing import PLAN, PRETENDED, plan_file, pretended, starts, waiting_for
+
+from vanillaformer.comparison.claims import Claims
+from vanillaformer.comparison.plan import Plan, read_plan
+from vanillaformer.comparison.statistics import levels_of_looks
+from vanillaformer.comparison.verdicts import judge
+from vanillaformer.scripts import compare as program
+
+__all__ = ["pretended"]
+VARIANTS = PLAN["variants"]
+
+
+def test_levels_of_looks_spend_the_level_by_the_joint_law_of_normal_scores():
+    """Scipy integrates the law of all looks at once; the last line of the table is one look's own level."""
+    counts, level = (2, 3, 5, 8), 0.05
+    bounds = stats.norm.isf(np.array(levels_of_looks(counts, level)) / 2)
+    shares = np.sqrt(np.minimum.outer(counts, counts) / np.maximum.outer(counts, counts))
+    for number in range(1, len(counts) + 1):
+        law = stats.multivariate_normal(np.zeros(number), shares[:number, :number], seed=0, abseps=1e-7, releps=1e-7)
+        inside = law.cdf(bounds[:number], lower_limit=-bounds[:number])
+        assert 1 - inside == pytest.approx(level * (counts[number - 1] / counts[-1]) ** 1.5, abs=2e-5)
+    assert levels_of_looks((5,), level) == (pytest.approx(level),)
+
+
+def plan_of(folder: Path, variants: int, added: int = 0, **changes: Any) -> Plan:
+    named: dict[str, Any] = {str(number): {} for number in range(variants)}
+    later: dict[str, Any] = {f"added{number}": {} for number in range(added)}
+    return read_plan(plan_file(folder, variants=named, **changes), later)
+
+
+def drawn(plan: Plan, rng: np.random.Generator, far: float) -> dict[str, dict[int, float]]:
+    """Scores of which those of the variant "1" are lower on average, in standard deviations."""
+    return {
+        name: dict(zip(plan.seeds, rng.normal(-far if name == "1" else 0, 1, len(plan.seeds))))
+        for name in plan.variants
+    }
+
+
+def test_looking_after_every_seed_finds_nothing_where_nothing_is_and_what_is_there_with_fewer_runs(tmp_path):
+    """benchmarks/null_plans.py has more plans; here 10 of 100 would be chance once in thirty-five times."""
+    rng, plan = np.random.default_rng(0), plan_of(tmp_path, 3, sequential=True, seeds=[*range(8)])
+    verdicts = [judge(plan, drawn(plan, rng, 0)).values() for _ in range(100)]
+    assert sum(any(verdict.decided for verdict in found) for found in verdicts) <= 9
+    pair = plan_of(tmp_path, 2, sequential=True, seeds=[*range(8)])
+    found = [judge(pair, drawn(pair, rng, 4))["1"] for _ in range(40)]
+    assert [verdict.word for verdict in found].count("better") == 40
+    assert np.mean([len(verdict.seeds) for verdict in found]) <= 0.6 * len(pair.seeds)
+
+
+def test_a_verdict_stays_when_variants_are_added_and_its_interval_agrees_with_it(tmp_path):
+    rng = np.random.default_rng(1)
+    for sequential in (True, False):
+        whole = plan_of(tmp_path, 3, 3, sequential=sequential, family=6, seeds=[1, 2, 3, 4])
+        before = replace(whole, added=(), variants={name: {} for name in "012"})
+        for far in (0, 3, 30):
+            scores = drawn(whole, rng, far)
+            found = judge(whole, scores)
+            assert {name: found[name] for name in "12"} == judge(before, scores)
+            for verdict in found.values():
+                test = verdict.test
+                assert test is not None
+                assert verdict.decided == (test.low > 0 or test.high < 0)
+                assert verdict.word == (
+                    "cannot tell" if not verdict.decided else "worse" if test.low > 0 else "better"
+                )
+
+
+def run(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit code of a comparison and what it prints as JSON."""
+    with pytest.raises(SystemExit) as ended:
+        program.main([str(folder / "plan.yaml"), "--output_dir", str(folder), "--json", *words])
+    code: Any = ended.value.code
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_seeds_go_where_nothing_is_decided_and_a_script_reads_the_verdicts(tmp_path, pretended, capsys):
+    plan_file(tmp_path, variants=VARIANTS, seeds=[1, 2, 3, 4, 5], sequential=True, family=4)
+    code, found = run(tmp_path, capsys)
+    assert code == 3
+    words = {name: (each["verdict"], each["seeds"]) for name, each in found["variants"].items()}
+    assert words == {"post": ("worse", [1, 2]), "gated": ("cannot tell", [1, 2, 3, 4, 5])}
+    trained = {"pre": 5, "post": 2, "gated": 5}
+    assert set(starts(tmp_path)) == {f"{name}-{n}" for name, seeds in trained.items() for n in range(1, seeds + 1)}
+    assert found == json.loads((tmp_path / "report.json").read_text())
+    post = found["variants"]["post"]
+    assert post["difference"] == pytest.approx(1)
+    assert 0 < post["interval"][0] < 1 < post["interval"][1]
+    assert post["p"] < post["level"] < 0.05
+    assert post["scores"] == {"1": pytest.approx(3.01), "2": pytest.approx(3.02)}
+
+
+def test_a_variant_is_added_without_new_baselines(tmp_path, pretended, capsys):
+    plan_file(tmp_path, variants=VARIANTS, seeds=[1, 2, 3], family=4)
+    first = run(tmp_path, capsys)[1]["variants"]
+    code, found = run(tmp_path, capsys, "--add", "rate={learning_rate: 3.0e-2}")
+    assert code == 4
+    assert {name: found["variants"][name] for name in first} == first
+    assert set(starts(tmp_path).values()) == {1}
+    code, found = run(
+        tmp_path, capsys, "--add", "rate={learning_rate: 3.0e-2}", "--add", "low={learning_rate: 9.0e-4}"
+    )
+    assert (code, len(found["variants"])) == (4, 4)
+    assert run(tmp_path, capsys) == (3, found)  # what was added stays
+    assert set(starts(tmp_path).values()) == {1}
+    for words, message in (
+        (["--add", "low={learning_rate: 1.0e-4}"], "--add low: it is there with other options"),
+        (["--add", "fifth={}"], "family: 4 variants are to be tested, and fifth would be number 5"),
+        (["--add", "post={}"], "variants: post is there"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            program.main([str(tmp_path / "plan.yaml"), "--output_dir", str(tmp_path), *words])
+    plan_file(tmp_path, variants=VARIANTS)
+    with pytest.raises(SystemExit, match="family: say how many variants will be tested in all"):
+        program.main([str(tmp_path / "plan.yaml"), "--output_dir", str(tmp_path)])
+
+
+def sharing(folder: Path) -> subprocess.Popen:
+    code = "from vanillaformer.comparison import claims, running; from vanillaformer.scripts import compare; "
+    code += f"running.Runner.command = {PRETENDED!r}; running.POLL = 0.1; "
+    code += "compare.main(['plan.yaml', '--output_dir', '.', '--share'])"
+    return subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_share_the_trainings_of_a_plan_and_one_that_is_killed_leaves_its_own_to_the_others(tmp_path):
+    slow = {"learning_rate": 1e-3, "warmup_steps": 1}
+    plan_file(tmp_path, variants=VARIANTS, seeds=[1, 2], budget={"steps": 4}, arguments=slow)
+    processes = [sharing(tmp_path) for _ in range(3)]
+    waiting_for(tmp_path / "runs" / "pre-1" / "starts")
+    owner = json.loads((tmp_path / "claims" / "runs-pre-1").read_text())["pid"]
+    (killed,) = [process for process in processes if process.pid == owner]
+    killed.kill()
+    outputs = [process.communicate()[0] for process in processes if process is not killed]
+    assert [process.returncode for process in processes if process is not killed] == [0, 0]
+    assert outputs[0].partition("\n- Better")[2] == outputs[1].partition("\n- Better")[2] != ""
+    counts = starts(tmp_path)
+    assert len(counts) == 6
+    assert sum(counts.values()) <= 7  # only that of the one that was killed ran again
+    assert not list((tmp_path / "claims").iterdir())
+
+
+def test_a_claim_of_another_host_is_free_once_it_is_old(tmp_path, monkeypatch):
+    mine = Claims(tmp_path)
+    assert mine.take("a")
+    assert not mine.take("a")
+    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+    other = Claims(tmp_path)
+    assert not other.take("a")
+    assert other.owners() == {mine.me["host"]}
+    os.utime(tmp_path / "a", (time.time() - 1000,) * 2)
+    assert other.owners() == set()
+    assert other.take("a")
+    with mine.kept_young():
+        assert not mine.take("a")
+    other.release("a")
+    assert mine.take("a")
