@@ -37,6 +37,7 @@ class Example:
     tokenizer: Any = None  # of the text, None of an image
     rows: Sequence[dict[str, Any]] = ()  # batches of held-out rows with labels, for the figures of the loss
     replacement: Literal["zero", "mean"] = "zero"  # what replaces the output of an ablated head
+    against: dict[str, Any] | None = None  # inputs of the same shapes to compare with, for the figure of patching
     notes: list[str] = field(default_factory=list)  # sentences that the page begins with, such as what was cut
 
     @property

@@ -26,6 +26,7 @@ from .attribution import token_attributions
 from .examples import Example
 from .lens import lens
 from .losses import ablations, position_losses
+from .patching import patching
 from .pictures import Drawing, NotApplicable
 from .positions import positions
 from .stream import factors, stream, sublayers
@@ -62,6 +63,11 @@ FIGURES: tuple[Figure, ...] = (
         "attribution", "Attribution", token_attributions,
         "What each token contributes to the logit of an answer, by integrated gradients (Sundararajan et al. 2017): "
         "the sum of a row is the difference to a text of padding.",
+    ),
+    Figure(
+        "patching", "Activation patching", patching,
+        "The model reads a second text, with the output of one head as it was on the first: how much of the first "
+        "answer comes back (Vig et al. 2020). 1 is a head that carries the difference by itself.",
     ),
     Figure(
         "entropy", "Entropy of attention", entropies,

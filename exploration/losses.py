@@ -25,12 +25,11 @@ from vanillaformer.modeling.parts.attention import Attention
 
 from .examples import Example
 from .pictures import Drawing, NotApplicable, counted, curves, heat_map, needed
-from .recording import logits_of, stacks
+from .recording import SUBLAYERS, head_hook, logits_of, stacks
 
 Batch = Mapping[str, torch.Tensor]
 Replacement = Literal["zero", "mean"]
 """Replacement of an ablated head's output: 0, or its mean over all tokens of the rows."""
-SUBLAYERS = ("self_attn", "cross_attn", "mlp")
 PARTS = (*SUBLAYERS, "layer")  # that can be ablated: the columns of `sublayer_ablation`
 NO_ROWS = "it needs held-out rows (--rows)"
 NAMES = {"encoder": "the encoder", "decoder": "the decoder", "cross": "cross-attention"}
@@ -165,13 +164,7 @@ def parts_of(layer: nn.Module) -> list[str]:
 @contextmanager
 def replaced_heads(attention: Attention, heads: Sequence[int], value: torch.Tensor | float = 0.0) -> Iterator[None]:
     """Let heads of one attention give a number or a vector (K) in place of their output."""
-
-    def replace(module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        by_head = args[0].unflatten(-1, (-1, attention.head_dim)).clone()  # (B, T, H, K)
-        by_head[..., list(heads), :] = value
-        return (by_head.flatten(-2),)
-
-    with attention.o_proj.register_forward_pre_hook(replace):
+    with head_hook(attention, heads, lambda output: value):
         yield
 
 

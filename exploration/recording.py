@@ -1,9 +1,14 @@
-"""One forward pass of a model with everything that is computed on the way.
+"""One forward pass of a model with everything that is computed on the way, or with other values in some places.
 
-Shape letters: B batch, T query length, S key length, D model width, H heads, L layers.
+A place is named by its stack (`encoder` or `decoder`): `decoder.input` is the first block's input and `decoder.0` the
+output of block 0, both (B, T, D); `decoder.0.mlp`, `decoder.0.self_attn` and `decoder.0.cross_attn` are the outputs of
+its sublayers before the sum with the stream, (B, T, D); `decoder.0.self_attn.3` is the output of head 3 before the
+output projection, (B, T, K). Inside windows of patches, B are the windows and T their patches.
+
+Shape letters: B batch, T query length, S key length, D model width, H heads, K head width, L layers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +21,8 @@ from vanillaformer.modeling.parts.pointers import PointerGenerator
 from vanillaformer.modeling.parts.residual import AdminResidual, DeepNorm, NoResidual, Residual, ReZero
 from vanillaformer.modeling.stack import Stack
 
+SUBLAYERS = ("self_attn", "cross_attn", "mlp")
+Edit = torch.Tensor | Callable[[torch.Tensor], torch.Tensor]  # a value for a place, or a function of the one there
 # The parts of a placement's sum from the stream and from the sublayer, where they are not x and the branch
 TERMS: dict[type[Residual], Callable[[Any, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = {
     DeepNorm: lambda residual, x, branch: (residual.alpha * x, branch),
@@ -86,15 +93,76 @@ def eager(model: Any) -> Iterator[None]:
         yield
 
 
+def places(model: Any) -> list[str]:
+    """Return the names of all places."""
+    found = []
+    for name, stack in stacks(model).items():
+        found.append(f"{name}.input")
+        layers: Any = stack.layers
+        for number, layer in enumerate(layers):
+            parts = [part for part in SUBLAYERS if hasattr(layer, part)]
+            heads = [(part, range(layer.self_attn.config.num_attention_heads)) for part in parts if part != "mlp"]
+            found += [f"{name}.{number}", *(f"{name}.{number}.{part}" for part in parts)]
+            found += [f"{name}.{number}.{part}.{head}" for part, numbers in heads for head in numbers]
+    return found
+
+
+@contextmanager
+def edited(model: Any, edits: Mapping[str, Edit]) -> Iterator[None]:
+    """Put other values in places of a model while this lasts; ValueError for a place that it does not have."""
+    known = places(model)
+    with ExitStack() as hooks:
+        for place, edit in edits.items():
+            if place not in known:
+                raise ValueError(f"{place!r} is not a place of this model, such as {', '.join(known[:6])}")
+            hooks.enter_context(_hook(model, place, edit))
+        yield
+
+
+def _hook(model: Any, place: str, edit: Edit) -> Any:
+    name, *rest = place.split(".")
+    layers: Any = stacks(model)[name].layers
+
+    def changed(value: torch.Tensor) -> torch.Tensor:
+        found = edit(value) if callable(edit) else edit
+        if found.shape != value.shape:
+            raise ValueError(f"{place} has the shape {tuple(value.shape)}, its new value {tuple(found.shape)}")
+        return found.to(value)
+
+    def after(module: torch.nn.Module, args: Any, out: Any) -> Any:
+        return (changed(out[0]), *out[1:]) if isinstance(out, tuple) else changed(out)
+
+    if rest == ["input"]:
+        return layers[0].register_forward_pre_hook(lambda module, args: (changed(args[0]), *args[1:]))
+    module = layers.get_submodule(".".join(rest[:2]))
+    return head_hook(module, [int(rest[2])], changed) if len(rest) > 2 else module.register_forward_hook(after)
+
+
+def head_hook(
+    attention: Attention, heads: Sequence[int], change: Callable[[torch.Tensor], torch.Tensor | float]
+) -> RemovableHandle:
+    """Let heads of an attention give something else, by a function of their outputs (B, T, K)."""
+
+    def before(module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        by_head = args[0].unflatten(-1, (-1, attention.head_dim)).clone()  # (B, T, H, K)
+        for head in heads:
+            by_head[..., head, :] = change(by_head[..., head, :])
+        return (by_head.flatten(-2),)
+
+    return attention.o_proj.register_forward_pre_hook(before)
+
+
 @torch.no_grad()
-def record(model: Any, inputs: dict[str, Any]) -> Recording:
+def record(model: Any, inputs: dict[str, Any], edits: Mapping[str, Edit] | None = None) -> Recording:
     """Run a model once, in evaluation mode and with eager attention, and return what happens inside it.
+
+    Edits put other values in places of the model, each by its name (`places`).
 
     It is a model of this package, with a head or without. Inputs are the arguments of its `forward`; an
     encoder-decoder needs the target too, as `decoder_input_ids`.
     """
     found, sides = Recording(model, inputs), stacks(model)
-    with eager(model), ExitStack() as hooks:
+    with eager(model), edited(model, edits or {}), ExitStack() as hooks:
         for name, stack in sides.items():
             hooks.enter_context(listening(stack, name, found))
         if isinstance(pointer := getattr(model, "pointer", None), PointerGenerator):

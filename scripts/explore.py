@@ -8,6 +8,7 @@ Examples:
   vanillaformer explore runs/translation --text 'May 6, 2031'
   vanillaformer explore runs/translation --text 'May 6, 2031' --target '6 mai 2031' --figures lens
   vanillaformer explore runs/image_classification --image photo.png --output_dir look
+  vanillaformer explore runs/translation --text 'May 6, 2031' --against 'May 7, 2031' --figures patching
   vanillaformer explore runs/translation --text 'May 6, 2031' --rows test.csv
   vanillaformer explore runs/translation --serve
 """
@@ -25,6 +26,7 @@ from vanillaformer.console.reporting import report
 from vanillaformer.exploration.examples import Example, image_example, text_example
 from vanillaformer.exploration.figures import FIGURES, chosen, draw_all, write_page
 from vanillaformer.exploration.losses import Replacement
+from vanillaformer.exploration.patching import against
 from vanillaformer.exploration.server import HOST, PORT, serve
 from vanillaformer.hub.loading import saved_folder
 from vanillaformer.inference.arguments import GenerateArguments
@@ -46,6 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     action.add_argument("--image", type=Path, help="Draw figures of this image (file)")
     action.add_argument("--serve", action="store_true", help="Open a browser demo")
     files.add_argument("--target", help="Output that an encoder-decoder reads (default: its own)")
+    files.add_argument("--against", metavar="TEXT", help="Second text of as many tokens, for patching")
     names = ", ".join(figure.name for figure in FIGURES)
     files.add_argument("--figures", nargs="+", help=f"Some of {names} (default: all that apply)")
     words = "Folder of the page (default: explore)"
@@ -82,6 +85,7 @@ def open_example(args: argparse.Namespace) -> Example:
         loaded = load(options)[0]
         with torch.inference_mode():
             example = text_example(loaded, args.text, args.target)
+            example.against = against(loaded, example, args.against) if args.against else None
         readers = (loaded.tokenizer, loaded.target_tokenizer)
     example.replacement = args.replacement
     if not args.rows:
@@ -110,7 +114,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     configure_cpu()
     if args.num_rows < 1:
         raise ValueError(f"--num_rows {args.num_rows}: it must be at least 1")
-    for name in ("target", "figures", "rows"):
+    if args.image and args.against:
+        raise ValueError(f"--against {args.against} is a second text, for --text")
+    for name in ("target", "figures", "rows", "against"):
         value = getattr(args, name)
         if value and not (args.text or args.image):
             given = " ".join(value) if isinstance(value, list) else value

@@ -1,0 +1,123 @@
+"""Other values in places of a model, and the indirect effect of heads."""
+
+import csv
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from modeling.toys import inputs_of, toy
+from transformers import AutoTokenizer
+
+from vanillaformer.exploration.patching import head_effects, values
+from vanillaformer.exploration.recording import places, record, stacks
+from vanillaformer.scripts import explore
+
+from .test_page import folder
+from .toys import KINDS, doubled
+
+__all__ = ["folder"]
+
+
+def clean_and_corrupted(kind: str) -> list[dict[str, torch.Tensor]]:
+    """Two inputs of one batch, which differ in what they read (a target is the same)."""
+    rows = {name: value for name, value in doubled(inputs_of(kind, 2)).items() if name != "attention_mask"}
+    return [
+        {name: value[:1] if name.startswith("decoder") else value[row : row + 1] for name, value in rows.items()}
+        for row in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"block_layout": "parallel", "norm_placement": "pre"}, {"norm_placement": "post"}]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_putting_everything_in_place_is_reading_the_other_input_and_nothing_changes_nothing(kind, fields):
+    """Exactly: the first block's input is all that the model is given; so are all sublayers of all blocks."""
+    if kind == "encoder_decoder" and "block_layout" in fields:
+        fields = {}
+    model = toy(kind, **fields).double()
+    clean, corrupted = clean_and_corrupted(kind)
+    expected, other = record(model, clean), record(model, corrupted)
+    assert not torch.equal(expected.logits, other.logits)
+    kept = values(model, clean, places(model))
+    parts = {
+        "inputs": [place for place in kept if place.endswith(".input")],
+        "everything": list(kept),
+        "heads and the rest": [place for place in kept if place.count(".") != 1 or place.endswith(".input")],
+    }
+    for names in parts.values():
+        found = record(model, corrupted, {name: kept[name] for name in names})
+        assert torch.equal(found.logits, expected.logits)
+    assert torch.equal(record(model, corrupted, {name: lambda value: value for name in kept}).logits, other.logits)
+    assert torch.equal(record(model, corrupted).logits, other.logits)  # the hooks are gone
+
+
+def test_a_place_is_what_the_recording_says_it_is_and_later_ones_follow():
+    model = toy("decoder").double()
+    clean = clean_and_corrupted("decoder")[0]
+    plain = record(model, clean)
+    found = record(model, clean, {"decoder.0.mlp": lambda value: 2 * value})
+    torch.testing.assert_close(found.sublayers["decoder"][1].out, 2 * plain.sublayers["decoder"][1].out)
+    assert torch.equal(found.sublayers["decoder"][0].out, plain.sublayers["decoder"][0].out)
+    assert not torch.equal(found.hidden_states["decoder"][1], plain.hidden_states["decoder"][1])
+    state = torch.zeros_like(plain.hidden_states["decoder"][1])
+    assert torch.equal(record(model, clean, {"decoder.0": state}).hidden_states["decoder"][1], state)
+    head = values(model, clean, ["decoder.1.self_attn.3"])["decoder.1.self_attn.3"]
+    assert head.shape == (*clean["input_ids"].shape, 8)  # head_dim
+    with pytest.raises(ValueError, match=r"'decoder\.9' is not a place of this model, such as decoder\.input"):
+        record(model, clean, {"decoder.9": state})
+    with pytest.raises(ValueError, match=r"decoder\.0 has the shape \(1, \d+, \d+\), its new value \(3,\)"):
+        record(model, clean, {"decoder.0": torch.zeros(3)})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_effects_are_those_of_weights_that_were_changed_by_hand(kind):
+    """A head of which the output projection reads nothing has no effect, and others have one."""
+    model = toy(kind).double()
+    clean, corrupted = clean_and_corrupted(kind)
+    logits = record(model, clean).logits
+    outputs = [(0, int(logits.flatten(0, -2)[0].argmax()))]
+    effects = head_effects(model, clean, corrupted, outputs)
+    name, stack = next(iter(stacks(model).items()))
+    assert np.abs(effects[name]).min() > 0
+    attention = stack.layers[0].self_attn
+    with torch.no_grad():
+        attention.o_proj.weight[:, : attention.head_dim] = 0
+    found = head_effects(model, clean, corrupted, outputs)[name]
+    assert found[0, 0] == pytest.approx(0, abs=1e-12)
+    assert np.abs(found[0, 1:]).min() > 0
+    with pytest.raises(ValueError, match="the answer is as likely for both inputs"):
+        head_effects(model, clean, clean, outputs)
+
+
+def test_all_heads_of_one_layer_together_bring_back_what_the_last_position_reads():
+    """Of a model of one layer whose last token is the same: all that differs there came through attention."""
+    model = toy("decoder", num_hidden_layers=1).double()
+    clean, corrupted = clean_and_corrupted("decoder")
+    corrupted = {"input_ids": torch.cat([corrupted["input_ids"][:, :-1], clean["input_ids"][:, -1:]], dim=1)}
+    kept = values(model, clean, [place for place in places(model) if place.count(".") == 3])
+    found, expected = (record(model, *each).logits[0] for each in ((corrupted, kept), (clean,)))
+    torch.testing.assert_close(found[-1], expected[-1])
+    assert not torch.allclose(found[0], expected[0])
+
+
+def test_the_program_draws_the_effects_of_two_texts_of_one_length(folder, tmp_path, capsys):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    count = len(tokenizer("a line of words")["input_ids"])
+    texts = (" ".join(words) for words in permutations(["a", "line", "of", "words"]))
+    other = next(text for text in texts if text[0] != "a" and len(tokenizer(text)["input_ids"]) == count)
+    words = [str(folder), "--text", "a line of words", "--figures", "patching", "--output_dir", str(tmp_path / "look")]
+    explore.main([*words, "--against", other])
+    assert "The share of the answer that one head of the decoder brings back" in capsys.readouterr().out
+    with (tmp_path / "look/figures/patching_decoder.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["head"] for row in rows] == [f"decoder.{layer}.{head}" for layer in range(2) for head in range(4)]
+    for text, message in (
+        ("words", r"--against has \d+ tokens, --text \d+"),
+        ("a line of words", "as likely for both"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            explore.main([*words, "--against", text])
+    with pytest.raises(SystemExit, match="it needs a second text"):
+        explore.main(words)
