@@ -77,7 +77,7 @@ def against(loaded: Any, example: Example, text: str) -> dict[str, torch.Tensor]
 def patching(example: Example) -> list[Drawing]:
     """Draw the indirect effect of each head."""
     model, clean = example.model, example.recording.inputs
-    corrupted = needed(example.against, "it needs a second text (--against)")
+    corrupted: Any = needed(example.against, "it needs a second text (--against)")
     needed(stacks(model), "a recurrent model has no heads")
     try:
         effects = head_effects(model, clean, corrupted, _answer(example))

@@ -140,7 +140,7 @@ def _hook(model: Any, place: str, edit: Edit) -> Any:
 
 def head_hook(
     attention: Attention, heads: Sequence[int], change: Callable[[torch.Tensor], torch.Tensor | float]
-) -> RemovableHandle:
+) -> Any:
     """Let heads of an attention give something else, by a function of their outputs (B, T, K)."""
 
     def before(module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

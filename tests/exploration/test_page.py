@@ -31,7 +31,7 @@ CASES = {
     "masked": ("encoder", {}),
     "classification": ("encoder", {"num_labels": 3}),
 }  # fmt: skip
-OF_ROWS = {"ablation", "loss"}  # which are drawn in test_rows.py
+OF_ROWS = {"ablation", "loss", "patching"}  # which need more than a text
 WITHOUT = {
     "recurrent": {"lens", "rollout", "distance", "stream", "sublayers", "factors", "positions"},
     "masked": {"rollout", "factors", "attribution"},  # whose text has no mask
@@ -165,9 +165,11 @@ def test_wrong_input_gives_one_line_before_any_work(case, folder, tmp_path, monk
 def test_the_page_on_exploring_names_every_figure_and_its_example_runs(capsys):
     page = (ROOT / "docs/exploring.md").read_text(encoding="utf-8")
     assert not [figure.name for figure in FIGURES if f"\n| `{figure.name}` |" not in page]
-    (block,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "record(" in block)
-    exec(block, {})
-    assert capsys.readouterr().out.startswith("torch.Size([1, 4, 4, 4])")
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "record(" in block]
+    exec("".join(blocks), {})
+    printed = capsys.readouterr().out
+    assert printed.startswith("torch.Size([1, 4, 4, 4])")
+    assert "\nTrue\n" in printed
 
 
 def test_names_of_tokens_and_models_are_text_on_the_page(tmp_path):
