@@ -60,14 +60,14 @@ def main() -> None:
             raise SystemExit(ended.stderr)
         report = json.loads(ended.stdout)
         found = report["variants"][name]
-        best = report["baseline"]["scores"]["1"] if best is None else best
+        best = report["variants"]["baseline"]["scores"]["1"] if best is None else best
         once = found["scores"].get("1")
         if once is not None and once < best:
             best = once
             lucky.append(name)
         runs += len(found["scores"])
-        low, high = found["interval"] or (float("nan"), float("nan"))
-        seen = f"{found['difference'] or 0:+.4f} ({low:+.4f} to {high:+.4f})"
+        test = found["test"]
+        seen = f"{test['difference']:+.4f} ({test['low']:+.4f} to {test['high']:+.4f})" if test else ""
         print(
             f"| {name} | {found['verdict']} | {seen} | {len(found['seeds'])} | {'kept' if name in lucky else ''} |",
             flush=True,

@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -58,36 +59,21 @@ def _write(comparison: Comparison, folder: Path, figures: Path) -> str:
 
 
 def verdicts(comparison: Comparison) -> dict[str, Any]:
-    """Return the verdicts on variants as a script reads them; what is not a number is null."""
+    """Return the verdicts on variants as a script reads them."""
     plan, found = comparison.plan, {}
-    for name, verdict in comparison.verdicts.items():
-        test, variant = verdict.test, comparison.variants[name]
+    for name, variant in comparison.variants.items():
         found[name] = {
-            "verdict": verdict.word,
-            "difference": test and test.difference,
-            "interval": test and [test.low, test.high],
-            "p": test and test.p,
-            "level": test and test.level,
-            "seeds": list(verdict.seeds),
             "scores": {str(run.seed): run.score for run in variant.runs},
             "lost": {str(seed): f"{lost.state}: {lost.message}" for seed, lost in variant.lost.items()},
             "tuned": comparison.chosen.get(name),
         }
-    baseline = comparison.variants[plan.baseline]
+    for name, verdict in comparison.verdicts.items():
+        tested = {"verdict": verdict.word, "test": verdict.test and asdict(verdict.test), "seeds": list(verdict.seeds)}
+        found[name] = tested | found[name]
     return {
-        "vanillaformer": __version__,
-        "program": plan.program,
-        "budget": {plan.budget: plan.amount},
-        "score": plan.score.name,
-        "greater_is_better": plan.score.greater_is_better,
-        "sequential": plan.sequential,
-        "family": plan.tests,
-        "baseline": {
-            "name": plan.baseline,
-            "scores": {str(run.seed): run.score for run in baseline.runs},
-            "tuned": comparison.chosen.get(plan.baseline),
-        },
-        "variants": found,
+        **{"vanillaformer": __version__, "program": plan.program, "budget": {plan.budget: plan.amount}},
+        **{"score": plan.score.name, "greater_is_better": plan.score.greater_is_better},
+        **{"sequential": plan.sequential, "family": plan.tests, "baseline": plan.baseline, "variants": found},
     }
 
 

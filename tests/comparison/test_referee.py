@@ -92,15 +92,16 @@ def test_seeds_go_where_nothing_is_decided_and_a_script_reads_the_verdicts(tmp_p
     plan_file(tmp_path, variants=VARIANTS, seeds=[1, 2, 3, 4, 5], sequential=True, family=4)
     code, found = run(tmp_path, capsys)
     assert code == 3
+    baseline = found["variants"].pop(found["baseline"])
+    assert list(baseline["scores"].values()) == pytest.approx([2.01, 2.02, 2.03, 2.04, 2.05])
     words = {name: (each["verdict"], each["seeds"]) for name, each in found["variants"].items()}
     assert words == {"post": ("worse", [1, 2]), "gated": ("cannot tell", [1, 2, 3, 4, 5])}
     trained = {"pre": 5, "post": 2, "gated": 5}
     assert set(starts(tmp_path)) == {f"{name}-{n}" for name, seeds in trained.items() for n in range(1, seeds + 1)}
-    assert found == json.loads((tmp_path / "report.json").read_text())
     post = found["variants"]["post"]
-    assert post["difference"] == pytest.approx(1)
-    assert 0 < post["interval"][0] < 1 < post["interval"][1]
-    assert post["p"] < post["level"] < 0.05
+    assert post["test"]["difference"] == pytest.approx(1)
+    assert 0 < post["test"]["low"] < 1 < post["test"]["high"]
+    assert post["test"]["p"] < post["test"]["level"] < 0.05
     assert post["scores"] == {"1": pytest.approx(3.01), "2": pytest.approx(3.02)}
 
 
@@ -114,7 +115,7 @@ def test_a_variant_is_added_without_new_baselines(tmp_path, pretended, capsys):
     code, found = run(
         tmp_path, capsys, "--add", "rate={learning_rate: 3.0e-2}", "--add", "low={learning_rate: 9.0e-4}"
     )
-    assert (code, len(found["variants"])) == (4, 4)
+    assert (code, len(found["variants"])) == (4, 5)
     assert run(tmp_path, capsys) == (3, found)  # what was added stays
     assert set(starts(tmp_path).values()) == {1}
     for words, message in (
