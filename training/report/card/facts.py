@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import yaml
 from babel import Locale, UnknownLocaleError
 from datasets import Dataset
 from huggingface_hub import metadata_load, try_to_load_from_cache
+from jinja2 import Environment
 
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.data.arguments import DataArguments
@@ -34,31 +36,6 @@ GREETING = "Hello, how are you?"  # for models of dialogues
 WIDTH = 100  # maximum number of characters of an example, of running text fewer
 SHOWN = 3  # samples that are shown
 LOOKED_THROUGH = 100  # rows that an example is chosen from
-CHAT = """turns = [{{"role": "user", "content": {example!r}}}]
-inputs = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True, return_tensors="pt")
-reply = model.generate(**inputs, max_new_tokens=32)[0, inputs["input_ids"].shape[1] :]
-print(tokenizer.decode(reply, skip_special_tokens=True))"""
-CHAT_PIPE = """pipe([{{"role": "user", "content": {example!r}}}], max_new_tokens=32)"""
-LOAD = """{package}from transformers import {auto_class}, AutoTokenizer
-
-folder = {folder!r}
-tokenizer = AutoTokenizer.from_pretrained(folder{trust})
-{target}model = {auto_class}.from_pretrained(folder{trust})
-{use}"""
-LOAD_IMAGES = """{package}{torch}from PIL import Image
-from transformers import AutoImageProcessor, {auto_class}
-
-folder = {folder!r}
-processor = AutoImageProcessor.from_pretrained(folder)
-model = {auto_class}.from_pretrained(folder{trust})
-{use}"""
-PACKAGE = "import vanillaformer  # makes the Auto classes know the model\n"
-TRUST = ", trust_remote_code=True"
-TARGET = 'target_tokenizer = AutoTokenizer.from_pretrained(folder, subfolder="target_tokenizer"{trust})\n'
-PIPE = """from transformers import pipeline
-
-pipe = pipeline({task!r}, model={folder!r}{trust})
-print({call})"""
 
 
 @dataclass
@@ -300,20 +277,18 @@ def read_samples(folder: Path) -> list[dict[str, str]]:
 
 def loading_code(facts: CardFacts, *, package: bool) -> str:
     """Return a program that loads a model and uses it once, with this package or with the code saved beside it."""
-    task, trust = TASKS[facts.task], "" if package or not facts.is_ours else TRUST
-    separate_target, example = facts.training["separate_target"], as_pair(facts.example)
-    if not package and task.pipe:
-        pair = example if isinstance(example, str) else dict(zip(("text", "text_pair"), example))
-        call = (CHAT_PIPE if facts.chats else task.pipe).format(example=pair)
-        return PIPE.format(task=task.pipeline_tag, folder=facts.place, call=call, trust=trust)
-    decoder = "target_tokenizer" if separate_target else "tokenizer"
-    use = (CHAT if facts.chats else task.use).format(example=example, decoder=decoder)
-    return (LOAD_IMAGES if task.reads_images else LOAD).format(
-        package=PACKAGE if package else "",
-        torch="import torch\n" if "torch." in use else "",
-        auto_class=task.auto_class.__name__,
-        folder=facts.place,
-        target=TARGET.format(trust=trust) if separate_target else "",
-        trust=trust,
-        use=use,
+    task, example = TASKS[facts.task], as_pair(facts.example)
+    template = Environment(trim_blocks=True, lstrip_blocks=True).from_string(
+        (files(__package__) / "loading.py.jinja").read_text(encoding="utf-8")
+    )
+    decoder = "target_tokenizer" if facts.training["separate_target"] else "tokenizer"
+    pair = example if isinstance(example, str) else dict(zip(("text", "text_pair"), example))
+    return template.render(
+        facts=facts,
+        task=task,
+        package=package,
+        trust="" if package or not facts.is_ours else ", trust_remote_code=True",
+        use=task.use.format(example=example, decoder=decoder),
+        call=task.pipe.format(example=pair),
+        example=example,
     )
