@@ -7,6 +7,7 @@ from typing import Literal
 from .plan import Plan
 from .statistics import CONFIDENCE, Test, against_baseline, levels_of_looks
 
+SPENT = 0.85  # share of the 5 % that looks have: where variances differ, small samples find more than normal scores do
 Word = Literal["better", "worse", "cannot tell", "lost"]
 Scores = Mapping[str, Mapping[int, float]]  # by variant and seed
 
@@ -32,7 +33,8 @@ def judge(plan: Plan, scores: Scores, count: int | None = None) -> dict[str, Ver
     variants are added: each is tested beside those that were there before it.
     """
     looks = [look for look in plan.looks if count is None or look <= count]
-    levels = levels_of_looks(plan.looks, (1 - CONFIDENCE) / plan.tests)
+    share = SPENT if plan.sequential else 1.0
+    levels = levels_of_looks(plan.looks, share * (1 - CONFIDENCE) / plan.tests)
     first = [name for name in plan.variants if name not in (plan.baseline, *plan.added)]
     batches = [first, *([name] for name in plan.added)]
     verdicts: dict[str, Verdict] = {}
