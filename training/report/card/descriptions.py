@@ -1,10 +1,12 @@
 """A model's architecture and training in words, each technique described once, and their papers (`references.bib`)."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
+
+import yaml
 
 from vanillaformer.configuration import PRESETS, BlockConfig, VanillaConfig
 from vanillaformer.configuration.activations import ACTIVATION_ALIASES, ACTIVATIONS
@@ -30,15 +32,6 @@ SIZES = """
     drop_path_rate layer_scale_init_value
 """.split()  # noqa: SIM905 - a list would be a line for each
 OF_CLASSIFIERS = {"classifier_pooling", "image_pooling", "wide_max_ngram", "wide_buckets"}
-TOKENIZERS: dict[str, Papers] = {
-    "byte_level_bpe": ("sennrich2016neural", "radford2019language"),
-    "bpe": ("sennrich2016neural",),
-    "unigram": ("kudo2018subword",),
-    "wordpiece": ("schuster2012japanese",),
-    "word": (),
-    "character": (),
-    "chinese_character": (),
-}
 
 
 class Technique(NamedTuple):
@@ -48,69 +41,15 @@ class Technique(NamedTuple):
     papers: Papers = ()
 
 
-# By the beginning of `optim`
-OPTIMIZERS = {
-    "adamw": Technique("AdamW", ("kingma2015adam", "loshchilov2019decoupled")),
-    "radam": Technique("RAdam", ("liu2020variance",)),
-    "muon": Technique(
-        "Muon for matrices, AdamW for the rest", ("jordan2024muon", "liu2025muon", "loshchilov2019decoupled")
-    ),
-    "adafactor": Technique("Adafactor", ("shazeer2018adafactor",)),
-}
-# By `lr_scheduler_type`
-SCHEDULES = {
-    "inverse_sqrt": Technique("learning rate ∝ 1/√step", ("vaswani2017attention",)),
-    "cosine": Technique("learning rate along a cosine", ("loshchilov2017sgdr",)),
-    "linear": Technique("learning rate linearly to 0"),
-    "constant": Technique("constant learning rate"),
-    "constant_with_warmup": Technique("constant learning rate"),
-}
-# By `objective`
-OBJECTIVES = {
-    "masked": Technique("masked language modeling, {mlm_probability:.0%} of the tokens hidden", ("devlin2019bert",)),
-    "span": Technique("span corruption", ("raffel2020exploring",)),
-    "infill": Technique("text infilling and sentence permutation", ("lewis2020bart",)),
-    "denoise": Technique("denoising of texts ({noise})", ("lewis2020bart",)),
-    "prefix": Technique("prefix language modeling", ("raffel2020exploring",)),
-    "ul2": Technique("mixture of denoisers", ("tay2023ul2",)),
-    "masked_image": Technique("masked image modeling, {mask_ratio:.0%} of the patches hidden", ("xie2022simmim",)),
-    "mlm+nsp": Technique(
-        "masked language modeling and next-sentence prediction, {mlm_probability:.0%} of the tokens hidden",
-        ("devlin2019bert",),
-    ),
-}
-# By the training or data argument that turns it on
-TECHNIQUES = {
-    "label_smoothing_factor": Technique("label smoothing {label_smoothing_factor}", ("szegedy2016rethinking",)),
-    "r_drop": Technique("R-Drop {r_drop}", ("liang2021rdrop",)),
-    "guided_attention": Technique(
-        "guided attention, weight {guided_attention}, width {guided_attention_sigma}", ("tachibana2018efficiently",)
-    ),
-    "scheduled_sampling": Technique(
-        "scheduled sampling, {scheduled_sampling}", ("bengio2015scheduled", "mihaylova2019scheduled")
-    ),
-    "flip": Technique("mirrored images ({flip})"),
-    "shift": Technique("images shifted by up to {shift} pixels"),
-    "random_erasing": Technique("random erasing, probability {random_erasing}", ("zhong2020random",)),
-    "token_dropout": Technique("token dropout {token_dropout}", ("iyyer2015deep",)),
-    "lora_rank": Technique("LoRA of rank {lora_rank}, merged", ("hu2022lora",)),
-    "freeze": Technique("frozen parameters: {freeze}"),
-    "average_checkpoints": Technique(
-        "average of the last {average_checkpoints} checkpoints", ("vaswani2017attention",)
-    ),
-    "ema_decay": Technique(
-        "exponential moving average of the weights, decay {ema_decay}", ("polyak1992acceleration",)
-    ),
-    "temperature": Technique(
-        "probabilities calibrated by temperature scaling, {temperature:.3g}", ("guo2017calibration",)
-    ),
-    "block_stride": Technique("overlapping blocks, one every {block_stride} tokens"),
-    "packing": Technique("packed rows whose texts do not see each other"),
-    "reverse_turns": Technique("dialogues from their last turn to the first", ("li2016diversity",)),
-    "bf16": Technique("mixed precision, bfloat16"),
-    "fp16": Technique("mixed precision, float16"),
-    "max_grad_norm": Technique("gradients clipped to norm {max_grad_norm}"),
-}
+def read_techniques() -> Iterator[dict[str, Technique]]:
+    """Yield the tables of `techniques.yaml` in order, the techniques of each by the settings that turn them on."""
+    for entries in TABLES.values():
+        yield {name: Technique(entry["words"], tuple(entry.get("papers", ()))) for name, entry in entries.items()}
+
+
+TABLES = yaml.safe_load((files(__package__) / "techniques.yaml").read_text(encoding="utf-8"))
+TOKENIZERS: dict[str, Papers] = {name: tuple(papers) for name, papers in TABLES.pop("tokenizers").items()}
+OPTIMIZERS, SCHEDULES, OBJECTIVES, TECHNIQUES = read_techniques()
 
 
 def architecture(config: VanillaConfig, *, classifies: bool = False) -> dict[str, str]:
