@@ -141,17 +141,7 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
         if key not in KEYS:
             raise ValueError(f"{path}: unknown key {key!r}; choose from {', '.join(KEYS)}")
     program = one_of(path, "program", content.get("program"), PROGRAMS)
-    given = content.get("variants")
-    named = mapping(path, "variants", read_settings(path.parent / given) if isinstance(given, str) else given)
-    if again := [name for name in added or () if name in named]:
-        raise ValueError(f"{path}: variants: {again[0]} is there; give what is added another name")
-    named |= added or {}
-    if len(named) < 2:
-        raise ValueError(f"{path}: variants: {len(named)} given; a comparison needs two or more")
-    for name in named:
-        if not str(name).translate(dict.fromkeys(map(ord, "-_."))).isalnum():
-            raise ValueError(f"{path}: variants: {name!r} names folders: letters, digits, '-', '_' and '.' only")
-    variants = {str(name): mapping(path, f"variants: {name}", value) for name, value in named.items()}
+    variants = _variants(path, content.get("variants"), added or {})
     arguments = mapping(path, "arguments", content.get("arguments"))
     tune = mapping(path, "tune", content.get("tune"))
     for name, values in tune.items():
@@ -197,6 +187,20 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
         family=_family(path, content.get("family"), list(variants), len(added or ())),
         added=tuple(added or ()),
     )
+
+
+def _variants(path: Path, given: Any, added: Mapping[str, Any]) -> dict[str, Options]:
+    """Return the options of the variants, given or in a file, and of those that were added, by name."""
+    named = mapping(path, "variants", read_settings(path.parent / given) if isinstance(given, str) else given)
+    if again := [name for name in added if name in named]:
+        raise ValueError(f"{path}: variants: {again[0]} is there; give what is added another name")
+    named |= added
+    if len(named) < 2:
+        raise ValueError(f"{path}: variants: {len(named)} given; a comparison needs two or more")
+    for name in named:
+        if not str(name).translate(dict.fromkeys(map(ord, "-_."))).isalnum():
+            raise ValueError(f"{path}: variants: {name!r} names folders: letters, digits, '-', '_' and '.' only")
+    return {str(name): mapping(path, f"variants: {name}", value) for name, value in named.items()}
 
 
 def _family(path: Path, value: Any, variants: Sequence[str], added: int) -> int | None:
