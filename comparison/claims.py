@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 
 import psutil
 
@@ -25,6 +25,7 @@ class Claims:
         self.folder, self.held = folder, set[Path]()
         pid = os.getpid()
         self.me = {"host": socket.gethostname(), "pid": pid, "created": psutil.Process(pid).create_time()}
+        Thread(target=self._keep_young, daemon=True).start()
 
     def take(self, name: str) -> bool:
         """Claim a name; return whether it is this process's now, and was nobody's."""
@@ -59,24 +60,12 @@ class Claims:
         paths = self.folder.glob("[!.]*") if self.folder.exists() else ()
         return {str(self._owner(path).get("host", "another host")) for path in paths if not self._is_free(path)}
 
-    @contextmanager
-    def kept_young(self) -> Iterator[None]:
-        """Keep the claims that this process makes young."""
-        ended = Event()
-
-        def beat() -> None:
-            while not ended.wait(BEAT):
-                for path in list(self.held):
-                    with suppress(OSError):
-                        os.utime(path)
-
-        thread = Thread(target=beat, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+    def _keep_young(self) -> None:
+        while True:
+            time.sleep(BEAT)
+            for path in list(self.held):
+                with suppress(OSError):
+                    os.utime(path)
 
     def _owner(self, path: Path) -> dict[str, str | float]:
         try:

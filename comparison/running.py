@@ -96,10 +96,6 @@ class Runner:
         Earlier runs in the folders of `disposable` jobs are deleted; otherwise another run there is a ValueError.
         After an interruption the runs are ended, each with a checkpoint.
         """
-        with self.claims.kept_young():
-            return self._run(jobs, disposable=disposable)
-
-    def _run(self, jobs: Sequence[Job], *, disposable: bool) -> dict[str, Outcome]:
         with self.claims.alone("folder"):
             self._make_room(jobs, disposable=disposable)
             self.before = {job.name: self._written(job) for job in jobs}

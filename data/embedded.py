@@ -133,20 +133,7 @@ def digits(*, seed: int = 0) -> DatasetDict:
     return splits
 
 
-FRAMES = (
-    "the office in {PLACE} opens on {DATE} .",
-    "on {DATE} , {PLACE} paid {MONEY} for {NUMBER} tons of wheat .",
-    "{NUMBER} people in {PLACE} speak {LANGUAGE} at home .",
-    "a ticket from {PLACE} to {PLACE} costs {MONEY} .",
-    "the {LANGUAGE} edition appeared on {DATE} and sold {NUMBER} copies .",
-    "is {LANGUAGE} an official language of {PLACE} ?",
-    "we owe them {MONEY} , due {DATE} .",
-    "{PLACE} has {NUMBER} schools , and {NUMBER} of them teach {LANGUAGE} .",
-    "prices in {PLACE} rose from {MONEY} to {MONEY} .",
-    "please translate the letter of {DATE} into {LANGUAGE} .",
-    "nothing has changed since then .",
-    "she left {PLACE} on {DATE} with {MONEY} in her pocket .",
-)
+FRAMES = tuple(Path(__file__).with_name("phrases.txt").read_text(encoding="utf-8").splitlines())
 """Phrases whose blanks are filled in, words and signs separated by spaces."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .attribution import Outputs, chosen_class, filled_masks, target_tokens
+from .attribution import Outputs, outputs_of
 from .examples import Example, encoded
 from .losses import NAMES, attention_layers
 from .pictures import Drawing, NotApplicable, counted, heat_map, needed
@@ -95,11 +95,6 @@ def patching(example: Example) -> list[Drawing]:
 
 def _answer(example: Example) -> Outputs:
     """Return what the answer of an example is, in its logits: of a language model the token after the text."""
-    model, inputs = example.model, example.recording.inputs
-    if model.config.is_encoder_decoder:
-        return target_tokens(model, inputs)
-    if example.targets is None:
-        return chosen_class(model, inputs)
-    if getattr(model, "predicts_next_token", False):
+    if getattr(example.model, "predicts_next_token", False):
         return [(-1, int(example.recording.logits[0, -1].argmax()))]
-    return filled_masks(model, inputs, example.tokenizer.mask_token_id)
+    return outputs_of(example)

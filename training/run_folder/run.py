@@ -29,25 +29,7 @@ LENGTH = ("num_train_epochs", "max_steps", *BUDGETS, "max_epochs")
 # Fields without influence on the weights and scores of a run: all others are compared. Rows per step are compared as
 # their product, test data by its content, the search as it is saved with the model, options of numerical precision not
 # at all.
-NOT_COMPARED = frozenset(
-    """
-    output_dir overwrite_output_dir resume_from_checkpoint do_train do_eval do_predict test_file
-    test_target_file max_test_samples preprocessing_num_workers attn_implementation license data_license
-    data_description card_example num_beams length_penalty early_stopping push_to_hub hub_token hub_private_repo
-    hub_model_id hub_strategy hub_always_push hub_revision run_name project trackio_space_id trackio_bucket_id
-    trackio_static_space_id logging_strategy logging_steps logging_first_step log_on_each_node
-    logging_nan_inf_filter log_level log_level_replica disable_tqdm report_to include_num_input_tokens_seen
-    per_device_train_batch_size gradient_accumulation_steps per_device_eval_batch_size eval_accumulation_steps
-    eval_use_gather_object bf16_full_eval fp16_full_eval tf32 gradient_checkpointing gradient_checkpointing_kwargs
-    activation_checkpointing activation_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
-    use_liger_kernel liger_kernel_config torch_empty_cache_steps full_determinism use_cpu save_only_model
-    save_on_each_node save_total_limit enable_jit_checkpoint local_rank restore_callback_states_from_checkpoint
-    accelerator_config parallelism_config dataloader_num_workers dataloader_pin_memory
-    dataloader_persistent_workers dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order
-    ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout
-    processes parallel dry_run fsdp fsdp_config deepspeed debug skip_memory_metrics
-    """.split()  # noqa: SIM905 - a list would be a line for each
-)
+NOT_COMPARED = frozenset(Path(__file__).with_name("not_compared.txt").read_text(encoding="utf-8").split())
 REMEDY = "choose another folder, or --overwrite_output_dir to replace that run"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -21,16 +21,6 @@ Settings = Mapping[str, Any]
 Papers = tuple[str, ...]
 # `layer_types` differ by layer, and a classifier's pooling is a detail
 CITED_OPTIONS = [name for name in OPTIONS if name not in ("layer_types", "classifier_pooling")]
-# Fields of a config that a card lists besides its options; zeros and unset fields are left out
-SIZES = """
-    num_hidden_layers encoder_layers depths hidden_size encoder_hidden_size num_attention_heads num_key_value_heads
-    stage_heads head_dim intermediate_size encoder_intermediate_size hidden_act vocab_size decoder_vocab_size
-    share_encoder_decoder_embeddings tie_word_embeddings scale_embedding embedding_norm max_ngram ngram_buckets
-    image_size patch_size num_register_tokens use_cls_token use_distillation_token max_position_embeddings
-    rope_parameters sliding_window window_size attn_logit_softcapping final_logit_softcapping wide_max_ngram
-    wide_buckets bidirectional_encoder input_feeding dropout attention_dropout activation_dropout layer_drop
-    drop_path_rate layer_scale_init_value
-""".split()  # noqa: SIM905 - a list would be a line for each
 OF_CLASSIFIERS = {"classifier_pooling", "image_pooling", "wide_max_ngram", "wide_buckets"}
 
 
@@ -48,6 +38,7 @@ def read_techniques() -> Iterator[dict[str, Technique]]:
 
 
 TABLES = yaml.safe_load((files(__package__) / "techniques.yaml").read_text(encoding="utf-8"))
+SIZES: list[str] = TABLES.pop("sizes")
 TOKENIZERS: dict[str, Papers] = {name: tuple(papers) for name, papers in TABLES.pop("tokenizers").items()}
 OPTIMIZERS, SCHEDULES, OBJECTIVES, TECHNIQUES = read_techniques()
 
