@@ -108,7 +108,7 @@ CHANGES = [
     ("causal", None, "fsdp=2", "--optim muon --ema_decay 0.5"),
     ("translation", "fsdp=2", "tp=2", SCORED_BY_LOSS),
     ("classification", "replicate=2,fsdp=2", "fsdp=2,tp=2", "--ema_decay 0.5 --async_save"),
-    ("causal", None, "fsdp=2,tp=2", "--optim adamw_torch"),
+    ("causal", None, "fsdp=2,tp=2", ""),
     ("causal", "tp=2", "fsdp=2,tp=2", "STREAM"),
     ("classification", "fsdp=2,tp=2", None, "--lora_rank 2 --async_save"),
     ("causal", None, "replicate=2,fsdp=2", "--lora_rank 2 --lora_targets q_proj down_proj"),

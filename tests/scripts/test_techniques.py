@@ -136,9 +136,9 @@ def test_lora(base: str, job: str, targets: list[str], heads: set[str], trained,
     again = *options, "--resume_from_checkpoint", str(whole / "checkpoint-2")
     train(job, resumed, *again)
     assert_equal_weights(whole, resumed)
-    for option in ("--lora_alpha", "--lora_rank"):
-        with pytest.raises(ValueError, match=f"{option} 3: the adapters in .* have .*: use the same"):
-            train(job, tmp_path / "other", *again, option, "3")
+    for option in ("--lora_alpha 3", "--lora_rank 3", "--lora_targets k_proj"):
+        with pytest.raises(ValueError, match=f"{option}: the adapters in .* have .*: use the same"):
+            train(job, tmp_path / "other", *again, *option.split())
     assert "Warning" not in capfd.readouterr().out
 
 

@@ -5,7 +5,6 @@ compute parts of each layer for the same rows. Checkpoints have whole weights an
 which any other layout can continue, one process too.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -42,6 +41,8 @@ AXES = {"replicate": "dp_replicate_size", "fsdp": "fsdp_size", "tp": "tp_size"}
 AUTO = "auto"
 DIVIDED_FACTORS = {"colwise": "lora_B", "rowwise": "lora_A"}
 """The factor of an adapter that is divided as its layer is."""
+ADAPTED = {"r": "lora_rank", "lora_alpha": "lora_alpha", "target_modules": "lora_targets"}
+"""Fields of adapters, with the options that a run resumes with unchanged."""
 PARTS, WHOLE = "optimizer", "optimizer.pt"
 """Names of the optimizer's state in a checkpoint."""
 
@@ -182,12 +183,8 @@ def _own_parts(model: nn.Module) -> None:
     parameters: Any = model.parameters()
     for parameter in parameters:
         part = local_part(parameter)
-        if part.untyped_storage().nbytes() == part.nbytes:
-            continue
-        if part is parameter:
-            parameter.data = part.clone()
-        else:
-            parameter._local_tensor = part.clone()
+        if part.untyped_storage().nbytes() > part.nbytes:
+            setattr(parameter, "data" if part is parameter else "_local_tensor", part.clone())
 
 
 def _share_padding(model: nn.Module) -> None:
@@ -281,10 +278,11 @@ class ParallelTrainer(Trainer):
     def _load(self, folder: Any, load: Callable[[], None]) -> None:
         """Load the weights in a folder, which one process reads; of adapters, which are small, all of them."""
         if self.args.lora_rank:
-            saved = json.loads(Path(folder, "adapter_config.json").read_text(encoding="utf-8"))
-            for name, there in {"lora_rank": saved["r"], "lora_alpha": saved["lora_alpha"]}.items():
-                if (here := getattr(self.args, name)) != there:
-                    raise ValueError(f"--{name} {here}: the adapters in {folder} have {there}: use the same")
+            own = self.model.peft_config["default"]
+            for name, value in vars(type(own).from_pretrained(folder)).items():
+                if name in ADAPTED and (here := getattr(own, name)) != value:
+                    here, there = (" ".join(sorted(v)) if isinstance(v, set) else v for v in (here, value))
+                    raise ValueError(f"--{ADAPTED[name]} {here}: the adapters in {folder} have {there}: use the same")
             load()
         elif not self.is_distributed_loading_by_transformers:
             by_first(load)
@@ -344,10 +342,11 @@ def share_weights(model: nn.Module, names: Iterable[str], weights: dict[str, tor
 
 
 def part_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a tensor divided as another one of its shape is."""
+    """Return a tensor divided as another one of its shape is, in memory of its own as fused optimizers expect."""
     if not isinstance(like, DTensor):
         return whole.to(like.device)
-    local: Any = DtensorShardOperation(like).shard_tensor(whole, device=like.device)
+    part: Any = DtensorShardOperation(like).shard_tensor(whole, device=like.device)
+    local = part.clone(memory_format=torch.contiguous_format)
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
