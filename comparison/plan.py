@@ -1,5 +1,6 @@
 """The plan of a comparison: a training program, its arguments, the variants, the seeds and one budget for all."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -32,12 +33,9 @@ EQUAL = ("parameters", "flops")
 ADDED = "added.yaml"
 # Settings of every run: the last weights are scored, because the best ones look better the more often one evaluates
 FIXED: Options = {
-    "load_best_model_at_end": False,
-    "early_stopping_patience": 0,
-    "max_epochs": None,
-    "save_total_limit": 1,
+    "load_best_model_at_end": False, "early_stopping_patience": 0, "max_epochs": None, "save_total_limit": 1,
     "disable_tqdm": True,
-}
+}  # fmt: skip
 RESERVED = {
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "seed", *LENGTHS, *OPTION_OF.values(), *FIXED,
 }  # fmt: skip
@@ -45,6 +43,7 @@ MODEL_OPTIONS = ("overrides", "preset", "model_", "tokenizer_")
 """Beginnings of the options that change a model's size."""
 SEEDS, SEQUENTIAL_SEEDS = (1, 2, 3), tuple(range(1, 9))
 TUNING_SEEDS = (101,)
+WORD = re.compile(r"\d+\.?\d*[eE][+-]?\d+")  # a number such as 1e-3, which YAML takes for a word
 
 
 @dataclass(frozen=True)
@@ -105,11 +104,13 @@ class Plan:
     def beyond(self, grid: Sequence[Options], best: Options) -> Options:
         """Return the next choice beyond the end of a grid of one number, if the best one is there; otherwise none."""
         values = sorted({value for options in grid for value in options.values() if type(value) in (int, float)})
+        whole = all(type(value) is int for value in values)  # options that cannot be 32.0
         if len(self.tune) > 1 or len(values) < max(2, len(grid)) or values[0] <= 0:
             return {}
         ((name, value),) = best.items()
         ends = {values[-1]: values[-1] / values[-2], values[0]: values[0] / values[1]}
-        return {name: float(f"{value * ends[value]:.3g}")} if value in ends else {}
+        further = round(value * ends.get(value, 1)) if whole else float(f"{value * ends.get(value, 1):.3g}")
+        return {name: further} if further and further not in values else {}
 
 
 def merged(*parts: Mapping[str, Any]) -> Options:
@@ -141,12 +142,13 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
         if key not in KEYS:
             raise ValueError(f"{path}: unknown key {key!r}; choose from {', '.join(KEYS)}")
     program = one_of(path, "program", content.get("program"), PROGRAMS)
-    variants = _variants(path, content.get("variants"), added or {})
+    variants = _variants(path, content.get("variants"), added := dict(added or {}))
     arguments = mapping(path, "arguments", content.get("arguments"))
     tune = mapping(path, "tune", content.get("tune"))
     for name, values in tune.items():
         if not isinstance(values, list) or len(values) < 2:
             raise ValueError(f"{path}: tune: {name}: {values!r}; it must be a list of two values or more")
+        tune[name] = [float(value) if WORD.fullmatch(str(value)) else value for value in values]
     for key in ("sequential", "extend"):
         if not isinstance(content.setdefault(key, False), bool):
             raise ValueError(f"{path}: {key}: {content[key]!r}; choose from true, false")
@@ -163,6 +165,7 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
         _check_names(path, section, options, equal=content.get("equal"))
     unit, amount = _budget(path, content.get("budget"))
     equal, score = content.get("equal"), str(content.get("score", "loss"))
+    given = [name for name in variants if name not in added]  # another baseline would turn earlier verdicts around
     tasks, task = task_of(program).tasks(), task_of(program).name_of(arguments)
     try:
         found = ranking_score(score, task if task in tasks else tasks[0])
@@ -176,7 +179,7 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
         variants=variants,
         budget=unit,
         amount=amount,
-        baseline=one_of(path, "baseline", content.get("baseline", next(iter(variants))), variants),
+        baseline=one_of(path, "baseline", str(content.get("baseline", given[0])), given),
         score=found,
         seeds=seeds,
         equal=None if equal is None else one_of(path, "equal", equal, EQUAL),
@@ -184,23 +187,24 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
         tuning_seeds=tuning_seeds,
         extend=content["extend"],
         sequential=sequential,
-        family=_family(path, content.get("family"), list(variants), len(added or ())),
-        added=tuple(added or ()),
+        family=_family(path, content.get("family"), list(variants), len(added)),
+        added=tuple(added),
     )
 
 
 def _variants(path: Path, given: Any, added: Mapping[str, Any]) -> dict[str, Options]:
     """Return the options of the variants, given or in a file, and of those that were added, by name."""
     named = mapping(path, "variants", read_settings(path.parent / given) if isinstance(given, str) else given)
+    named = {str(name): options for name, options in named.items()}  # YAML takes 1 for a number
     if again := [name for name in added if name in named]:
         raise ValueError(f"{path}: variants: {again[0]} is there; give what is added another name")
     named |= added
     if len(named) < 2:
         raise ValueError(f"{path}: variants: {len(named)} given; a comparison needs two or more")
     for name in named:
-        if not str(name).translate(dict.fromkeys(map(ord, "-_."))).isalnum():
+        if not name.translate(dict.fromkeys(map(ord, "-_."))).isalnum():
             raise ValueError(f"{path}: variants: {name!r} names folders: letters, digits, '-', '_' and '.' only")
-    return {str(name): mapping(path, f"variants: {name}", value) for name, value in named.items()}
+    return {name: mapping(path, f"variants: {name}", value) for name, value in named.items()}
 
 
 def _family(path: Path, value: Any, variants: Sequence[str], added: int) -> int | None:
@@ -279,4 +283,6 @@ def read_added(folder: Path, new: Mapping[str, Any] | None = None) -> dict[str, 
 def keep_added(plan: Plan, folder: Path) -> None:
     """Note the variants that were added to a plan, so that they belong to it from now on."""
     added = {name: plan.variants[name] for name in plan.added}
+    if unknown := [name for name in read_added(folder) if name not in added]:
+        raise ValueError(f"--add: another process has added {unknown[0]}: the same command takes it in")
     write_text(folder / ADDED, yaml.safe_dump(added, sort_keys=False, allow_unicode=True))

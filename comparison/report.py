@@ -141,19 +141,15 @@ def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
             total = len(variant.lost) + len(variant.runs)
             why = "; ".join(f"seed {seed} {lost.state}: {lost.message}" for seed, lost in variant.lost.items())
             found.append(f"{name}: {len(variant.lost)} of {total} runs are lost, and in no mean ({why}).")
-    if rest := [name for name in comparison.variants if name not in tests and name != plan.baseline]:
-        found.append(
-            f"Not tested, for want of two runs that count on both sides, or of any spread: {', '.join(rest)}."
-        )
+    if few := [name for name in comparison.variants if name not in tests and name != plan.baseline]:
+        found.append(f"Not tested, for want of two runs that count on both sides, or of any spread: {', '.join(few)}.")
     if len(plan.seeds) < 5 and not plan.sequential:
         found.append(f"{len(plan.seeds)} seeds show large differences only; a claim deserves 5.")
     found.append("The intervals are of seeds (weights and order of the data), not of the validation rows.")
     for name, options in comparison.chosen.items():
         if plan.beyond([tried for tried, _ in comparison.tuning[name]], options):
             best = ", ".join(f"{option} {value}" for option, value in options.items())
-            found.append(
-                f"{name}: {best} is at the end of what was tried; a value beyond may suit it better (--extend)."
-            )
+            found.append(f"{name}: {best} is at the end of what was tried; one beyond may be better (--extend).")
     if not plan.tune:
         found.append("Nothing was tuned: the common settings may suit one variant better than another (--tune).")
     return found
@@ -162,8 +158,7 @@ def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
 def differences(found: VariantResult, comparison: Comparison) -> str:
     """Return a variant's options and in which fields its config differs from the baseline's."""
     baseline, words = comparison.variants[comparison.plan.baseline], []
-    options = {name: value for name, value in found.options.items() if name != "overrides"}
-    words += [f"--{name} {value}" for name, value in options.items()]
+    words += [f"--{name} {value}" for name, value in found.options.items() if name != "overrides"]
     configs = [variant.config for variant in (baseline, found)]
     for name in sorted(configs[0].keys() | configs[1].keys()) if all(configs) else ():
         old, new = (config.get(name, "default") for config in configs)
@@ -175,8 +170,7 @@ def differences(found: VariantResult, comparison: Comparison) -> str:
 # --------------------------------------------------------------------------------------------------------- figures
 def score_figure(comparison: Comparison, folder: Path) -> list[str]:
     """Draw every run as a point, and each variant's mean with its 95 % interval; return the pictures' names."""
-    variants = list(comparison.variants.values())
-    label = comparison.plan.score.label
+    variants, label = list(comparison.variants.values()), comparison.plan.score.label
     figure = Figure(figsize=(7.5, 1.2 + 0.36 * len(variants)), layout="constrained")
     axes = figure.add_subplot(xlabel=f"{label}, validation: each seed, mean and 95 % t interval")
     rows: list[Sequence[Any]] = []
@@ -206,8 +200,7 @@ def interval_of_mean(score: Score, values: Sequence[float]) -> tuple[float, floa
 
 def curve_figure(comparison: Comparison, folder: Path, axis: str) -> list[str]:
     """Draw each variant's mean validation loss, and the score that decides; return the pictures' names."""
-    title = AXES[axis][0]
-    score = comparison.plan.score
+    title, score = AXES[axis][0], comparison.plan.score
     labels = {"loss": "validation loss (log scale)"} | ({score.name: score.label} if score.name != "loss" else {})
     figure = Figure(figsize=(7.5, 0.6 + 3.4 * len(labels)), layout="constrained")
     rows: list[Sequence[Any]] = []
@@ -235,8 +228,7 @@ def taken(run: Result, axis: str, step: int) -> float:
 
 def tuning_figure(comparison: Comparison, folder: Path) -> list[str]:
     """Draw how the score of each variant depends on the option that was tuned; return the pictures' names."""
-    label = comparison.plan.score.label
-    name = next(iter(comparison.plan.tune))
+    label, name = comparison.plan.score.label, next(iter(comparison.plan.tune))
     values = list(comparison.plan.tune[name])
     more = {options[name] for tried in comparison.tuning.values() for options, _ in tried} - set(values)
     values = sorted({*values, *more}) if more else values

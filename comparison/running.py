@@ -96,8 +96,9 @@ class Runner:
         Earlier runs in the folders of `disposable` jobs are deleted; otherwise another run there is a ValueError.
         After an interruption the runs are ended, each with a checkpoint.
         """
+        busy = self.shared and bool(self.claims.owners())
         with self.claims.alone("folder"):
-            self._make_room(jobs, disposable=disposable)
+            self._make_room(jobs, disposable=disposable, busy=busy)
             self.before = {job.name: self._written(job) for job in jobs}
         outcomes: dict[str, Outcome] = {}
         for job in jobs:  # those that would end in the same way again
@@ -136,12 +137,12 @@ class Runner:
         for process in list(self.processes):
             process.send_signal(signal.SIGTERM)
 
-    def _make_room(self, jobs: Sequence[Job], *, disposable: bool) -> None:
-        """Write the settings of jobs, and move other runs out of their folders if that is asked for."""
+    def _make_room(self, jobs: Sequence[Job], *, disposable: bool, busy: bool) -> None:
+        """Write the settings of jobs, and move other runs away if that is asked for and no process is busy."""
         for job in jobs if not self.shared else ():
             self._end_orphan(job)
-        changed = {job.name: why for job in jobs if (why := self._changes(job))}
-        if changed and not self.overwrite and not disposable:
+        changed = {job.name: why for job in jobs if (why := self._changes(job, busy))}
+        if changed and (busy or not (self.overwrite or disposable)):
             name, why = next(iter(changed.items()))
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise ValueError(
@@ -160,15 +161,15 @@ class Runner:
                 self._file("outcomes", job).unlink(missing_ok=True)  # of another run
             self._write("settings", job, job.options)
 
-    def _changes(self, job: Job) -> str:
-        """Return in what the run in the folder of a job differs from it, in words; nothing if it does not."""
-        record = _record(job)
-        if not record:
+    def _changes(self, job: Job, begun: bool = False) -> str:
+        """Return in what the run in the folder of a job, with a record or just `begun`, differs from it, in words."""
+        record, settings = _record(job), self._read("settings", job)
+        if not record and not (begun and settings):
             return ""
-        old, new = ({**options, "output_dir": ""} for options in (self._read("settings", job), job.options))
+        old, new = ({**options, "output_dir": ""} for options in (settings, job.options))
         names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
         changes = [f"{name}: {old.get(name)!r} then, {new.get(name)!r} now" for name in names]
-        version = self._read("started", job).get("version", "an earlier version")
+        version = self._read("started", job).get("version", "an earlier version" if record else __version__)
         if version != __version__:
             changes.append(f"vanillaformer: {version} then, {__version__} now")
         if not changes and record.get("data"):
@@ -200,9 +201,12 @@ class Runner:
             time.sleep(POLL)
             return None
         try:
-            if self._written(job) != self.before[job.name]:  # by another process
+            if self._written(job) not in (None, self.before[job.name]):  # by another process
+                if why := self._changes(job, begun=True):
+                    raise ValueError(f"--share: another process trained {job.name} otherwise ({why})")
                 return Outcome(**self._read("outcomes", job))
             self._end_orphan(job)
+            self._write("settings", job, job.options)  # another process may name the folder otherwise
             return self._trained(job)
         finally:
             self.claims.release(job.name)
@@ -211,21 +215,20 @@ class Runner:
         start = time.monotonic()
         code, memory = self.execute(job, self._file("settings", job).resolve())
         log = self._file("logs", job).read_text(encoding="utf-8", errors="replace") if code else ""
-        lines = [line.strip() for line in log.splitlines() if line.strip()]
-        message = "" if code == 0 else lines[-1] if lines else "it printed nothing"
-        state: State = "finished"
-        if code:
-            state = "diverged" if any(word in message for word in DIVERGED) else "failed"
+        lines = [line.strip() for line in log.splitlines() if line.strip()] or ["it printed nothing"]
+        message = lines[-1] if code else ""
+        lost: State = "diverged" if any(word in message for word in DIVERGED) else "failed"
+        state: State = lost if code else "finished"
         outcome = Outcome(state, message, time.monotonic() - start, memory)
-        self._write("outcomes", job, asdict(outcome))
+        if state == "finished" or not self.stopped:  # what was interrupted is for another process to go on with
+            self._write("outcomes", job, asdict(outcome))
         return outcome
 
     def execute(self, job: Job, settings: Path) -> tuple[int, float]:
         """Run the program in a process of its own; return its exit code, and the most memory that it had in MiB."""
         log = self._file("logs", job)
         log.parent.mkdir(parents=True, exist_ok=True)
-        threads = max(1, (os.cpu_count() or 1) // self.workers)
-        environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
+        environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.workers))} | os.environ
         command = [*self.command, self.plan.program, str(settings)]
         with log.open("a", encoding="utf-8") as output:
             process = subprocess.Popen(  # a terminal's Ctrl-C is not for it too: a second signal ends it at once
@@ -243,8 +246,9 @@ class Runner:
     def _note_start(self, job: Job, settings: Path, pid: int) -> None:
         """Note which process works in a folder, and of which version."""
         created = psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 0.0
-        note = {"pid": pid, "created": created, "settings": str(settings), "version": __version__}
-        self._write("started", job, note)
+        self._write(
+            "started", job, {"pid": pid, "created": created, "settings": str(settings), "version": __version__}
+        )
 
 
 def _record(job: Job) -> dict[str, Any]:

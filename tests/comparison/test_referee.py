@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from test_comparing import PLAN, PRETENDED, plan_file, pretended, starts, waiting_for
+from test_comparing import PLAN, PRETENDED, plan_file, pretended, settings_of, starts, waiting_for
 
 from vanillaformer.comparison.claims import Claims
-from vanillaformer.comparison.plan import Plan, read_plan
+from vanillaformer.comparison.plan import Plan, keep_added, read_added, read_plan
+from vanillaformer.comparison.running import Job, Runner
 from vanillaformer.comparison.statistics import levels_of_looks
 from vanillaformer.comparison.verdicts import judge
 from vanillaformer.scripts import compare as program
@@ -130,6 +131,22 @@ def test_a_variant_is_added_without_new_baselines(tmp_path, pretended, capsys):
         program.main([str(tmp_path / "plan.yaml"), "--output_dir", str(tmp_path)])
 
 
+def test_what_was_added_is_not_lost_nor_the_baseline(tmp_path):
+    """Of two processes that add a variant at once, the second one knows nothing of the first one's."""
+    changes = {"variants": {1: {}, 2: {}}, "family": 4}
+    path = plan_file(tmp_path, **changes)
+    first, second = (read_plan(path, {name: {}}) for name in "ab")
+    keep_added(first, tmp_path)
+    with pytest.raises(ValueError, match="another process has added a"):
+        keep_added(second, tmp_path)
+    keep_added(read_plan(path, read_added(tmp_path, {"b": {}})), tmp_path)
+    assert list(read_added(tmp_path)) == ["a", "b"]
+    with pytest.raises(ValueError, match="variants: 2 is there"):
+        read_plan(path, {"2": {}})
+    with pytest.raises(ValueError, match="baseline: 'b'; choose from 1, 2"):
+        read_plan(plan_file(tmp_path, **changes, baseline="b"), read_added(tmp_path))
+
+
 def sharing(folder: Path) -> subprocess.Popen:
     code = "from vanillaformer.comparison import claims, running; from vanillaformer.scripts import compare; "
     code += f"running.Runner.command = {PRETENDED!r}; running.POLL = 0.1; "
@@ -152,6 +169,34 @@ def test_processes_share_the_trainings_of_a_plan_and_one_that_is_killed_leaves_i
     assert len(counts) == 6
     assert sum(counts.values()) <= 7  # only that of the one that was killed ran again
     assert not list((tmp_path / "claims").iterdir())
+
+
+def test_an_interrupted_training_is_for_others_and_other_settings_are_refused(tmp_path, pretended, monkeypatch):
+    plan = read_plan(plan_file(tmp_path))
+    options = {"learning_rate": 1e-3, "seed": 1, "output_dir": str(tmp_path / "runs" / "a-1")}
+    job, other = (Job("runs-a-1", options | {"learning_rate": rate}) for rate in (1e-3, 1e-2))
+    first, second = (Runner(plan, tmp_path, 1, shared=True) for _ in range(2))
+    outcome = tmp_path / "outcomes" / "runs-a-1.json"
+
+    def interrupted(job: Job, settings: Path) -> tuple[int, float]:
+        with pytest.raises(ValueError, match=r"learning_rate: 0\.001 then, 0\.01 now"):
+            second.run([other])
+        first.stop()
+        first._write("logs", job, {})
+        return 1, 1.0
+
+    with monkeypatch.context() as patched:
+        patched.setattr(first, "execute", interrupted)
+        assert first.run([job])[job.name].state == "failed"
+    assert not outcome.exists()
+
+    second.before = {job.name: None}
+    for kind, content in (("settings", other.options), ("outcomes", {"state": "finished"})):  # by a third one
+        first._write(kind, job, content)
+    with pytest.raises(ValueError, match="--share: another process trained runs-a-1 otherwise"):
+        second._job(job)
+    assert second.run([job])[job.name].state == "finished"
+    assert settings_of(tmp_path, job.name) == job.options
 
 
 def test_a_claim_of_another_host_is_free_once_it_is_old(tmp_path, monkeypatch):

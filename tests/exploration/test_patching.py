@@ -9,11 +9,12 @@ import torch
 from modeling.toys import inputs_of, toy
 from transformers import AutoTokenizer
 
-from vanillaformer.exploration.patching import head_effects, values
+from vanillaformer.exploration.examples import text_example
+from vanillaformer.exploration.patching import against, head_effects, values
 from vanillaformer.exploration.recording import places, record, stacks
 from vanillaformer.scripts import explore
 
-from .test_page import folder
+from .test_page import TEXT, folder, loaded
 from .toys import KINDS, doubled
 
 __all__ = ["folder"]
@@ -121,3 +122,10 @@ def test_the_program_draws_the_effects_of_two_texts_of_one_length(folder, tmp_pa
             explore.main([*words, "--against", text])
     with pytest.raises(SystemExit, match="it needs a second text"):
         explore.main(words)
+
+
+def test_the_second_text_of_a_translator_has_the_same_prefix():
+    opened = loaded("translation")
+    opened.model.config.prefix = "a small "
+    example = text_example(opened, TEXT)
+    assert torch.equal(against(opened, example, TEXT)["input_ids"], example.recording.inputs["input_ids"])
