@@ -183,7 +183,7 @@ def _own_parts(model: nn.Module) -> None:
     parameters: Any = model.parameters()
     for parameter in parameters:
         part = local_part(parameter)
-        if part.untyped_storage().nbytes() > part.nbytes:
+        if part.untyped_storage().nbytes() != part.nbytes:  # larger of views, smaller of stand-ins
             setattr(parameter, "data" if part is parameter else "_local_tensor", part.clone())
 
 
