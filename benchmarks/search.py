@@ -51,7 +51,7 @@ def main() -> None:
         **{"sequential": True, "family": len(PROPOSALS), "seeds": [*range(1, 9)], "variants": {"baseline": {}}},
     }
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
-    command = [sys.executable, "-m", "vanillaformer", "compare", str(folder / "plan.yaml"), "--json"]
+    command = [sys.executable, "-m", "vanillaformer", "compare", str(folder / "plan.yaml"), "--json", "--jobs", "2"]
     best, lucky, runs = None, [], 0
     for name, options in PROPOSALS.items():
         words = [*command, "--output_dir", str(folder / "runs"), "--add", f"{name}={json.dumps(options)}"]
