@@ -111,8 +111,8 @@ class Runner:
         if outcomes:
             report(f"{len(outcomes)} of {len(jobs)} trainings were finished before.")
         with ThreadPoolExecutor(self.workers) as pool:
-            waiting = {pool.submit(self._job, job): job for job in left}
-            try:
+            try:  # from the first submission on, after which an interrupt has to end a training
+                waiting = {pool.submit(self._job, job): job for job in left}
                 while waiting:
                     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                         job, outcome = waiting.pop(future), future.result()

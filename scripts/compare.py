@@ -11,7 +11,7 @@ Examples:
   vanillaformer compare scripts/plans/norms.yaml
   vanillaformer compare plan.yaml --seeds 1 2 3 4 5 --jobs 2
   vanillaformer compare plan.yaml --tune learning_rate=5e-4,1e-3,2e-3 --equal parameters
-  vanillaformer compare plan.yaml --sequential --family 20 --add 'post={overrides: {norm_placement: post}}' --json
+  vanillaformer compare plan.yaml --family 20 --json --add 'fast={learning_rate: 4.0e-3}'
 """
 
 import argparse

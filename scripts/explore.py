@@ -8,7 +8,7 @@ Examples:
   vanillaformer explore runs/translation --text 'May 6, 2031'
   vanillaformer explore runs/translation --text 'May 6, 2031' --target '6 mai 2031' --figures lens
   vanillaformer explore runs/image_classification --image photo.png --output_dir look
-  vanillaformer explore runs/translation --text 'May 6, 2031' --against 'May 7, 2031' --figures patching
+  vanillaformer explore runs/lm --text 'on Monday' --against 'on Friday' --figures patching
   vanillaformer explore runs/translation --text 'May 6, 2031' --rows test.csv
   vanillaformer explore runs/translation --serve
 """
