@@ -61,9 +61,9 @@ def against_baseline(
     `family` is the number of variants that share the level, by default those that are tested.
 
     The variance is that of all runs around their variant's mean, but for `outlying` variants, which are tested with
-    their own (Welch 1947, Bonferroni's correction); all are if the baseline is one of them. The others share what is
-    left of the level, and a difference of theirs is one by Welch's test too, with the square root of the number of
-    tests as its correction: a family then keeps it in simulations with unequal variances and heavy tails. A variant
+    their own (Welch 1947, Bonferroni's correction); all are if the baseline is one of them. The others share the
+    rest of the level, and only what Welch's test finds too, corrected by the square root of the number of tests, is
+    a difference: a family then keeps it in simulations with unequal variances and heavy tails. A variant
     with fewer than two runs is not tested, and no variant is if the baseline has fewer.
     """
     control = scores.get(baseline, ())

@@ -1,4 +1,4 @@
-"""Verdicts on variants: better or worse than the baseline, or not to be told, as often as one looks."""
+"""Verdicts on variants, better or worse than the baseline or undecided, which hold however often one looks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ class Verdict:
 def judge(plan: Plan, scores: Scores, count: int | None = None) -> dict[str, Verdict]:
     """Return the verdicts after `count` seeds of the plan (default: all), by variant other than the baseline.
 
-    At each of the plan's looks, variants that are not decided are tested on the seeds that they share with the
-    baseline by then; the looks together keep to 5 % false differences in a family. A verdict does not change when
+    At each of the plan's looks, undecided variants and the baseline are tested on their runs with the first
+    seeds; the looks together keep to 5 % false differences in a family. A verdict does not change when
     variants are added: each is tested beside those that were there before it.
     """
     looks = [look for look in plan.looks if count is None or look <= count]

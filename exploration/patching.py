@@ -51,7 +51,7 @@ def head_effects(
 
     low, high = score(corrupted, {}), score(clean, {})
     if abs(high - low) < LEAST:
-        raise ValueError("the answer is as likely for both inputs: there is no difference to explain")
+        raise ValueError("both inputs make the answer equally likely: there is no difference to explain")
     effects = {}
     for kind, layers in kinds.items():
         stack, part = ("decoder", "cross_attn") if kind == "cross" else (kind, "self_attn")

@@ -88,7 +88,7 @@ def test_effects_are_those_of_weights_that_were_changed_by_hand(kind):
     found = head_effects(model, clean, corrupted, outputs)[name]
     assert found[0, 0] == pytest.approx(0, abs=1e-12)
     assert np.abs(found[0, 1:]).min() > 0
-    with pytest.raises(ValueError, match="the answer is as likely for both inputs"):
+    with pytest.raises(ValueError, match="both inputs make the answer equally likely"):
         head_effects(model, clean, clean, outputs)
 
 
@@ -116,7 +116,7 @@ def test_the_program_draws_the_effects_of_two_texts_of_one_length(folder, tmp_pa
     assert [row["head"] for row in rows] == [f"decoder.{layer}.{head}" for layer in range(2) for head in range(4)]
     for text, message in (
         ("words", r"--against has \d+ tokens, --text \d+"),
-        ("a line of words", "as likely for both"),
+        ("a line of words", "equally likely"),
     ):
         with pytest.raises(SystemExit, match=message):
             explore.main([*words, "--against", text])
