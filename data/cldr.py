@@ -23,7 +23,8 @@ Length = Literal["long", "short"]
 STYLES: tuple[Style, ...] = ("full", "long", "medium", "short")
 # No yMMMd: in English it is the medium format, which German writes in digits ("6. Juni 1991" or "06.06.1991").
 SKELETONS = ("yMMMEd", "yMEd", "MMMEd", "MEd", "MMMMd", "MMMd", "yMMMM", "yMMM", "yMd", "yQQQQ", "yQQQ", "GyMMM")
-FIRST_DAY, CENTURY = datetime.date(1950, 1, 1), 36_525  # exactly one century: two digits determine a year
+FIRST_DAY = datetime.datetime(1950, 1, 1, tzinfo=datetime.UTC)
+CENTURY = 36_525  # days: two digits determine a year
 CURRENCIES = ("USD", "EUR", "GBP", "JPY", "CHF", "CNY", "INR", "BRL", "CAD", "AUD", "SEK", "PLN", "CZK", "TRY", "KRW")
 UNITS = (
     *("length-meter", "length-kilometer", "length-centimeter", "length-mile", "length-foot", "length-inch"),
@@ -77,9 +78,7 @@ def _distinct(members: Iterable[Any], formats: Sequence[Format], source: Locale,
 
 
 def _moment(rng: Random) -> datetime.datetime:
-    day = FIRST_DAY + datetime.timedelta(days=rng.randrange(CENTURY))
-    second = datetime.timedelta(seconds=rng.randrange(86_400))
-    return datetime.datetime.combine(day, datetime.time(), datetime.UTC) + second
+    return FIRST_DAY + datetime.timedelta(days=rng.randrange(CENTURY), seconds=rng.randrange(86_400))
 
 
 def _date(style: Style, value: datetime.datetime, locale: Locale) -> str:

@@ -1,7 +1,7 @@
 """Data made from what is installed, without a download and the same for the same seed.
 
 Source text of Python's standard library, names in 20 languages, handwritten digits, and pairs of texts in two locales;
-each is described where it is made, which loading, cards and messages read.
+`corpora.yaml` describes each, which loading, cards and messages read.
 """
 
 import io
@@ -18,16 +18,15 @@ from random import Random
 from typing import Any, get_args
 
 import numpy as np
+import yaml
 from babel import Locale, dates, numbers
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
 
 from .cldr import cldr_translation, parted
 from .tasks import ImageObjective, Objective, TaskName
 
-LANGUAGES = (
-    *("ar", "cs", "de", "el", "en", "es", "fi", "fr", "hi", "hu"),
-    *("it", "ja", "nl", "pl", "pt", "ru", "sv", "tr", "uk", "vi"),
-)
+SOURCES = yaml.safe_load(Path(__file__).with_name("corpora.yaml").read_text(encoding="utf-8"))
+LANGUAGES = tuple(SOURCES["language_names"]["languages"])
 # Tests are as large as the rest and repetitive, encodings are tables; the others are programs and installed packages.
 LEFT_OUT = {"test", "tests", "encodings", "idlelib", "turtledemo", "site-packages", "dist-packages", "__pycache__"}
 BRIGHTEST = 16  # the value of white in the digits
@@ -105,7 +104,7 @@ def language_names(*, seed: int = 0) -> DatasetDict:
         rows: list[dict[str, object]] = [{"text": name, "label": label} for name in names]
         for split, part in parted(rows, len(names) // 10).items():
             parts[split] += part
-    features = Features({"text": Value("string"), "label": ClassLabel(names=list(LANGUAGES))})
+    features = Features({"text": Value("string"), "label": ClassLabel(names=[*LANGUAGES])})
     for rows in parts.values():
         rng.shuffle(rows)
     return DatasetDict({name: Dataset.from_list(rows, features=features) for name, rows in parts.items()})
@@ -177,71 +176,26 @@ def tagged_phrases(*, seed: int = 0, size: int = 4_000) -> DatasetDict:
     return splits
 
 
-def with_seed(load: Callable[..., DatasetDict], **known: Any) -> Callable[[Any], Corpus]:
+def with_seed(load: Callable[..., DatasetDict]) -> Callable[[Any], Corpus]:
     """Return the function from data arguments to a corpus of which only the split depends on them."""
-    return lambda data_args: Corpus(load=partial(load, seed=data_args.split_seed), **known)
+    return lambda data_args: Corpus(**SOURCES[load.__name__], load=partial(load, seed=data_args.split_seed))
 
 
 def translation_corpus(data_args: Any) -> Corpus:
     source, target = data_args.source_locale, data_args.target_locale
     return Corpus(
+        **SOURCES["cldr_translation"],
         name=f"Unicode CLDR formats, {source} to {target}",
-        identifier="unicode-cldr-formats",
-        description="Dates, times, numbers, amounts of money and units as the Unicode CLDR writes them in the two "
-        "locales, drawn at random by the package from the data that comes with Babel.",
-        license="Unicode License v3",
         languages=list(dict.fromkeys(locale.replace("-", "_").split("_")[0] for locale in (source, target))),
-        limits="It knows only formats (dates, times, numbers, amounts, units), and translates no sentences.",
         load=partial(cldr_translation, source, target, size=data_args.embedded_size, seed=data_args.split_seed),
     )
 
 
 CORPORA: dict[TaskName, Callable[[Any], Corpus]] = {
     "translation": translation_corpus,
-    **dict.fromkeys(
-        get_args(Objective),
-        with_seed(
-            standard_library,
-            name="Python standard library",
-            identifier="python-standard-library",
-            description="The source text of the standard library of the Python that ran the training, split by file.",
-            license="Python Software Foundation License v2 (PSF-2.0)",
-            languages=["code", "en"],
-            limits="It has seen only Python source text, with its English comments, and no other code or prose.",
-        ),
-    ),
-    "classification": with_seed(
-        language_names,
-        name="Unicode CLDR names",
-        identifier="unicode-cldr-names",
-        description=f"Names of countries, languages, currencies and the like in {len(LANGUAGES)} locales of the "
-        "Unicode CLDR, taken from the data that comes with Babel; the class is the locale.",
-        license="Unicode License v3",
-        languages=list(LANGUAGES),
-        limits="It has seen only single names, no running text, and knows no other language.",
-    ),
-    "token_classification": with_seed(
-        tagged_phrases,
-        name="English phrases with Unicode CLDR formats",
-        identifier="unicode-cldr-phrases",
-        description="Phrases of a dozen patterns, filled with dates, numbers, amounts of money and names of "
-        "countries and languages as the Unicode CLDR writes them, drawn at random by the package from the data that "
-        "comes with Babel; the tags say which words these are (BIO).",
-        license="Unicode License v3",
-        languages=["en"],
-        limits="It knows a dozen patterns of phrases, and finds names in no other sentences.",
-    ),
-    **dict.fromkeys(
-        get_args(ImageObjective),
-        with_seed(
-            digits,
-            name="handwritten digits of scikit-learn",
-            identifier="scikit-learn-digits",
-            description="1,797 handwritten digits of 43 people, scaled to 8 by 8 pixels: the test part of "
-            '"Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, UCI 1998), as scikit-learn has it.',
-            license="CC BY 4.0",
-            limits="It has seen only white digits on black, 8 by 8 pixels large.",
-        ),
-    ),
+    **dict.fromkeys(get_args(Objective), with_seed(standard_library)),
+    "classification": with_seed(language_names),
+    "token_classification": with_seed(tagged_phrases),
+    **dict.fromkeys(get_args(ImageObjective), with_seed(digits)),
 }
 """By task; each describes the corpus that data arguments ask for."""

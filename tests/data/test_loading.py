@@ -1,5 +1,6 @@
 import gzip
 import json
+from typing import get_args
 
 import pandas as pd
 import pytest
@@ -9,6 +10,7 @@ from vanillaformer.data import loading
 from vanillaformer.data.arguments import DATA_ARGUMENTS, DataArguments
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.rows import label_names
+from vanillaformer.data.tasks import TASKS, Prediction, TaskName
 
 PAIRS = [{"en": f"house {n}", "de": f"Haus {n}", "more": n} for n in range(20)]
 
@@ -187,3 +189,8 @@ def test_text_files_that_cannot_be_used(tmp_path, task, lines, options, message)
 def test_unknown_task():
     with pytest.raises(ValueError, match=r"task='summary'.*translation"):
         load_data(DataArguments(), "summary")
+
+
+def test_descriptions_of_tasks_name_what_the_types_allow():
+    assert list(TASKS) == list(get_args(TaskName))
+    assert {predicted for task in TASKS.values() for predicted in task.predicts} == {*get_args(Prediction)}
