@@ -17,7 +17,7 @@ from vanillaformer.data.rows import GROUP, label_names
 from vanillaformer.training.report.card.facts import data_source
 from vanillaformer.training.run_folder.run import changed_settings
 
-from .test_loading import load, write
+from .test_loading import load, refused, write
 from .test_streaming import open_stream, stream_rows
 
 MARK = "\ufeff"
@@ -36,6 +36,13 @@ def texts(path, column="text", task="causal", **options):
     loaded = list(load(task, **options)["train"][column])
     assert [cells[column] for cells in stream_rows(open_stream(task, **options)[1])] == loaded
     return loaded
+
+
+def refused_by_both(message, task, **options):
+    """Loading and streaming have to end in an error that says so."""
+    refused(message, task, **options)
+    with pytest.raises(ValueError, match=message):
+        stream_rows(open_stream(task, **options)[1])
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv.gz"])
@@ -63,8 +70,8 @@ def test_tsv_knows_no_quotation_marks(tmp_path):
     found = texts(path, "target", "translation")
     assert len(found) == 120
     assert (found[11], found[12]) == ('"sag 11', "sag 12")
-    with pytest.raises(ValueError, match=r"a.tsv, row 12, lines 13 to 63: a quotation mark is not closed"):
-        load("translation", train_file=path, validation_file=path, csv_quoting="minimal")
+    message = r"a.tsv, row 12, lines 13 to 63: a quotation mark is not closed"
+    refused(message, "translation", train_file=path, validation_file=path, csv_quoting="minimal")
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -75,11 +82,7 @@ def test_tsv_knows_no_quotation_marks(tmp_path):
 def test_csv_with_unbalanced_quotation_marks(tmp_path, text, message):
     path = put(tmp_path / "a.csv", text)
     for bad_rows in ("error", "skip") if "lines" in message else ("error",):
-        options = {"train_file": path, "validation_file": path, "bad_rows": bad_rows}
-        with pytest.raises(ValueError, match=message):
-            load("classification", **options)
-        with pytest.raises(ValueError, match=message):
-            stream_rows(open_stream("classification", **options)[1])
+        refused_by_both(message, "classification", train_file=path, validation_file=path, bad_rows=bad_rows)
 
 
 def test_a_row_of_several_lines_is_named(tmp_path, capsys):
@@ -116,16 +119,12 @@ def test_several_files_and_patterns(tmp_path, suffix):
 
 def test_a_row_of_several_files_is_named_with_its_file(tmp_path):
     good, bad = put(tmp_path / "a.csv", "text\none\n"), put(tmp_path / "b.csv", "text\none\ntwo,\n")
-    options = {"train_file": [good, bad], "validation_file": good}
     refusal = r"a.csv and 1 more file, row 2 of .*b.csv: it has 2 cells and the header 1, with ','"
-    with pytest.raises(ValueError, match=refusal):
-        load("causal", **options)
-    with pytest.raises(ValueError, match=refusal):
-        stream_rows(open_stream("causal", **options)[1])
+    refused_by_both(refusal, "causal", train_file=[good, bad], validation_file=good)
     train = put(tmp_path / "c.csv", "text,label\none,a\ntwo,b\n")
     late = [put(tmp_path / f"{n}.csv", f"text,label\nmore {n},{label}\n") for n, label in enumerate("ac")]
-    with pytest.raises(ValueError, match=r"row 1 of .*1.csv: label 'c' does not occur in the training data"):
-        load("classification", train_file=train, validation_file=late)
+    unknown = r"row 1 of .*1.csv: label 'c' does not occur in the training data"
+    refused(unknown, "classification", train_file=train, validation_file=late)
 
 
 def test_lines_of_parallel_files(tmp_path):
@@ -145,8 +144,8 @@ def test_parallel_files_in_parts(tmp_path):
     options = {"validation_file": english[0], "validation_target_file": german[0]}
     rows = load("translation", train_file=english, train_target_file=german, **options)["train"]
     assert list(rows["target"]) == ["eins 0", "eins 1"]
-    with pytest.raises(ValueError, match="name 2 and 1 files: each needs its translation"):
-        load("translation", train_file=english, train_target_file=german[:1], **options)
+    uneven = {"train_file": english, "train_target_file": german[:1], **options}
+    refused("name 2 and 1 files: each needs its translation", "translation", **uneven)
 
 
 @pytest.mark.parametrize(("names", "message"), [
@@ -158,8 +157,7 @@ def test_parallel_files_in_parts(tmp_path):
 def test_files_that_cannot_be_used(tmp_path, names, message):
     for name in ("a.csv", "b.docx", "c.parquet.gz"):
         put(tmp_path / name, "text\none\n")
-    with pytest.raises(ValueError, match=message):
-        load("causal", train_file=[str(tmp_path / name) for name in names])
+    refused(message, "causal", train_file=[str(tmp_path / name) for name in names])
 
 
 def test_one_name_or_several_on_the_command_line_and_in_a_file(tmp_path):
@@ -186,20 +184,18 @@ def test_what_a_card_calls_several_files():
 
 def test_separators(tmp_path):
     path = put(tmp_path / "a.csv", "text;label\none, two;a\n")
-    with pytest.raises(ValueError, match=r"its columns are: text;label; or is it --csv_separator ';'\?"):
-        load("causal", train_file=path)
+    refused(r"its columns are: text;label; or is it --csv_separator ';'\?", "causal", train_file=path)
     assert texts(path, csv_separator=";") == ["one, two"]
     assert texts(put(tmp_path / "b.csv", "text\tlabel\none\ta\n"), csv_separator="\\t") == ["one"]
-    with pytest.raises(ValueError, match=r"--csv_separator ';;': it must be one character"):
-        load("causal", train_file=path, csv_separator=";;")
+    refused(r"--csv_separator ';;': it must be one character", "causal", train_file=path, csv_separator=";;")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
 def test_a_column_that_is_there_twice(tmp_path, suffix):
     text = "text,text,n,n\none,two,1,2\n"
     path = put(tmp_path / f"a.{suffix}", text.replace(",", "\t") if suffix == "tsv" else text)
-    with pytest.raises(ValueError, match=rf"a.{suffix} has 2 columns 'text' \(--text_column\): rename all but one"):
-        load("causal", train_file=path, validation_file=path)
+    message = rf"a.{suffix} has 2 columns 'text' \(--text_column\): rename all but one"
+    refused(message, "causal", train_file=path, validation_file=path)
 
 
 def test_texts_that_look_like_something_else(tmp_path):
@@ -211,15 +207,13 @@ def test_texts_that_look_like_something_else(tmp_path):
 
 def test_nothing_but_blank_lines_of_json(tmp_path):
     path = put(tmp_path / "a.jsonl", "\n  \n")
-    for read in (load, open_stream):
-        with pytest.raises(ValueError, match=r"a.jsonl has no rows"):
-            read("causal", train_file=path, validation_file=path)
+    refused_by_both("a.jsonl has no rows", "causal", train_file=path, validation_file=path)
 
 
 def test_bad_bytes_are_named_with_their_line(tmp_path, capfd):
     (tmp_path / "a.csv").write_bytes(b"text\n" + b"good\n" * 9_000 + "M\xe4rz\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"a.csv is not UTF-8: line 9002: invalid continuation byte"):
-        load("causal", train_file=str(tmp_path / "a.csv"))
+    message = r"a.csv is not UTF-8: line 9002: invalid continuation byte"
+    refused(message, "causal", train_file=str(tmp_path / "a.csv"))
     assert "Failed to read" not in capfd.readouterr().err  # said once
 
 
