@@ -137,16 +137,9 @@ def with_gradients() -> None:
     assert made.weight.grad is not None
 
 
-def traced() -> None:
+def called_often(make: Callable[[nn.Linear], Callable[..., Any]]) -> None:
     made, x = fast_layer(), torch.randn(1, D)
-    with torch.no_grad(), transposed_weights(made):
-        for _ in range(WARMUP_CALLS):
-            torch.jit.trace(made, x, check_trace=False)
-
-
-def compiled() -> None:
-    made, x = fast_layer(), torch.randn(1, D)
-    function = torch.compile(lambda x: made(x), backend="eager", fullgraph=True)
+    function = make(made)
     with torch.no_grad(), transposed_weights(made):
         for _ in range(WARMUP_CALLS):
             function(x)
@@ -159,8 +152,11 @@ OTHERWISE: dict[str, Callable[[], Any]] = {
     "bfloat16": lambda: multiply(fast_layer(dtype=torch.bfloat16), torch.randn(1, D).bfloat16()),
     "another device": lambda: multiply(fast_layer(device="meta"), torch.randn(1, D, device="meta")),
     "a subclass": lambda: multiply(quantized_layer(), torch.randn(1, D)),
-    "autocast": autocast, "gradients": with_gradients, "torch.jit.trace": traced,
-    "torch.compile": compiled,
+    "autocast": autocast, "gradients": with_gradients,
+    "torch.jit.trace": lambda: called_often(lambda made: lambda x: torch.jit.trace(made, x, check_trace=False)),
+    "torch.compile": lambda: called_often(
+        lambda made: torch.compile(lambda x: made(x), backend="eager", fullgraph=True)
+    ),
 }  # fmt: skip
 
 

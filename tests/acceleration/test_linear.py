@@ -143,13 +143,8 @@ def test_chunks_of_a_loss(frozen, bias, onednn):
         assert_close(own, reference, "gradient", 2 * ROUNDING)
 
 
-def autocast() -> bool:
-    with torch.autocast("cpu", torch.bfloat16):
-        return takes_onednn(torch.randn(7, D), torch.randn(E, D))
-
-
-def switched_off() -> bool:
-    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=False):
+def taken_within(context: Any) -> bool:
+    with context:
         return takes_onednn(torch.randn(7, D), torch.randn(E, D))
 
 
@@ -170,18 +165,16 @@ def exported() -> bool:
     return "mkldnn" in str(program.graph)
 
 
-def traced() -> bool:
-    return "mkldnn" in str(torch.jit.trace(fast_layer(), torch.randn(7, D)).inlined_graph)
-
-
 OTHERWISE = {
     "float64": lambda: takes_onednn(torch.randn(7, D).double(), torch.randn(E, D).double()),
     "bfloat16": lambda: takes_onednn(torch.randn(7, D).bfloat16(), torch.randn(E, D).bfloat16()),
     "weights by inputs": lambda: takes_onednn(torch.randn(7, D), torch.randn(D, E).T),
     "a subclass": lambda: onednn_flops(lambda: quantized_layer()(torch.randn(7, D))),
     "another device": lambda: takes_onednn(torch.randn(7, D, device="meta"), torch.randn(E, D, device="meta")),
-    "autocast": autocast, "torch's switch": switched_off, "torch.compile": compiled, "torch.export": exported,
-    "torch.jit.trace": traced,
+    "autocast": lambda: taken_within(torch.autocast("cpu", torch.bfloat16)),
+    "torch's switch": lambda: taken_within(torch.backends.mkldnn.flags(enabled=False, allow_tf32=False)),
+    "torch.compile": compiled, "torch.export": exported,
+    "torch.jit.trace": lambda: "mkldnn" in str(torch.jit.trace(fast_layer(), torch.randn(7, D)).inlined_graph),
 }  # fmt: skip
 
 

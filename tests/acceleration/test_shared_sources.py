@@ -6,24 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from modeling.toys import (
-    PAD,
-    assert_close,
-    attending,
-    few_choices,
-    inputs_of,
-    labels_of,
-    over,
-    shared_toy,
-    tokens,
-    toy,
-)
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from modeling import toys
 from vanillaformer.acceleration import chunked_loss, shared_sources
 from vanillaformer.acceleration.chunked_loss import chunked_cross_entropy
 from vanillaformer.acceleration.shared_sources import source_buckets
@@ -37,7 +26,7 @@ LENGTHS = [3, 20, 4, 5, 3, 6, 4, 5, 19, 3, 4, 6, 5, 3, 4, 5]
 
 def sources() -> dict[str, torch.Tensor]:
     mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-    return {"input_ids": tokens(*mask.shape).masked_fill(~mask, PAD), "attention_mask": mask.long()}
+    return {"input_ids": toys.tokens(*mask.shape).masked_fill(~mask, toys.PAD), "attention_mask": mask.long()}
 
 
 class Recorded(LogitsProcessor):
@@ -79,9 +68,9 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("beams", [1, 2])
-@over({"encoder_decoder": few_choices()})
+@toys.over({"encoder_decoder": toys.few_choices()})
 def test_tokens_and_scores_are_those_of_one_batch(kind, overrides, beams, encoded, monkeypatch):
-    model, batch = shared_toy(kind, overrides), sources()
+    model, batch = toys.shared_toy(kind, overrides), sources()
     settings = {"num_beams": beams}
     found, found_scores = generate(model, **batch, **settings)
     monkeypatch.setattr(shared_sources, "source_buckets", lambda mask: [])
@@ -89,15 +78,15 @@ def test_tokens_and_scores_are_those_of_one_batch(kind, overrides, beams, encode
     assert encoded == ([(8, 4), (8, 20), (16, 20)],) * 2
     assert torch.equal(found, expected)
     for step, (ours, theirs) in enumerate(zip(found_scores, expected_scores, strict=True)):
-        assert_close(ours, theirs, f"scores of step {step}", 1e-10)
+        toys.assert_close(ours, theirs, f"scores of step {step}", 1e-10)
 
 
 def test_vectors_are_grouped_as_tokens_are_and_recorded_states_are_those_of_the_whole_batch():
-    model, batch = shared_toy("encoder_decoder", {}), sources()
+    model, batch = toys.shared_toy("encoder_decoder", {}), sources()
     vectors = model.get_input_embeddings()(batch["input_ids"])
     found = generate(model, inputs_embeds=vectors, attention_mask=batch["attention_mask"])
     assert torch.equal(found[0], generate(model, **batch)[0])
-    with attending(model, "eager"):
+    with toys.attending(model, "eager"):
         recorded = {"output_hidden_states": True, "output_attentions": True, "return_dict_in_generate": True}
         output = model.generate(**batch, **recorded, max_new_tokens=6, num_beams=2)
     assert output.cross_attentions[0][0].shape[-1] == batch["input_ids"].shape[1]
@@ -124,7 +113,7 @@ def test_every_row_is_in_one_group():
 @pytest.mark.parametrize("where", ["encoder", "decoder", "anywhere"])
 def test_hooks_see_the_whole_batch(where, beams, encoded):
     """Of a layer, and of all modules: what counts on the rows of the batch may be there, and its own calls."""
-    model, batch, seen = shared_toy("encoder_decoder", {}), sources(), []
+    model, batch, seen = toys.shared_toy("encoder_decoder", {}), sources(), []
     stack = {"encoder": model.model.encoder, "decoder": model.model.decoder}.get(where, model.model.encoder)
     layer = stack.layers[0].mlp if where == "encoder" else stack.layers[0].self_attn.q_proj
     watched = register_module_forward_hook if where == "anywhere" else layer.register_forward_hook
@@ -138,7 +127,10 @@ def test_hooks_see_the_whole_batch(where, beams, encoded):
 
 def test_sources_of_padding_alone():
     mask = torch.arange(7) < torch.tensor([0] * 8 + [5] * 4)[:, None]
-    model, batch = shared_toy("encoder_decoder", {}), {"input_ids": tokens(12, 7), "attention_mask": mask.long()}
+    model, batch = (
+        toys.shared_toy("encoder_decoder", {}),
+        {"input_ids": toys.tokens(12, 7), "attention_mask": mask.long()},
+    )
     found, _ = generate(model, **batch, num_beams=1)
     for rows in (slice(8), slice(8, 12)):
         alone, _ = generate(model, **{name: value[rows] for name, value in batch.items()}, num_beams=1)
@@ -174,10 +166,10 @@ def test_loss_and_gradients_are_those_of_all_logits(bias, transform, smoothing, 
     options = OPTIONS | {"label_smoothing": smoothing}
     found = chunked_cross_entropy(states, layer, TARGETS, transform, options, positions)
     expected = whole(states, layer, transform, options)
-    assert_close(found, expected, "loss", 1e-13)
+    toys.assert_close(found, expected, "loss", 1e-13)
     pairs = zip(gradients(found, states, layer), gradients(expected, states, layer))
     for name, (own, reference) in zip(("states", "weight", "bias"), pairs):
-        assert_close(own, reference, name, 1e-12)
+        toys.assert_close(own, reference, name, 1e-12)
 
 
 @pytest.mark.parametrize(("learning", "products"), [(False, 1), (True, 3)])
@@ -207,10 +199,10 @@ def test_autocast_computes_in_its_own_type():
     with torch.autocast("cpu", torch.bfloat16):
         found = chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4)
         expected = nn.functional.cross_entropy(layer(states).float(), TARGETS, reduction="sum", **OPTIONS)
-    assert_close(found, expected, "loss", 1e-6)
+    toys.assert_close(found, expected, "loss", 1e-6)
     for own, reference in zip(gradients(found, states, layer), gradients(expected, states, layer)):
         assert own.dtype == torch.float32
-        assert_close(own, reference, "gradient", 2**-7)
+        toys.assert_close(own, reference, "gradient", 2**-7)
 
 
 def test_it_cannot_be_differentiated_twice():
@@ -241,10 +233,10 @@ class Largest(TorchDispatchMode):
 def test_a_model_asked_for_no_logits_never_has_them_all(kind, fields, monkeypatch):
     monkeypatch.setitem(chunked_loss.LOGITS, "cpu", 0)
     monkeypatch.setattr(chunked_loss, "POSITIONS", 2)
-    model, labels, sizes = toy(kind, **fields), labels_of(kind), {}
+    model, labels, sizes = toys.toy(kind, **fields), toys.labels_of(kind), {}
     for asked in (True, False):
         with Largest() as largest:
-            model(**inputs_of(kind), labels=labels, return_logits=asked).loss.backward()
+            model(**toys.inputs_of(kind), labels=labels, return_logits=asked).loss.backward()
         sizes[asked] = largest.size
     assert sizes[False] == model.lm_head.weight.numel()
     assert sizes[True] >= labels.numel() * model.lm_head.out_features
@@ -269,7 +261,7 @@ CHANGES: dict[str, Callable[[nn.Linear], Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_changes_the_logits_changes_the_loss_without_logits(change, kind):
-    model, batch = toy(kind), inputs_of(kind) | {"labels": labels_of(kind)}
+    model, batch = toys.toy(kind), toys.inputs_of(kind) | {"labels": toys.labels_of(kind)}
     before = model(**batch, return_logits=False).loss
     handle = CHANGES[change](model.lm_head)
     expected = model(**batch).loss
@@ -278,20 +270,20 @@ def test_what_changes_the_logits_changes_the_loss_without_logits(change, kind):
     if change == "a hook of all":
         handle.remove()
     for loss in found:
-        assert_close(loss, expected, change)
+        toys.assert_close(loss, expected, change)
     assert torch.allclose(expected, before, rtol=1e-5) == (change == "weights")
 
 
 @pytest.mark.parametrize("register", ["register_full_backward_pre_hook", "register_full_backward_hook"])
 def test_hooks_of_the_gradient_are_called_without_logits(register):
-    model, calls = toy("decoder"), []
+    model, calls = toys.toy("decoder"), []
     getattr(model.lm_head, register)(lambda *_: calls.append(1))
-    model(**inputs_of("decoder"), labels=labels_of("decoder"), return_logits=False).loss.backward()
+    model(**toys.inputs_of("decoder"), labels=toys.labels_of("decoder"), return_logits=False).loss.backward()
     assert calls == [1]
 
 
 def test_functions_of_functions_of_a_loss_without_logits():
-    model, batch = toy("decoder"), inputs_of("decoder") | {"labels": labels_of("decoder")}
+    model, batch = toys.toy("decoder"), toys.inputs_of("decoder") | {"labels": toys.labels_of("decoder")}
     weights = {name: value.detach() for name, value in model.named_parameters()}
 
     def loss(weights: dict[str, torch.Tensor], asked: bool) -> torch.Tensor:
@@ -299,13 +291,13 @@ def test_functions_of_functions_of_a_loss_without_logits():
 
     ours, theirs = (torch.func.grad(loss)(weights, asked) for asked in (False, True))
     for name, value in theirs.items():
-        assert_close(ours[name], value, name, 1e-4)
+        toys.assert_close(ours[name], value, name, 1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("option", [{"return_logits": False}, {"labeled_only": True}], ids=str)
 def test_a_loss_of_the_user_gets_all_logits(option, kind):
-    model, batch, shapes = toy(kind), inputs_of(kind) | {"labels": labels_of(kind)}, []
+    model, batch, shapes = toys.toy(kind), toys.inputs_of(kind) | {"labels": toys.labels_of(kind)}, []
     whole = model(**batch).logits
 
     def loss(logits: torch.Tensor, labels: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -322,14 +314,16 @@ def test_a_loss_of_the_user_gets_all_logits(option, kind):
 
 @pytest.mark.parametrize("option", [{}, {"return_logits": False}, {"labeled_only": True}], ids=str)
 def test_other_labels_are_ignored_if_asked(option):
-    model, labels = toy("decoder"), labels_of("decoder")
-    expected = model(**inputs_of("decoder"), labels=labels).loss
+    model, labels = toys.toy("decoder"), toys.labels_of("decoder")
+    expected = model(**toys.inputs_of("decoder"), labels=labels).loss
     labels = labels.masked_fill(labels == -100, -7)
-    assert_close(model(**inputs_of("decoder"), labels=labels, ignore_index=-7, **option).loss, expected, "loss")
+    toys.assert_close(
+        model(**toys.inputs_of("decoder"), labels=labels, ignore_index=-7, **option).loss, expected, "loss"
+    )
 
 
 def test_a_loss_of_the_user_cannot_be_smoothed():
-    model = toy("decoder")
+    model = toys.toy("decoder")
     model.loss_function = lambda **_: torch.tensor(7.0)
     with pytest.raises(ValueError, match=r"label_smoothing=0\.1 needs the model's own loss_function"):
-        model(**inputs_of("decoder"), labels=labels_of("decoder"), label_smoothing=0.1)
+        model(**toys.inputs_of("decoder"), labels=toys.labels_of("decoder"), label_smoothing=0.1)

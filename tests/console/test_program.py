@@ -12,12 +12,14 @@ from safetensors import SafetensorError
 from vanillaformer.console.program import program
 
 
-def ended(error: BaseException) -> SystemExit:
+def ended(error: BaseException, ending: type[BaseException] = SystemExit) -> BaseException:
+    """Return what a program ends with that raises an error."""
+
     @program
     def main(argv=None):
         raise error
 
-    with pytest.raises(SystemExit) as raised:
+    with pytest.raises(ending) as raised:
         main([])
     return raised.value
 
@@ -55,24 +57,14 @@ def test_an_error_of_the_user_is_one_line(error, line) -> None:
     ModuleNotFoundError("No module named 'vanillaformer.y'", name="vanillaformer.y"),
 ])  # fmt: skip
 def test_an_error_of_ours_keeps_its_traceback(error) -> None:
-    @program
-    def main(argv=None):
-        raise error
-
-    with pytest.raises(type(error)) as raised:
-        main([])
-    assert raised.value is error
+    assert ended(error, type(error)) is error
 
 
 def test_usage_errors_keep_their_exit_code_and_tracebacks_can_be_asked_for(monkeypatch) -> None:
     monkeypatch.setenv("VANILLAFORMER_TRACEBACK", "1")
 
-    @program
-    def main(argv=None):
-        raise ValueError("x")
-
-    with pytest.raises(ValueError, match="x"):
-        main([])
+    error = ValueError("x")
+    assert ended(error, ValueError) is error
     assert ended(SystemExit(2)).code == 2
 
 

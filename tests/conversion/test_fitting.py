@@ -2,30 +2,13 @@
 
 import pytest
 import torch
+import transformers
 from modeling.axes import CONFIGS, Value, is_allowed, packed
 from modeling.toys import KINDS as TOYS
 from modeling.toys import assert_close, inputs_of, sharpen, toy_config
 from PIL import Image
-from transformers import (
-    AutoImageProcessor,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    PreTrainedModel,
-    ViTImageProcessorPil,
-    pipeline,
-)
 
 import vanillaformer
-from vanillaformer import (
-    VanillaDecoderForCausalLM,
-    VanillaEncoderDecoderConfig,
-    VanillaEncoderForMaskedLM,
-    VanillaImageEncoderForImageClassification,
-    VanillaImageEncoderModel,
-    preset,
-)
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
 from vanillaformer.conversion.folders import convert_folder
 from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
@@ -43,9 +26,9 @@ from .natives import IMAGE, IMAGE_CONFIGS, LABELS, PAD, Case, V, images_for, nat
 SMALL = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40, "vocab_size": V}
 SMALL |= {"dropout": 0.0, "attention_dropout": 0.0, "max_position_embeddings": 20}
 KINDS = {
-    "decoder": (VanillaDecoderForCausalLM, AutoModelForCausalLM),
-    "encoder": (VanillaEncoderForMaskedLM, AutoModelForMaskedLM),
-    "seq2seq": (vanillaformer.VanillaEncoderDecoderForConditionalGeneration, AutoModelForSeq2SeqLM),
+    "decoder": (vanillaformer.VanillaDecoderForCausalLM, transformers.AutoModelForCausalLM),
+    "encoder": (vanillaformer.VanillaEncoderForMaskedLM, transformers.AutoModelForMaskedLM),
+    "seq2seq": (vanillaformer.VanillaEncoderDecoderForConditionalGeneration, transformers.AutoModelForSeq2SeqLM),
 }
 NO_BIASES = {"attention_bias": False, "mlp_bias": False, "norm_bias": False}
 TWO = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31}
@@ -81,15 +64,15 @@ CASES = {
 cases = pytest.mark.parametrize("name", CASES)
 
 
-def ours_of(name: str) -> PreTrainedModel:
+def ours_of(name: str) -> transformers.PreTrainedModel:
     kind, preset_name, changes, _, _ = CASES[name]
     sizes = {"num_key_value_heads": 2} if preset_name == "llama-tiny" else {}
-    model = KINDS[kind][0](preset(preset_name, **(SMALL | sizes | {"pad_token_id": PAD} | changes)))
+    model = KINDS[kind][0](vanillaformer.preset(preset_name, **(SMALL | sizes | {"pad_token_id": PAD} | changes)))
     poison(model)
     return model.eval()
 
 
-def batch_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+def batch_of(model: transformers.PreTrainedModel) -> dict[str, torch.Tensor]:
     mask = right_padding(3, 9)
     pad = model.config.pad_token_id
     batch = {"input_ids": words(3, 9, V).masked_fill(mask == 0, pad), "attention_mask": mask}
@@ -98,7 +81,7 @@ def batch_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return batch
 
 
-def assert_same(native: PreTrainedModel, ours: PreTrainedModel) -> None:
+def assert_same(native: transformers.PreTrainedModel, ours: transformers.PreTrainedModel) -> None:
     batch = batch_of(ours)
     with torch.no_grad():
         actual, expected = native(**batch).logits, ours(**batch).logits
@@ -140,14 +123,14 @@ def test_back_again_it_has_what_was_added_and_nothing_was_lost(name):
 
 
 def test_what_fits_as_it_is_comes_first_and_what_is_reordered_last():
-    config = preset("gpt2", **SMALL)
+    config = vanillaformer.preset("gpt2", **SMALL)
     assert fit(ARCHITECTURES["opt"], config, "lm").mismatches == []  # with other rows, too
     assert native_architectures(config) == ["gpt2"]
-    assert native_architectures(preset("nanogpt", **SMALL)) == ["gpt2"]
-    assert native_architectures(preset("gpt2", **SMALL, position_offset=3)) == ["gpt2", "opt"]
+    assert native_architectures(vanillaformer.preset("nanogpt", **SMALL)) == ["gpt2"]
+    assert native_architectures(vanillaformer.preset("gpt2", **SMALL, position_offset=3)) == ["gpt2", "opt"]
     with pytest.raises(ValueError, match="gpt2, opt"):
-        to_native(VanillaDecoderForCausalLM(preset("gpt2", **SMALL, position_offset=3)))
-    config = preset("transformer-base", **SMALL)
+        to_native(vanillaformer.VanillaDecoderForCausalLM(vanillaformer.preset("gpt2", **SMALL, position_offset=3)))
+    config = vanillaformer.preset("transformer-base", **SMALL)
     costs = [
         fit_cost(config, with_fields(config, **fields))
         for fields in (
@@ -173,10 +156,10 @@ def test_the_demos_model_is_a_marian_of_transformers(tmp_path):
 
 
 def test_biases_that_the_native_model_has_not_and_rows_of_sines_stand_in_the_way():
-    mismatches = fit(ARCHITECTURES["qwen2"], preset("llama-tiny", attention_bias=True), "lm").mismatches
+    mismatches = fit(ARCHITECTURES["qwen2"], vanillaformer.preset("llama-tiny", attention_bias=True), "lm").mismatches
     assert len(mismatches) == 1
     assert mismatches[0].startswith("attention_bias=")
-    config = preset("marian", position_offset=2)
+    config = vanillaformer.preset("marian", position_offset=2)
     assert any("position_offset=2" in text for text in fit(ARCHITECTURES["marian"], config, "lm").mismatches)
 
 
@@ -203,7 +186,7 @@ HEADS = [
 ]
 
 
-def assert_the_other_layout_computes_the_same(model: PreTrainedModel, kind: str) -> None:
+def assert_the_other_layout_computes_the_same(model: transformers.PreTrainedModel, kind: str) -> None:
     sharpen(model).eval()
     other = convert_weights(model, with_fields(model.config, sinusoidal_layout="halves")).eval()
     inputs = inputs_of(kind)
@@ -252,11 +235,11 @@ def test_a_tensor_of_unknown_axes_is_refused():
 
 
 def test_other_wavelengths_are_no_other_order_and_the_bare_stack_keeps_its_own():
-    config = VanillaEncoderDecoderConfig(sinusoidal_layout="tensor2tensor")
+    config = vanillaformer.VanillaEncoderDecoderConfig(sinusoidal_layout="tensor2tensor")
     assert adjustments_towards(config, {"sinusoidal_layout": ("tensor2tensor", "halves")}, "lm") == {}
     obstacles = fit(ARCHITECTURES["marian"], config, "lm").mismatches
     assert obstacles == ["sinusoidal_layout='tensor2tensor', where marian has 'halves'"]
-    config = VanillaEncoderDecoderConfig()
+    config = vanillaformer.VanillaEncoderDecoderConfig()
     assert fit(ARCHITECTURES["marian"], config, "lm").mismatches == []
     (mismatch,) = fit(ARCHITECTURES["marian"], config, "base").mismatches
     assert mismatch == "sinusoidal_layout='interleaved', where marian has 'halves'"
@@ -277,7 +260,7 @@ def native_folder(tmp_path_factory):
     """A classifier by ViT on three channels, with its processor."""
     folder = tmp_path_factory.mktemp("vit") / "native"
     native_model(Case("vit", IMAGE | LABELS | {"num_channels": 3}, "image")).save_pretrained(folder)
-    ViTImageProcessorPil(size=SIZE).save_pretrained(folder)
+    transformers.ViTImageProcessorPil(size=SIZE).save_pretrained(folder)
     return folder
 
 
@@ -289,10 +272,15 @@ def test_the_image_processor_comes_along_and_pipelines_give_the_same(native_fold
     again = convert_folder(str(tmp_path / "ours"), tmp_path / "again", to="vit")
     assert (again.target, again.carried) == ("ViTForImageClassification", ["preprocessor_config.json"])
     folders = [native_folder, tmp_path / "ours", tmp_path / "again"]
-    values = [AutoImageProcessor.from_pretrained(folder)(picture())["pixel_values"][0] for folder in folders]
+    values = [
+        transformers.AutoImageProcessor.from_pretrained(folder)(picture())["pixel_values"][0] for folder in folders
+    ]
     assert all((each == values[0]).all() for each in values)
     scores = [
-        {each["label"]: each["score"] for each in pipeline("image-classification", str(folder))(picture())}
+        {
+            each["label"]: each["score"]
+            for each in transformers.pipeline("image-classification", str(folder))(picture())
+        }
         for folder in folders
     ]
     assert scores[1] == pytest.approx(scores[0], rel=1e-5)
@@ -302,7 +290,7 @@ def test_the_image_processor_comes_along_and_pipelines_give_the_same(native_fold
 @pytest.mark.parametrize("architecture", ["vit", "dinov2", "beit"])
 def test_a_folder_of_a_bare_model_whose_tensors_have_old_names(architecture, tmp_path):
     config = native_model(Case(architecture, IMAGE | {"num_channels": 3}, "base")).config
-    AutoModel.from_config(config).save_pretrained(tmp_path / "native")
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "native")
     done = convert_folder(str(tmp_path / "native"), tmp_path / "ours", back=True)
     assert done.target == "VanillaImageEncoderModel"
     assert done.error <= 1e-6
@@ -327,13 +315,13 @@ def test_images_of_another_size(architecture):
 def test_features_of_a_converted_bare_model(native_folder, tmp_path):
     ours = from_native(native_model(Case("vit", IMAGE | {"num_channels": 3}, "base", 1)))
     ours.save_pretrained(tmp_path)
-    AutoImageProcessor.from_pretrained(native_folder).save_pretrained(tmp_path)
-    (states,) = pipeline("image-feature-extraction", str(tmp_path))(picture())
-    (pooled,) = pipeline("image-feature-extraction", str(tmp_path), pool=True)(picture())
-    inputs = AutoImageProcessor.from_pretrained(tmp_path)(picture(), return_tensors="pt")
+    transformers.AutoImageProcessor.from_pretrained(native_folder).save_pretrained(tmp_path)
+    (states,) = transformers.pipeline("image-feature-extraction", str(tmp_path))(picture())
+    (pooled,) = transformers.pipeline("image-feature-extraction", str(tmp_path), pool=True)(picture())
+    inputs = transformers.AutoImageProcessor.from_pretrained(tmp_path)(picture(), return_tensors="pt")
     with torch.no_grad():
         expected = ours(**inputs)
-    assert isinstance(ours, VanillaImageEncoderModel)
+    assert isinstance(ours, vanillaformer.VanillaImageEncoderModel)
     assert_close(torch.tensor(states), expected.last_hidden_state[0], "states")
     assert_close(torch.tensor(pooled), expected.pooler_output[0], "pooled")
 
@@ -342,7 +330,7 @@ def test_a_linear_map_of_flattened_patches_becomes_a_convolution_and_a_single_st
     native = native_model(Case("vit", IMAGE | LABELS, "image"))
     config = from_native(native).config
     config.patch_embedding = "linear"
-    ours = VanillaImageEncoderForImageClassification(config).eval()
+    ours = vanillaformer.VanillaImageEncoderForImageClassification(config).eval()
     back = to_native(ours, "vit")
     batch = images_for(Case("vit", IMAGE, "image"), native)
     assert_close(back(**batch).logits, ours(**batch).logits, "logits")
@@ -353,13 +341,15 @@ def test_a_linear_map_of_flattened_patches_becomes_a_convolution_and_a_single_st
     own = ours.model.embeddings.patch_embeddings.projection
     assert torch.equal(weights[0].flatten(1), own.weight)
     assert torch.equal(weights[1], own.bias)
-    assert "vit" in native_architectures(preset("vit-tiny", depths=[12]))
+    assert "vit" in native_architectures(vanillaformer.preset("vit-tiny", depths=[12]))
 
 
 def test_a_model_without_layer_scale_is_a_dinov2_with_factors_of_1():
     fields = {name: value for name, value in IMAGE.items() if name != "encoder_stride"} | LABELS
     fields |= {"intermediate_size": 2 * IMAGE["hidden_size"], "image_pooling": "first_and_mean"}
-    ours = VanillaImageEncoderForImageClassification(vanillaformer.VanillaImageEncoderConfig(**fields)).eval()
+    ours = vanillaformer.VanillaImageEncoderForImageClassification(
+        vanillaformer.VanillaImageEncoderConfig(**fields)
+    ).eval()
     poison(ours)
     assert native_architectures(ours.config) == ["dinov2"]
     native = to_native(ours)
@@ -384,8 +374,10 @@ def test_a_model_without_layer_scale_is_a_dinov2_with_factors_of_1():
 
 @pytest.mark.parametrize("fields", [{"depths": [2, 1], "window_size": 2}, {"num_hidden_layers": 2, "window_size": 4}])
 def test_stages_whose_heads_double_are_a_swin(fields):
-    config = preset("swin-tiny", image_size=16, hidden_size=12, num_labels=3, **{"depths": None} | fields)
-    ours = VanillaImageEncoderForImageClassification(config).eval()
+    config = vanillaformer.preset(
+        "swin-tiny", image_size=16, hidden_size=12, num_labels=3, **{"depths": None} | fields
+    )
+    ours = vanillaformer.VanillaImageEncoderForImageClassification(config).eval()
     poison(ours)
     assert native_architectures(config) == ["swin"]
     native = to_native(ours)

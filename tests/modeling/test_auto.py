@@ -10,18 +10,7 @@ from transformers.modeling_outputs import CausalLMOutput
 import vanillaformer
 from vanillaformer.modeling import AUTO_CLASSES, register
 
-from .toys import (
-    ALL_KINDS,
-    TARGET_VOCABULARY,
-    assert_close,
-    attending,
-    few_toys,
-    inputs_of,
-    shared_toy,
-    tokens,
-    toy,
-    toy_config,
-)
+from . import toys
 
 PAIRS = [(auto, model) for auto, models in AUTO_CLASSES.items() for model in models]
 
@@ -30,16 +19,16 @@ PAIRS = [(auto, model) for auto, models in AUTO_CLASSES.items() for model in mod
 def test_an_auto_class_builds_the_model_of_a_config_and_knows_its_name(auto_class, model_class):
     register()  # twice does no harm
     kind = model_class.config_class.model_type.removeprefix("vanilla_")
-    assert type(auto_class.from_config(toy_config(kind))) is model_class
+    assert type(auto_class.from_config(toys.toy_config(kind))) is model_class
     names = auto_class._model_mapping._model_mapping  # `MODEL_FOR_..._MAPPING_NAMES`, which Trainer and cards read
     assert names[model_class.config_class.model_type] == model_class.__name__
 
 
 def test_trainer_smooths_the_loss_of_a_decoder_as_that_of_llama(tmp_path):
     losses, logits = [], torch.randn(2, 9, 37)
-    batch = {"input_ids": tokens(2, 9, 37), "labels": tokens(2, 9, 37)}
+    batch = {"input_ids": toys.tokens(2, 9, 37), "labels": toys.tokens(2, 9, 37)}
     llama = LlamaConfig(vocab_size=37, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
-    for name, model in {"ours": toy("decoder"), "llama": AutoModelForCausalLM.from_config(llama)}.items():
+    for name, model in {"ours": toys.toy("decoder"), "llama": AutoModelForCausalLM.from_config(llama)}.items():
         model.forward = lambda **_: CausalLMOutput(loss=None, logits=logits)
         arguments = TrainingArguments(str(tmp_path / name), label_smoothing_factor=0.1, use_cpu=True, report_to=[])
         losses.append(Trainer(model, arguments).compute_loss(model, dict(batch)))
@@ -53,14 +42,14 @@ def test_every_model_class_has_an_auto_class():
     assert public == {model for _, model in PAIRS}
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("kind", toys.ALL_KINDS)
 def test_a_config_changed_to_what_saving_would_refuse_makes_no_model(kind):
-    config = toy_config(kind)
+    config = toys.toy_config(kind)
     field, message = ("num_key_value_heads", r"num_attention_heads=4 .* num_key_value_heads=3")
     if kind == "recurrent_encoder_decoder":
-        field, message = ("decoder_start_token_id", f"decoder_start_token_id={TARGET_VOCABULARY}")
-    setattr(config, field, 3 if field == "num_key_value_heads" else TARGET_VOCABULARY)
-    for model_class in {ALL_KINDS[kind][1], type(ALL_KINDS[kind][1](toy_config(kind)).base_model)}:
+        field, message = ("decoder_start_token_id", f"decoder_start_token_id={toys.TARGET_VOCABULARY}")
+    setattr(config, field, 3 if field == "num_key_value_heads" else toys.TARGET_VOCABULARY)
+    for model_class in {toys.ALL_KINDS[kind][1], type(toys.ALL_KINDS[kind][1](toys.toy_config(kind)).base_model)}:
         with pytest.raises(StrictDataclassError, match=message):
             model_class(config)
 
@@ -73,9 +62,9 @@ def future(length: int) -> torch.Tensor:
     return torch.ones(length, length).triu(1) == 1
 
 
-@few_toys()
+@toys.few_toys()
 def test_hidden_states_end_with_the_output_and_attentions_leave_out_what_is_masked(kind, overrides):
-    model, inputs = shared_toy(kind, overrides), inputs_of(kind)
+    model, inputs = toys.shared_toy(kind, overrides), toys.inputs_of(kind)
     output = model.base_model(**inputs, output_hidden_states=True)
     assert not [name for name in model(**inputs) if "attentions" in name or "hidden_states" in name], "not asked for"
     if kind == "encoder_decoder":
@@ -90,8 +79,8 @@ def test_hidden_states_end_with_the_output_and_attentions_leave_out_what_is_mask
         assert {tuple(state.shape) for state in states} == {(B, length, D)}
         assert torch.equal(states[-1], last)
         ids = inputs["decoder_input_ids" if length == T else "input_ids"]
-        assert_close(states[0], stack.embed(ids, None, None)[0], "the first of the hidden states")
-    with attending(model, "eager"):
+        toys.assert_close(states[0], stack.embed(ids, None, None)[0], "the first of the hidden states")
+    with toys.attending(model, "eager"):
         output = model(**inputs, output_attentions=True)
     padded = inputs["attention_mask"][:, None, None, :] == 0
     if kind == "encoder_decoder":
@@ -106,7 +95,7 @@ def test_hidden_states_end_with_the_output_and_attentions_leave_out_what_is_mask
         assert len(output[name]) == 2, name
         for probabilities in output[name]:
             assert probabilities.shape == (B, H, *shape), name
-            assert_close(probabilities.sum(-1), torch.ones(B, H, shape[0]), f"{name}: sums")
+            toys.assert_close(probabilities.sum(-1), torch.ones(B, H, shape[0]), f"{name}: sums")
             masked = masked.expand_as(probabilities)
             assert (probabilities[masked] == 0).all(), f"{name} look at what is masked"
             assert (probabilities[~masked] > 0).all(), f"{name} miss what is not masked"

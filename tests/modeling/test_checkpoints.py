@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    PreTrainedModel,
-)
 
 import vanillaformer
 from vanillaformer.modeling.auto import AUTO_CLASSES
@@ -24,12 +18,13 @@ from .axes import cover, is_allowed, single_values
 from .toys import KINDS, every_value, inputs_of, over, shared_toy, toy
 
 AUTO = {
-    "encoder_decoder": AutoModelForSeq2SeqLM, "decoder": AutoModelForCausalLM, "encoder": AutoModelForMaskedLM,
-    "image_encoder": AutoModelForImageClassification,
+    "encoder_decoder": transformers.AutoModelForSeq2SeqLM, "decoder": transformers.AutoModelForCausalLM,
+    "encoder": transformers.AutoModelForMaskedLM,
+    "image_encoder": transformers.AutoModelForImageClassification,
 }  # fmt: skip
 
 
-def assert_same_model(loaded: PreTrainedModel, model: PreTrainedModel) -> None:
+def assert_same_model(loaded: transformers.PreTrainedModel, model: transformers.PreTrainedModel) -> None:
     assert type(loaded) is type(model)
     assert_same_tensors(dict(loaded.named_parameters()), dict(model.named_parameters()))
     assert_same_tensors(dict(loaded.named_buffers()), dict(model.named_buffers()))

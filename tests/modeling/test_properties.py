@@ -20,26 +20,11 @@ from vanillaformer import (
 from vanillaformer.configuration import layer_types, options
 from vanillaformer.configuration.options import POSITION_CHOICES
 
+from . import toys
 from . import toys as models
 from .axes import axes, cover
-from .toys import (
-    IMAGE_SHAPES,
-    KINDS,
-    TARGET_VOCABULARY,
-    assert_close,
-    attending,
-    inputs_of,
-    labels_of,
-    over,
-    padding,
-    shared_toy,
-    step_of_trainer,
-    tokens,
-    toy,
-    toys,
-)
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", toys.KINDS)
 
 
 SAME_FOR_ALL_KEYS = ("k_proj.bias", "k_norm.bias")
@@ -48,18 +33,18 @@ SAME_FOR_ALL_KEYS = ("k_proj.bias", "k_norm.bias")
 def gradients(model: nn.Module, kind: str, run: Any = None) -> dict[str, torch.Tensor]:
     """The gradients, and the logits and the loss, by `run`, a form of the model."""
     model.zero_grad()
-    output = (model if run is None else run)(**inputs_of(kind, config=model.config), labels=labels_of(kind))
+    output = (model if run is None else run)(**toys.inputs_of(kind, config=model.config), labels=toys.labels_of(kind))
     output.loss.backward()
     found = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     return found | {"logits": output.logits.detach(), "loss": output.loss.detach()}
 
 
-SHAPES = list(IMAGE_SHAPES.values())
+SHAPES = list(toys.IMAGE_SHAPES.values())
 
 
-@over({kind: cover(kind, times=5) for kind in KINDS} | {"image_encoder": SHAPES})
+@toys.over({kind: cover(kind, times=5) for kind in toys.KINDS} | {"image_encoder": SHAPES})
 def test_gradient_checkpointing_changes_no_gradient_and_every_parameter_has_one(kind, overrides):
-    model = copy.deepcopy(shared_toy(kind, overrides)).requires_grad_(True).train()
+    model = copy.deepcopy(toys.shared_toy(kind, overrides)).requires_grad_(True).train()
     if model.config.position_embedding_type == "relative":
         model.set_attn_implementation("eager")  # sdpa has another kernel for a trained bias, but not while recording
     runs = []
@@ -82,7 +67,7 @@ def test_gradient_checkpointing_changes_no_gradient_and_every_parameter_has_one(
         # of terms that cancel each other, much of what is left is their rounding
         if not name.endswith(SAME_FOR_ALL_KEYS) or gradient.norm() > 1e-3 * largest:
             tolerance = 1e-12 if kind == "image_encoder" else None
-            assert_close(actual[name], gradient, f"{name}, reentrant={reentrant}", tolerance)
+            toys.assert_close(actual[name], gradient, f"{name}, reentrant={reentrant}", tolerance)
 
 
 COMPILED = [{"position_embedding_type": scheme} for scheme in get_args(options.PositionEmbedding)]
@@ -92,7 +77,7 @@ COMPILED = [{"position_embedding_type": scheme} for scheme in get_args(options.P
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
 def test_each_dropout_has_its_own_rate_and_acts_in_training_alone(kind, rate, implementation):
-    model, inputs = toy(kind, **{rate: 0.5}), inputs_of(kind)
+    model, inputs = toys.toy(kind, **{rate: 0.5}), toys.inputs_of(kind)
     model.set_attn_implementation(implementation)
     assert torch.equal(model(**inputs).logits, model(**inputs).logits)
     model.train()
@@ -102,19 +87,19 @@ def test_each_dropout_has_its_own_rate_and_acts_in_training_alone(kind, rate, im
 # Transformers' code for `dynamic` asks for a length in Python
 TRACED = {
     kind: COMPILED[n::3] + [each for each in cover(kind, times=1) if "dynamic" not in str(each)][::10]
-    for n, kind in enumerate(KINDS)
+    for n, kind in enumerate(toys.KINDS)
 }
 
 
-@over(TRACED | {"image_encoder": SHAPES})
+@toys.over(TRACED | {"image_encoder": SHAPES})
 def test_a_model_compiles_into_one_graph(kind, overrides):
     """`fullgraph` raises where Python would have to interrupt the graph."""
-    model = toy(kind, **overrides).double()
+    model = toys.toy(kind, **overrides).double()
     torch.compiler.reset()
     found = gradients(model, kind, torch.compile(model, fullgraph=True, backend="eager"))
     for name, value in gradients(model, kind).items():
         if not name.endswith(SAME_FOR_ALL_KEYS):
-            assert_close(found[name], value, name, 1e-6 if name == "loss" else 1e-12)
+            toys.assert_close(found[name], value, name, 1e-6 if name == "loss" else 1e-12)
     torch.compiler.reset()
 
 
@@ -122,11 +107,11 @@ def test_a_model_compiles_into_one_graph(kind, overrides):
     ("kind", "backend"), [("decoder", "aot_eager"), ("encoder", "eager"), ("encoder_decoder", "eager")]
 )
 def test_the_loss_without_logits_is_part_of_the_graph(kind, backend):
-    model, inputs = toy(kind), inputs_of(kind) | {"labels": labels_of(kind), "return_logits": False}
+    model, inputs = toys.toy(kind), toys.inputs_of(kind) | {"labels": toys.labels_of(kind), "return_logits": False}
     torch.compiler.reset()
     found = torch.compile(model, fullgraph=True, backend=backend)(**inputs)
     assert found.logits is None
-    assert_close(found.loss, model(**inputs).loss, "loss")
+    toys.assert_close(found.loss, model(**inputs).loss, "loss")
     found.loss.backward()
     torch.compiler.reset()
 
@@ -143,7 +128,7 @@ ACCUMULATING = {
     for kind, model_class in CLASSIFIERS.items()
     for name, (num_labels, labels) in TEXT_LABELS.items()
 }
-TOKEN_LABELS = labels_of("encoder", batch=4)
+TOKEN_LABELS = toys.labels_of("encoder", batch=4)
 TOKEN_LABELS[TOKEN_LABELS > 0] %= 5
 ACCUMULATING["encoder tokens"] = (VanillaEncoderForTokenClassification, {"num_labels": 5}, TOKEN_LABELS)
 
@@ -153,25 +138,31 @@ def test_gradients_accumulated_over_two_batches_are_those_of_one(name, tmp_path)
     """A head that takes `num_items_in_batch` without dividing by it makes them twice as long."""
     model_class, fields, labels = ACCUMULATING[name]
     kind = name.split()[0]
-    inputs = inputs_of(kind, batch=4) | {"labels": labels}
-    whole, halves = (step_of_trainer(toy(kind, model_class, **fields), inputs, size, tmp_path) for size in (4, 2))
-    assert_close(halves, whole, "step", 1e-3)
+    inputs = toys.inputs_of(kind, batch=4) | {"labels": labels}
+    whole, halves = (
+        toys.step_of_trainer(toys.toy(kind, model_class, **fields), inputs, size, tmp_path) for size in (4, 2)
+    )
+    toys.assert_close(halves, whole, "step", 1e-3)
 
 
 CHUNKS = (3, 2, 1, 1)  # a prompt, a piece of several tokens on a filled cache, single steps
 
 
-@toys("encoder_decoder", "decoder")
+@toys.toys("encoder_decoder", "decoder")
 def test_reading_in_chunks_with_a_cache_gives_the_logits_of_the_full_pass(kind, overrides):
-    model, length = shared_toy(kind, overrides), sum(CHUNKS)
+    model, length = toys.shared_toy(kind, overrides), sum(CHUNKS)
     if kind == "decoder":
-        name, ids, mask, cache = "input_ids", tokens(2, length), padding(2, length, "left"), None
+        name, ids, mask, cache = "input_ids", toys.tokens(2, length), toys.padding(2, length, "left"), None
         by_token = {"attention_mask": mask, "position_ids": models.positions_of(mask)}
         full = model(ids, **by_token, use_cache=False).logits
         fixed = {}
     else:
-        name, ids = "decoder_input_ids", tokens(2, length, TARGET_VOCABULARY, seed=3)
-        source, mask, by_token = {"input_ids": tokens(2, 6), "attention_mask": padding(2, 6)}, torch.ones_like(ids), {}
+        name, ids = "decoder_input_ids", toys.tokens(2, length, toys.TARGET_VOCABULARY, seed=3)
+        source, mask, by_token = (
+            {"input_ids": toys.tokens(2, 6), "attention_mask": toys.padding(2, 6)},
+            torch.ones_like(ids),
+            {},
+        )
         full = model(**source, decoder_input_ids=ids, use_cache=False).logits
         # of the source everything is kept, whatever window the layers have
         cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache())
@@ -182,24 +173,24 @@ def test_reading_in_chunks_with_a_cache_gives_the_logits_of_the_full_pass(kind, 
         output = model(**fixed, **step, **{name: ids[:, start:end]}, past_key_values=cache, use_cache=True)
         start, cache = end, output.past_key_values
         logits.append(output.logits)
-    assert_close(torch.cat(logits, dim=1)[mask == 1], full[mask == 1], "cached against full logits")
+    toys.assert_close(torch.cat(logits, dim=1)[mask == 1], full[mask == 1], "cached against full logits")
 
 
 def padded(rows: list[torch.Tensor], side: str, filler: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of which each is one token shorter than the one before, with `filler` where none is; and their mask."""
-    mask = padding(len(rows), len(rows[0]), side)
+    mask = toys.padding(len(rows), len(rows[0]), side)
     return filler.masked_scatter(mask == 1, torch.cat(rows)), mask
 
 
-@toys()
+@toys.toys()
 def test_a_padded_batch_gives_what_its_rows_give_alone_whatever_stands_on_padding(kind, overrides):
     """With padding on either side, attending in either way."""
-    model, pair = shared_toy(kind, overrides), kind == "encoder_decoder"
-    rows = [tokens(1, 7 - row, seed=row)[0] for row in range(3)]
-    targets = [tokens(1, 5 - row, TARGET_VOCABULARY, seed=5 + row)[0] for row in range(3)]
+    model, pair = toys.shared_toy(kind, overrides), kind == "encoder_decoder"
+    rows = [toys.tokens(1, 7 - row, seed=row)[0] for row in range(3)]
+    targets = [toys.tokens(1, 5 - row, toys.TARGET_VOCABULARY, seed=5 + row)[0] for row in range(3)]
     given = [{"decoder_input_ids": target[None]} if pair else {} for target in targets]
     alone = torch.cat([model(row[None], **target).logits[0] for row, target in zip(rows, given)])
-    others, pads = tokens(3, 7, TARGET_VOCABULARY, seed=9), torch.full((3, 7), models.PAD)
+    others, pads = toys.tokens(3, 7, toys.TARGET_VOCABULARY, seed=9), torch.full((3, 7), models.PAD)
     ways = models.ways_to_attend(model, "eager", "sdpa")
     for side in ("right", "left"):
         found = []
@@ -213,9 +204,9 @@ def test_a_padded_batch_gives_what_its_rows_give_alone_whatever_stands_on_paddin
                 real = mask == 1
                 if side == "left":
                     inputs |= {"decoder_attention_mask": mask, "decoder_position_ids": models.positions_of(mask)}
-            with attending(model, way):
+            with toys.attending(model, way):
                 found.append(model(**inputs).logits[real])
-            assert_close(found[-1], alone, f"padding on the {side}, {way}")
+            toys.assert_close(found[-1], alone, f"padding on the {side}, {way}")
         assert torch.equal(found[-1], found[-2]), "a token on padding leaked into the logits"
 
 
@@ -225,10 +216,10 @@ def reach(config: BlockConfig) -> int:
     return 1 + sum(window - 1 for window in windows)
 
 
-@toys("encoder_decoder", "decoder")
+@toys.toys("encoder_decoder", "decoder")
 def test_a_token_changes_no_logits_before_it_and_all_from_it_on(kind, overrides):
-    model = shared_toy(kind, overrides)
-    inputs = inputs_of(kind, batch=1)
+    model = toys.shared_toy(kind, overrides)
+    inputs = toys.inputs_of(kind, batch=1)
     name = "decoder_input_ids" if kind == "encoder_decoder" else "input_ids"
     before = model(**inputs).logits[0]
     for t in (0, 2, before.shape[0] - 1):
@@ -240,19 +231,19 @@ def test_a_token_changes_no_logits_before_it_and_all_from_it_on(kind, overrides)
             assert not torch.equal(after[later], before[later]), f"token {t} has no effect on position {later}"
 
 
-@toys(times=2)
+@toys.toys(times=2)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_gives_what_eager_attention_gives(kind, overrides, monkeypatch):
     models.plain_flex_attention(monkeypatch)
-    model = shared_toy(kind, overrides)
+    model = toys.shared_toy(kind, overrides)
     for side in ("right", "left"):
-        inputs, logits = inputs_of(kind, side=side), []
+        inputs, logits = toys.inputs_of(kind, side=side), []
         # a row of padding that sees nothing has no defined value
         real = inputs["attention_mask"] == 1 if kind != "encoder_decoder" else slice(None)
         for way in ("flex_attention", "eager"):
-            with attending(model, way):
+            with toys.attending(model, way):
                 logits.append(model(**inputs).logits[real])
-        assert_close(*logits, f"flex against eager, padding on the {side}")
+        toys.assert_close(*logits, f"flex against eager, padding on the {side}")
 
 
 WINDOW = 3
@@ -267,13 +258,13 @@ one_windowed_layer = models.over({
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_beyond_its_window_a_token_changes_nothing_and_within_it_all(kind, overrides, way, monkeypatch):
     models.plain_flex_attention(monkeypatch)
-    model, ids, middle = shared_toy(kind, overrides), tokens(1, 9), 4
-    source = {"encoder_outputs": model.get_encoder()(tokens(1, 5))} if kind == "encoder_decoder" else {}
+    model, ids, middle = toys.shared_toy(kind, overrides), toys.tokens(1, 9), 4
+    source = {"encoder_outputs": model.get_encoder()(toys.tokens(1, 5))} if kind == "encoder_decoder" else {}
     name = "decoder_input_ids" if source else "input_ids"
-    ids = ids % TARGET_VOCABULARY if source else ids
+    ids = ids % toys.TARGET_VOCABULARY if source else ids
     changed = ids.clone()
     changed[0, middle] = ids[0, middle] % 20 + 5
-    with attending(model, way):
+    with toys.attending(model, way):
         before, after = (model(**source, **{name: tokens_}).logits[0] for tokens_ in (ids, changed))
     # a causal window counts the token itself, an encoder's is so many tokens to either side
     inside = range(middle - WINDOW, middle + WINDOW + 1) if kind == "encoder" else range(middle, middle + WINDOW)
@@ -283,11 +274,11 @@ def test_beyond_its_window_a_token_changes_nothing_and_within_it_all(kind, overr
 
 @pytest.mark.parametrize("way", ["eager", "sdpa"])
 def test_the_window_of_an_encoder_decoder_holds_for_its_source_too(way):
-    model = shared_toy("encoder_decoder", {"encoder_layers": 1, "sliding_window": WINDOW})
-    ids, middle = tokens(1, 9), 4
+    model = toys.shared_toy("encoder_decoder", {"encoder_layers": 1, "sliding_window": WINDOW})
+    ids, middle = toys.tokens(1, 9), 4
     changed = ids.clone()
     changed[0, middle] = ids[0, middle] % 20 + 5
-    with attending(model, way):
+    with toys.attending(model, way):
         before, after = (model.get_encoder()(ids_).last_hidden_state[0] for ids_ in (ids, changed))
     for place in range(9):
         assert torch.equal(before[place], after[place]) is (abs(place - middle) > WINDOW)
@@ -295,10 +286,10 @@ def test_the_window_of_an_encoder_decoder_holds_for_its_source_too(way):
 
 @models.over({kind: models.position_choices() + axes(kind)["rope_parameters"][1:] for kind in models.KINDS})
 def test_beyond_the_longest_input_a_table_says_so_and_other_schemes_go_on(kind, overrides):
-    model, length = shared_toy(kind, overrides), 30
-    inputs = {"input_ids": tokens(1, length)}
+    model, length = toys.shared_toy(kind, overrides), 30
+    inputs = {"input_ids": toys.tokens(1, length)}
     if kind == "encoder_decoder":
-        inputs["decoder_input_ids"] = tokens(1, length, TARGET_VOCABULARY)
+        inputs["decoder_input_ids"] = toys.tokens(1, length, toys.TARGET_VOCABULARY)
     assert length > model.config.max_position_embeddings
     if POSITION_CHOICES[model.config.position_embedding_type].has_table:
         with pytest.raises(ValueError, match=f"the input has {length} tokens, but max_position_embeddings=24"):
@@ -315,11 +306,11 @@ def test_beyond_the_longest_input_a_table_says_so_and_other_schemes_go_on(kind, 
     assert not torch.equal(others[0, -1], logits[0, -1]), "the last token sees nothing of the one before"
 
 
-@toys(times=3)
+@toys.toys(times=3)
 def test_bfloat16_is_finite_and_near_float32(kind, overrides):
     # a copy with softer attention: selection multiplies rounding errors
-    model = models.sharpen(copy.deepcopy(shared_toy(kind, overrides)), focus=0.7)
-    inputs = inputs_of(kind)
+    model = models.sharpen(copy.deepcopy(toys.shared_toy(kind, overrides)), focus=0.7)
+    inputs = toys.inputs_of(kind)
     rounded = model.to(torch.bfloat16)(**inputs).logits
     exact = model.to(torch.float32)(**inputs).logits  # of the same, rounded weights
     assert rounded.dtype == torch.bfloat16, "the logits left the model's dtype"
@@ -330,23 +321,25 @@ def test_bfloat16_is_finite_and_near_float32(kind, overrides):
 @models.every_value("decoder")
 def test_two_stages_of_a_pipeline_give_the_logits_of_the_whole(kind, overrides):
     """What comes in as embeddings is not embedded again."""
-    whole = shared_toy(kind, overrides)
+    whole = toys.shared_toy(kind, overrides)
     first, last = copy.deepcopy(whole), copy.deepcopy(whole)
     first.model.layers[1] = first.model.norm = PipelineIdentityLayer()
     last.model.layers[0] = PipelineIdentityLayer()
-    inputs = inputs_of(kind)
+    inputs = toys.inputs_of(kind)
     rest = {name: value for name, value in inputs.items() if name != "input_ids"}
     with torch.no_grad():
         states = first.model(**inputs).last_hidden_state
-        assert_close(last(inputs_embeds=states, **rest).logits, whole(**inputs).logits, "logits of the last stage")
+        toys.assert_close(
+            last(inputs_embeds=states, **rest).logits, whole(**inputs).logits, "logits of the last stage"
+        )
 
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])
 def test_the_toys_attend_selectively(kind):
     """A guard for this file: with flat attention, or a layer that does nothing, most properties would hold anyway."""
-    model = shared_toy(kind, {})
-    with attending(model, "eager"):
-        output = model(**inputs_of(kind, batch=1, length=12), output_attentions=True)
+    model = toys.shared_toy(kind, {})
+    with toys.attending(model, "eager"):
+        output = model(**toys.inputs_of(kind, batch=1, length=12), output_attentions=True)
     names = [name for name in ("attentions", "encoder_attentions", "decoder_attentions") if name in output]
     for name in names + (["cross_attentions"] if kind == "encoder_decoder" else []):
         for layer, probabilities in enumerate(output[name]):

@@ -12,20 +12,8 @@ from typing import Any
 
 import datasets
 import pytest
+import script_runs
 import torch
-from script_runs import (
-    ALONE,
-    PROGRAMS,
-    arguments,
-    as_accelerators,
-    assert_equal_weights,
-    logged,
-    losses,
-    processes,
-    record,
-    start_ranks,
-    stream_options,
-)
 from test_parallel import processes_of
 
 RUNS, SEED = (int(os.environ.get(name, "0")) for name in ("VANILLAFORMER_KILLS", "VANILLAFORMER_FUZZ_SEED"))
@@ -43,13 +31,13 @@ def train_alone(job: str, folder: Path) -> None:
     """Run a training program, in a process of its own, that keeps what it tokenizes to itself."""
     torch.set_num_threads(1)
     datasets.config.HF_DATASETS_CACHE = folder.parent / f"{folder.name}_cache"
-    PROGRAMS[job][0].train(arguments(job, folder, *OPTIONS.split(), *RECIPES[job].split()))
+    script_runs.PROGRAMS[job][0].train(script_runs.arguments(job, folder, *OPTIONS.split(), *RECIPES[job].split()))
 
 
 def seconds(job: str, folder: Path, most: float | None = None) -> float | None:
     """Return how long a run took to its end; None if it was killed because it took longer than allowed."""
     began = time.perf_counter()
-    process = processes().Process(target=train_alone, args=(job, folder))
+    process = script_runs.processes().Process(target=train_alone, args=(job, folder))
     process.start()
     process.join(timeout=most)
     if process.exitcode is None:
@@ -61,7 +49,7 @@ def seconds(job: str, folder: Path, most: float | None = None) -> float | None:
 
 
 def scores(folder: Path) -> dict[str, Any]:
-    metrics = record(folder)["metrics"]
+    metrics = script_runs.record(folder)["metrics"]
     varying = "runtime", "per_second", "train_loss"
     return {name: value for name, value in metrics.items() if not name.endswith(varying)}
 
@@ -78,8 +66,8 @@ def test_killed_again_and_again(job: str, number: int, tmp_path: Path) -> None:
         kills += 1
         assert kills < PATIENCE, f"no end after {kills} kills"
     print(f"{job}: {kills} kills in a run of {usual:.1f} s")
-    assert_equal_weights(whole, killed)
-    assert losses(whole) == losses(killed)
+    script_runs.assert_equal_weights(whole, killed)
+    assert script_runs.losses(whole) == script_runs.losses(killed)
     assert {path.name for path in killed.iterdir()} == {path.name for path in whole.iterdir()}
     assert scores(whole) == scores(killed)
     assert not list(killed.glob("*.part"))
@@ -98,8 +86,8 @@ def together(layout: str | None, job: str, folder: Path, options: list[str], mos
     """Train in a layout, and kill one of the processes after some time, and then the rest; return whether it ended."""
     count, parts = processes_of(layout) if layout else (1, 1)
     options = [*options, "--per_device_train_batch_size", str(8 // parts)]
-    argv = arguments(job, folder, *options, *(["--parallel", layout] if layout else []))
-    ranks = start_ranks(job, argv, count, [as_accelerators] if "tp" in str(layout) else [])
+    argv = script_runs.arguments(job, folder, *options, *(["--parallel", layout] if layout else []))
+    ranks = script_runs.start_ranks(job, argv, count, [script_runs.as_accelerators] if "tp" in str(layout) else [])
     connection.wait([process.sentinel for process in ranks], timeout=most)
     if all(process.exitcode is None for process in ranks):
         random.choice(ranks).kill()
@@ -117,8 +105,8 @@ def together(layout: str | None, job: str, folder: Path, options: list[str], mos
 @pytest.mark.parametrize("job", DIVIDED)
 def test_killed_in_other_layouts(job: str, number: int, tmp_path: Path) -> None:
     whole, killed, random = tmp_path / "whole", tmp_path / "killed", Random(f"{job} {number} {SEED}")
-    options = [*ALONE, "--max_steps", "8", *DIVIDED[job].replace("STREAM", "").split()]
-    options += stream_options(job, tmp_path) if "STREAM" in DIVIDED[job] else []
+    options = [*script_runs.ALONE, "--max_steps", "8", *DIVIDED[job].replace("STREAM", "").split()]
+    options += script_runs.stream_options(job, tmp_path) if "STREAM" in DIVIDED[job] else []
     assert together(None, job, whole, options, 600, random)  # the first process has to load the modules
     began, kills = time.perf_counter(), 0
     assert together("fsdp=2", job, tmp_path / "timed", options, 600, random)
@@ -129,5 +117,5 @@ def test_killed_in_other_layouts(job: str, number: int, tmp_path: Path) -> None:
         kills += 1
         assert kills < PATIENCE, f"no end after {kills} kills"
     print(f"{job}: {kills} kills in a run of {usual:.1f} s")
-    assert logged(killed, "loss", "step") == list(range(1, 9))
-    assert losses(killed) == pytest.approx(losses(whole), rel=1e-5)
+    assert script_runs.logged(killed, "loss", "step") == list(range(1, 9))
+    assert script_runs.losses(killed) == pytest.approx(script_runs.losses(whole), rel=1e-5)

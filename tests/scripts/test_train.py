@@ -4,22 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+import script_runs
 import torch
 from datasets import load_dataset
 from huggingface_hub.errors import StrictDataclassError
-from script_runs import (
-    COMMON,
-    PAIRS,
-    PROGRAMS,
-    answers,
-    assert_equal_weights,
-    json_lines,
-    pictures,
-    record,
-    stream_options,
-    train,
-    weights,
-)
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from vanillaformer.data.preprocessing.batching import BlockCollator
@@ -50,7 +38,7 @@ BASELINES = {
 }
 
 
-@pytest.mark.parametrize("job", PROGRAMS)
+@pytest.mark.parametrize("job", script_runs.PROGRAMS)
 def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_path: Path) -> None:
     folder = trained(job)
     names = "run", "all_results", "trainer_state"
@@ -73,7 +61,7 @@ def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_pat
     assert f"How it went: {' '.join(details['diagnosis'])}\n" in card
     assert f"of the baseline ({BASELINES[job][0]}) |" in card
     # The best checkpoint is the model
-    assert_equal_weights(folder, folder / f"checkpoint-{history['best_global_step']}")
+    script_runs.assert_equal_weights(folder, folder / f"checkpoint-{history['best_global_step']}")
     assert {2, 4, 6} <= {entry["step"] for entry in history["log_history"] if "eval_loss" in entry}
     # Another run may replace what this one has written
     wanted = {"all_results.json", "loss_curve.png"}
@@ -105,8 +93,8 @@ def test_settings_and_vocabularies_of_saved_translators(trained) -> None:
 def test_classifier_from_a_language_model(start: str, trained, tmp_path: Path) -> None:
     # Without a step that changes anything the body is the language model's, and so is the tokenizer.
     frozen = ["--learning_rate", "0", "--max_steps", "1"]
-    train("classification", tmp_path, "--model_name_or_path", str(trained(start)), *frozen)
-    old, new = weights(trained(start)), weights(tmp_path)
+    script_runs.train("classification", tmp_path, "--model_name_or_path", str(trained(start)), *frozen)
+    old, new = script_runs.weights(trained(start)), script_runs.weights(tmp_path)
     body = [name for name in new if name.startswith("model.")]
     assert len(body) > 10
     for name in body:
@@ -153,20 +141,20 @@ REFUSED = [
 
 @pytest.mark.parametrize(("job", "options", "message"), REFUSED)
 def test_what_is_refused_leaves_no_model(job: str, options: str, message: str, tmp_path: Path) -> None:
-    files = stream_options(job, tmp_path) if "STREAM" in options else []
+    files = script_runs.stream_options(job, tmp_path) if "STREAM" in options else []
     with pytest.raises(ValueError, match=message):
-        train(job, tmp_path / "run", *files, *options.removeprefix("STREAM").split())
+        script_runs.train(job, tmp_path / "run", *files, *options.removeprefix("STREAM").split())
     for name in ("config.json", "model.safetensors", "README.md"):
         assert not (tmp_path / "run" / name).exists()
-    assert not (tmp_path / "run" / "run.json").exists() or not record(tmp_path / "run")["finished"]
+    assert not (tmp_path / "run" / "run.json").exists() or not script_runs.record(tmp_path / "run")["finished"]
 
 
 # The demo, on a toy that learns nothing: everything it shows and leaves is there.
 
 
 def test_demo(tmp_path: Path, capsys) -> None:
-    argv = [*COMMON.split(), *PAIRS.split(), "--output_dir", str(tmp_path), "--max_steps", "2"]
-    with pictures(drawn=True):
+    argv = [*script_runs.COMMON.split(), *script_runs.PAIRS.split(), "--output_dir", str(tmp_path), "--max_steps", "2"]
+    with script_runs.pictures(drawn=True):
         demo.main(argv)
     shown = capsys.readouterr().out
     assert shown.count("✗") + shown.count("✓") == min(demo.EXAMPLES, 5)
@@ -199,7 +187,7 @@ def without_padding(tmp_path_factory) -> Path:
 ], ids=["blocks", "classification", "translation"])  # fmt: skip
 def test_a_tokenizer_without_padding(job, more, without_padding, tmp_path, capsys) -> None:
     given = "--tokenizer_algorithm", "word", "--tokenizer_name_or_path", str(without_padding)
-    train(job, tmp_path, *more, *given, "--max_steps", "2")
+    script_runs.train(job, tmp_path, *more, *given, "--max_steps", "2")
     printed = capsys.readouterr().out
     for option in ("tokenizer_algorithm word", "tokenizer_vocab_size 300"):
         assert f"--{option} is not used: the tokenizer is that of {without_padding}." in printed
@@ -209,7 +197,7 @@ def test_a_tokenizer_without_padding(job, more, without_padding, tmp_path, capsy
     assert tokenizer.pad_token_id == config.pad_token_id == 3
     if job != "classification":
         assert json.loads((tmp_path / "generation_config.json").read_text())["pad_token_id"] == 3
-    assert len(answers(capsys, "--model", tmp_path, "--text", "line", "a much longer line")) == 2
+    assert len(script_runs.answers(capsys, "--model", tmp_path, "--text", "line", "a much longer line")) == 2
 
 
 def test_the_end_of_a_text_is_learned_where_it_pads_too_but_is_no_blank(without_padding, tmp_path) -> None:
@@ -224,7 +212,7 @@ def test_the_end_of_a_text_is_learned_where_it_pads_too_but_is_no_blank(without_
     assert wanted.count(tokenizer.eos_token_id) == 3
     options = ["--tokenizer_name_or_path", str(without_padding), "--set", "decoding=ctc"]
     with pytest.raises(StrictDataclassError, match=r"as its blank, .* pad_token_id=3 and eos_token_id=3"):
-        train("translation", tmp_path, *options)
+        script_runs.train("translation", tmp_path, *options)
 
 
 def test_another_tokenizer_than_the_models_is_told(without_padding, tmp_path, capsys) -> None:
@@ -240,10 +228,12 @@ def test_another_tokenizer_than_the_models_is_told(without_padding, tmp_path, ca
 def test_names_of_control_tokens_stay_in_the_texts_of_a_run(tmp_path, capsys) -> None:
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 3))
     files = [f"--{split}_file={tmp_path / 't.jsonl'}" for split in ("train", "validation")]
-    train("causal", tmp_path / "run", *files, "--packing", "true", "--max_steps", "1", "--eval_steps", "1")
-    samples = json_lines(tmp_path / "run" / "samples.jsonl")
+    script_runs.train("causal", tmp_path / "run", *files, "--packing", "true", "--max_steps", "1", "--eval_steps", "1")
+    samples = script_runs.json_lines(tmp_path / "run" / "samples.jsonl")
     assert {row["prompt"] + row["reference"] for row in samples} <= {*TEXTS}
-    (text,) = answers(capsys, "--model", tmp_path / "run", "--text", "line <s>old</s>", "--max_new_tokens", "2")
+    (text,) = script_runs.answers(
+        capsys, "--model", tmp_path / "run", "--text", "line <s>old</s>", "--max_new_tokens", "2"
+    )
     assert text.startswith("line <s>old</s>")
 
 
@@ -269,6 +259,6 @@ def test_a_pipeline_truncates_a_long_text_and_our_own_reading_does_not_warn(trai
 def test_tokenizers_of_models_without_token_types_return_none(
     job: str, problem: str, text: str, tmp_path: Path
 ) -> None:
-    train(job, tmp_path, "--set", "type_vocab_size=0")
+    script_runs.train(job, tmp_path, "--set", "type_vocab_size=0")
     assert pipeline(problem, str(tmp_path))(text)
     assert "token_type_ids" not in AutoTokenizer.from_pretrained(tmp_path)(text)

@@ -7,15 +7,8 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict
 from modeling.axes import FIRST_WORD
-from modeling.toys import (
-    assert_same_gradients,
-    gradients,
-    plain_flex_attention,
-    position_choices,
-    relative_error,
-    toy,
-)
 
+from modeling import toys
 from vanillaformer.data.preprocessing.batching import BlockCollator, RowMasking
 from vanillaformer.data.preprocessing.language_model import pack, packed_rows
 from vanillaformer.data.preprocessing.packing import check_attention
@@ -138,7 +131,7 @@ def assert_logits_of_texts(logits, model, texts):
         start = 0
         for text in own:
             alone.append(model(input_ids=torch.tensor([text])).logits[0])
-            assert relative_error(logits[row, start : start + len(text)], alone[-1]) < 1e-5
+            assert toys.relative_error(logits[row, start : start + len(text)], alone[-1]) < 1e-5
             start += len(text)
     return alone
 
@@ -147,7 +140,7 @@ def assert_gradients_of_texts(model, batch, packed, alone, shift):
     """The gradients of the packed loss are those of the sum over the texts."""
     count = (batch["labels"][:, shift:] != -100).sum()
     (packed.loss * count).backward()
-    ours, losses = gradients(model), []
+    ours, losses = toys.gradients(model), []
     of_rows = [batch["labels"][row, : sum(lengths)].split(lengths) for row, lengths in enumerate(LENGTHS)]
     labels = [own for row in of_rows for own in row]
     for scores, wanted in zip(alone, labels):
@@ -155,18 +148,18 @@ def assert_gradients_of_texts(model, batch, packed, alone, shift):
         losses.append(torch.nn.functional.cross_entropy(scores, wanted, reduction="sum", ignore_index=-100))
     together = torch.stack(losses).sum()
     together.backward()
-    theirs = gradients(model)
-    assert relative_error(packed.loss * count, together) < 1e-5
-    assert_same_gradients(ours, theirs, 1e-5, 1e-6)
+    theirs = toys.gradients(model)
+    assert toys.relative_error(packed.loss * count, together) < 1e-5
+    toys.assert_same_gradients(ours, theirs, 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "flex_attention"])
-@pytest.mark.parametrize("choices", position_choices(), ids=lambda choices: "-".join(choices.values()))
+@pytest.mark.parametrize("choices", toys.position_choices(), ids=lambda choices: "-".join(choices.values()))
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
 def test_packed_rows_equal_their_texts(kind, choices, implementation, window, decoder_tokenizer, monkeypatch):
-    plain_flex_attention(monkeypatch)
-    model = toy(kind, **choices, **({"sliding_window": window} if window else {}))
+    toys.plain_flex_attention(monkeypatch)
+    model = toys.toy(kind, **choices, **({"sliding_window": window} if window else {}))
     model.set_attn_implementation(implementation)
     check_attention(model)
     batch, texts = packed_batch(decoder_tokenizer)
@@ -181,7 +174,7 @@ def test_packed_rows_equal_their_texts(kind, choices, implementation, window, de
 
 def test_own_predictions_are_each_texts_own(decoder_tokenizer):
     """Scheduled sampling: what is fed in place of the gold tokens comes from the text alone."""
-    model = toy("decoder", position_embedding_type="learned")
+    model = toys.toy("decoder", position_embedding_type="learned")
     batch, texts = packed_batch(decoder_tokenizer)
     fed = scheduled_sampling_inputs(model, batch, gold=0.0)["input_ids"]
     for row, own in enumerate(texts):
@@ -194,7 +187,7 @@ def test_own_predictions_are_each_texts_own(decoder_tokenizer):
 
 
 def test_attention_without_masks_is_refused():
-    model = toy("decoder")
+    model = toys.toy("decoder")
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(ValueError, match="--packing: flash_attention_2 attention does not keep"):
         check_attention(model)

@@ -4,25 +4,21 @@ import pickle
 
 import pytest
 import torch
+import transformers
 from torch import nn
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-)
 
 from vanillaformer.configuration import preset
 from vanillaformer.training.trainer.sharing import by_first, with_empty_weights
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 MODELS = [
-    *((AutoModelForCausalLM, "gpt-tiny", {**SMALL, "position_embedding_type": name})
+    *((transformers.AutoModelForCausalLM, "gpt-tiny", {**SMALL, "position_embedding_type": name})
       for name in ("rotary", "alibi", "sinusoidal", "relative")),
-    (AutoModelForMaskedLM, "bert-tiny", SMALL),
-    (AutoModelForSeq2SeqLM, "transformer-tiny", {}),
-    (AutoModelForSeq2SeqLM, "gru-attention", {}),
-    (AutoModelForImageClassification, "vit-mini", SMALL), (AutoModelForImageClassification, "swin-tiny", {}),
+    (transformers.AutoModelForMaskedLM, "bert-tiny", SMALL),
+    (transformers.AutoModelForSeq2SeqLM, "transformer-tiny", {}),
+    (transformers.AutoModelForSeq2SeqLM, "gru-attention", {}),
+    (transformers.AutoModelForImageClassification, "vit-mini", SMALL),
+    (transformers.AutoModelForImageClassification, "swin-tiny", {}),
 ]  # fmt: skip
 
 

@@ -11,15 +11,6 @@ from datasets import Dataset, DatasetDict
 from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq, Trainer
 
 import vanillaformer
-from vanillaformer import (
-    VanillaDecoderConfig,
-    VanillaDecoderForCausalLM,
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaEncoderForMaskedLM,
-    VanillaEncoderForPreTraining,
-)
 from vanillaformer.data.preprocessing.batching import RowMasking, epoch_seed
 from vanillaformer.data.preprocessing.tokenizing import translation_rows
 from vanillaformer.modeling.admin import profile_admin
@@ -156,14 +147,12 @@ def texts(tokenizer) -> list[list[int]]:
     return [tokenizer("abc def ghi " * 4)["input_ids"][:length] for length in LENGTHS]
 
 
-# Each with a model, its config and what makes batches of rows
+# Each with a model and what makes batches of rows
 JOBS = {
-    "causal": (VanillaDecoderForCausalLM, VanillaDecoderConfig, partial(DataCollatorForLanguageModeling, mlm=False)),
-    "masked": (VanillaEncoderForMaskedLM, VanillaEncoderConfig, partial(RowMasking, mlm_probability=0.3)),
-    "translation": (
-        VanillaEncoderDecoderForConditionalGeneration, VanillaEncoderDecoderConfig,
-        partial(DataCollatorForSeq2Seq, label_pad_token_id=-100),
-    ),
+    "causal": (vanillaformer.VanillaDecoderForCausalLM, partial(DataCollatorForLanguageModeling, mlm=False)),
+    "masked": (vanillaformer.VanillaEncoderForMaskedLM, partial(RowMasking, mlm_probability=0.3)),
+    "translation": (vanillaformer.VanillaEncoderDecoderForConditionalGeneration,
+                    partial(DataCollatorForSeq2Seq, label_pad_token_id=-100)),
 }  # fmt: skip
 
 
@@ -171,9 +160,9 @@ def made(name, tokenizer):
     torch.manual_seed(0)
     ids = texts(tokenizer)
     rows = Dataset.from_dict({"input_ids": ids, "labels": [row[::-1] for row in ids]})
-    model_class, config_class, collator = JOBS[name]
+    model_class, collator = JOBS[name]
     rows = rows if name == "translation" else rows.remove_columns("labels")
-    return model_class(config_class(vocab_size=300, **SIZE)), rows, collator(tokenizer)
+    return model_class(model_class.config_class(vocab_size=300, **SIZE)), rows, collator(tokenizer)
 
 
 @pytest.fixture(params=JOBS)
@@ -223,7 +212,9 @@ def test_loss_is_the_mean_over_targets(job, size, tmp_path) -> None:
 def test_two_losses_are_the_means_over_the_targets_of_each(size, encoder_tokenizer, tmp_path) -> None:
     _, rows, collator = made("masked", encoder_tokenizer)
     rows = rows.add_column("next_sentence_label", [0, 1, 1, 0, 1, 0, 1])
-    model = VanillaEncoderForPreTraining(VanillaEncoderConfig(vocab_size=300, **SIZE)).eval()
+    model = vanillaformer.VanillaEncoderForPreTraining(
+        vanillaformer.VanillaEncoderConfig(vocab_size=300, **SIZE)
+    ).eval()
     tokens, pairs = [], []
     for row in rows:
         with collator.evaluation(), torch.no_grad():
