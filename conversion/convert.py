@@ -38,7 +38,8 @@ def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> Va
     if kwargs:
         raise ValueError(f"{', '.join(kwargs)} only apply to a model given by its name")
     architecture, head, ours = counterpart(model)
-    weights.write_tensors(ours, weights.our_weights(architecture, model, ours, head))
+    links, values = weights.checked_links(architecture, model, ours, head), weights.tensors_of(model)
+    weights.write_tensors(ours, weights.to_our_values(links, values, ours.config, weights.tensors_of(ours).keys()))
     copy_runtime_state(model, ours)
     return ours
 
@@ -167,16 +168,11 @@ def choose_architecture(config: BlockConfig, head: str, name: str | None) -> tup
     if not names and name:
         raise ValueError(f"this model cannot be converted to {name}: {'; '.join(fits[name].mismatches)}")
     if not names:
-        raise ValueError(f"this model fits no native architecture; nearest are {nearest(fits, config, head)}")
+        kin = [each for each in ARCHITECTURES.values() if isinstance(config, each.config_class) and not each.by_name]
+        ranked = sorted((each.name for each in kin if head in each.heads), key=lambda one: len(fits[one].mismatches))
+        nearest = " | ".join(f"{one}: {'; '.join(fits[one].mismatches)}" for one in ranked[:3])
+        raise ValueError(f"this model fits no native architecture; nearest are {nearest}")
     return ARCHITECTURES[names[0]], fits[names[0]]
-
-
-def nearest(fits: dict[str, Fit], config: BlockConfig, head: str, number: int = 3) -> str:
-    """Return the architectures of the config's kind with the fewest mismatches, in words."""
-    names = [name for name in fits if isinstance(config, ARCHITECTURES[name].config_class)]
-    names = [name for name in names if head in ARCHITECTURES[name].heads and not ARCHITECTURES[name].by_name]
-    ranked = sorted(names, key=lambda name: len(fits[name].mismatches))[:number]
-    return " | ".join(f"{name}: {'; '.join(fits[name].mismatches)}" for name in ranked)
 
 
 def architecture_of(config: PreTrainedConfig) -> Architecture:

@@ -15,6 +15,7 @@ from .arguments import COLUMNS, MARKS, SPLITS, DataArguments
 from .embedded import CORPORA
 from .files import Part, Parts, find_files, load_files, named, stream_files
 from .formats import NAME, READERS, ROW, Columns, ImageOptions, Paths, format_of
+from .image_rows import folder_rows, usual_size
 from .marks import with_marks
 from .order import by_column, in_order
 from .rows import GROUP, ORDER, RESERVED, SplitRows, encode_labels, text_columns, usable_rows, with_labels, with_pairs
@@ -83,8 +84,6 @@ def _checked_rows(sources: dict[str, SplitRows], data_args: DataArguments, task:
     parts = {split: text_columns(source) for split, source in sources.items()}
     train = parts["train"]
     if TASKS[task].reads_images and data_args.image_size is None:
-        from .image_rows import usual_size  # which only tasks of images need
-
         data_args.image_size = usual_size(train.rows, train.columns["image_column"], train.images)
     if data_args.split_column is not None:
         parts = by_column(parts["train"], data_args.split_column)
@@ -180,8 +179,6 @@ def _local(data_args: DataArguments, task: TaskName, columns: Columns, more_colu
         images = ImageOptions(folder=paths[0][0].parent)
         sources[split] = SplitRows(split, named(paths), rows, columns, more_columns, images=images)
     for split, folder in folders.items():
-        from .image_rows import folder_rows  # which only tasks of images need
-
         rows = folder_rows(f"{split}_file", folder, columns, skip_bad=data_args.bad_rows == "skip")
         sources[split] = SplitRows(split, str(folder), rows, columns)
     return sources

@@ -3,7 +3,6 @@
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable
 from random import Random
 from typing import cast
 
@@ -254,12 +253,9 @@ def text_keys(rows: Dataset, column: str, *, exact: bool) -> np.ndarray:
             texts = cells.cast(pa.large_binary()).to_pylist()
         else:
             texts = [alike(text).encode() for text in cells.to_pylist()]
-        keys.append(hashes(texts))
+        digests = (hashlib.blake2b(text, digest_size=8).digest() for text in texts)
+        keys.append(np.frombuffer(b"".join(digests), np.uint64))
     return np.concatenate(keys)
-
-
-def hashes(values: Iterable[bytes]) -> np.ndarray:
-    return np.frombuffer(b"".join(hashlib.blake2b(value, digest_size=8).digest() for value in values), np.uint64)
 
 
 def alike(text: str) -> str:

@@ -8,8 +8,7 @@ tokens (n-grams beside the stack, copying) has those of the text all the way.
 Shape letters: N outputs, T tokens of the input, D model width.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,11 +83,12 @@ def attributions(
         from captum.attr import IntegratedGradients
     except ImportError as error:
         raise ImportError("attributions need captum: pip install 'vanillaformer[explore]'") from error
-    chosen = torch.tensor(outputs, device=model.device)  # (N, 2)
+    chosen, layer = torch.tensor(outputs, device=model.device), vector_layer(model)  # (N, 2)
 
     def logits(vectors: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         rows = {name: value.expand(len(vectors), *value.shape[1:]) for name, value in inputs.items()}
-        with replaced_vectors(model, vectors):
+        left = [vectors]  # for the first call: a table that both sides share gives the target's vectors after that
+        with layer.register_forward_hook(lambda module, args, output: left.pop() if left else None):
             found = logits_of(model(**rows))
         found = found if found.ndim == 3 else found.unsqueeze(1)  # (rows, T or 1, V)
         return found[torch.arange(len(found), device=found.device), chosen[:, 0], chosen[:, 1]]
@@ -127,14 +127,6 @@ def token_vectors(model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tenso
     with vector_layer(model).register_forward_hook(lambda module, args, output: found.append(output)):
         model(**inputs)
     return found[0]  # of a table that both sides share, the source's
-
-
-@contextmanager
-def replaced_vectors(model: Any, vectors: torch.Tensor) -> Iterator[None]:
-    """Let a model read other vectors (B, T, D) than those of its input tokens."""
-    left = [vectors]  # for the first call: a table that both sides share gives the target's vectors after that
-    with vector_layer(model).register_forward_hook(lambda module, args, output: left.pop() if left else None):
-        yield
 
 
 def token_attributions(example: Example) -> list[Drawing]:

@@ -2,8 +2,8 @@
 
 A figure is a function from an `Example` (a model with one input, recorded) to drawings: it calls a function that gives
 the numbers, such as `attention.entropy`, and one of `pictures` that draws them. It raises `NotApplicable` with the
-reason, a sentence, where a model has no such thing. To add a figure, write such a function and a row of the table:
-program, page and browser read it. `draw_all` calls the functions:
+reason, a sentence, where a model has no such thing. To add a figure, write such a function and a row of `FUNCTIONS`,
+and its words in `figures.yaml`: program, page and browser read both. `draw_all` calls the functions:
 
     example = text_example(load(GenerateArguments("runs/demo"))[0], "May 6, 2031")
     drawn, missing = draw_all(example)
@@ -16,6 +16,8 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 from vanillaformer import __version__
 from vanillaformer.console.drawing import embedded, save, templates
@@ -37,80 +39,29 @@ class Figure:
     """A figure in the list."""
 
     name: str  # for `--figures`
-    title: str  # its heading
     function: Callable[[Example], list[Drawing]]  # draws it; raises `NotApplicable`
+    title: str  # its heading
     explanation: str  # two sentences on what it shows, with the paper
 
 
 Drawn = list[tuple[Figure, list[Drawing]]]
-FIGURES: tuple[Figure, ...] = (
-    Figure(
-        "lens", "Logit lens", lens,
-        "Each layer's state goes through the final norm and the head, as if the layers after it did nothing "
-        "(nostalgebraist 2020). It shows in which layer an answer comes up; the last layer's is the model's own.",
-    ),
-    Figure(
-        "attention", "Attention", attention_maps,
-        "Each row is a token that reads, each column one that is read, and every row sums to 1 (Vaswani et al. 2017). "
-        "All maps have one scale of color; what is attended to need not be what matters (Jain and Wallace 2019).",
-    ),
-    Figure(
-        "rollout", "Attention over the picture", rollout,
-        "Roll-out multiplies the attention of all layers, half of each for the residual connection (Abnar and Zuidema "
-        "2020). It shows from which patches the vector that is classified is made.",
-    ),
-    Figure(
-        "attribution", "Attribution", token_attributions,
-        "What each token contributes to the logit of an answer, by integrated gradients (Sundararajan et al. 2017): "
-        "the sum of a row is the difference to a text of padding.",
-    ),
-    Figure(
-        "patching", "Activation patching", patching,
-        "The model reads a second text, with the output of one head as it was on the first: how much of the first "
-        "answer comes back (Vig et al. 2020). 1 is a head that carries the difference by itself.",
-    ),
-    Figure(
-        "entropy", "Entropy of attention", entropies,
-        "The entropy of a head's attention, mean over the tokens that read: 0 for a head that looks at one token "
-        "(Clark et al. 2019). Heads near uniform attention average over the text.",
-    ),
-    Figure(
-        "distance", "Distance of attention", distances,
-        "How far a head looks on average, in tokens or patches (Dosovitskiy et al. 2021, figure 7). Small numbers are "
-        "local heads, as convolutions are.",
-    ),
-    Figure(
-        "stream", "Residual stream", stream,
-        "The norm of the vectors that the layers read and add to: largest, mean and smallest over the tokens. It "
-        "grows with depth where norms stand before the sublayers (Xiong et al. 2020).",
-    ),
-    Figure(
-        "sublayers", "What each sublayer adds", sublayers,
-        "The share of a sublayer's output in the sum with the stream, and its direction: a cosine below 0 erases what "
-        "is there. A share near 0 is a sublayer that hardly matters (Veit et al. 2016).",
-    ),
-    Figure(
-        "factors", "Factors of the residual connections", factors,
-        "What training made of ReZero's α (Bachlechner et al. 2020), Admin's ω (Liu et al. 2020) and layer scale's λ "
-        "(Touvron et al. 2021): bars are means over the dimensions, lines go from the smallest to the largest.",
-    ),
-    Figure(
-        "positions", "Positions", positions,
-        "How the model distinguishes positions: similarity of position vectors (Vaswani et al. 2017; Dosovitskiy et "
-        "al. 2021, figure 7), rotation (Su et al. 2021) or bias of the scores over distance (Press et al. 2022; "
-        "Raffel et al. 2020). It depends on the model only, not on the input.",
-    ),
-    Figure(
-        "ablation", "Ablation", ablations,
-        "By how much the mean loss of a token, row or image grows on held-out rows when a head, a sublayer or a layer "
-        "is left out (Michel et al. 2019). Below 0 the model is better without it.",
-    ),
-    Figure(
-        "loss", "Loss by position", position_losses,
-        "The mean loss of a token over its position in held-out rows. It falls as far as the model uses what came "
-        "before, and rises where it has seen few training texts.",
-    ),
-)  # fmt: skip
+FUNCTIONS: dict[str, Callable[[Example], list[Drawing]]] = {
+    "lens": lens,
+    "attention": attention_maps,
+    "rollout": rollout,
+    "attribution": token_attributions,
+    "patching": patching,
+    "entropy": entropies,
+    "distance": distances,
+    "stream": stream,
+    "sublayers": sublayers,
+    "factors": factors,
+    "positions": positions,
+    "ablation": ablations,
+    "loss": position_losses,
+}
+TEXTS = yaml.safe_load(Path(__file__).with_name("figures.yaml").read_text(encoding="utf-8"))
+FIGURES = tuple(Figure(name, function=function, **TEXTS[name]) for name, function in FUNCTIONS.items())
 
 
 def chosen(names: Sequence[str] | None) -> list[Figure]:

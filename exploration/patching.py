@@ -80,8 +80,10 @@ def patching(example: Example) -> list[Drawing]:
     model, clean = example.model, example.recording.inputs
     corrupted: Any = needed(example.against, "it needs a second text (--against)")
     needed(stacks(model), "a recurrent model has no heads")
+    is_language_model = getattr(model, "predicts_next_token", False)  # whose answer is the token after the text
     try:
-        effects = head_effects(model, clean, corrupted, _answer(example))
+        answer = [(-1, int(example.recording.logits[0, -1].argmax()))] if is_language_model else outputs_of(example)
+        effects = head_effects(model, clean, corrupted, answer)
     except ValueError as error:
         raise NotApplicable(str(error)) from error
     drawings = []
@@ -92,10 +94,3 @@ def patching(example: Example) -> list[Drawing]:
         table = [(f"{rows[row]}.{head}", value) for (row, head), value in np.ndenumerate(found)]
         drawings.append(Drawing(f"patching_{kind}", caption, picture, ("head", "effect"), table))
     return drawings
-
-
-def _answer(example: Example) -> Outputs:
-    """Return what the answer of an example is, in its logits: of a language model the token after the text."""
-    if getattr(example.model, "predicts_next_token", False):
-        return [(-1, int(example.recording.logits[0, -1].argmax()))]
-    return outputs_of(example)

@@ -100,7 +100,13 @@ def on_engine(model: PreTrainedModel, folder: Path) -> Any:
     """Return a model on the engine, exported if the cache does not hold it."""
     from vanillaformer.conversion.exports import EngineModel, export, load_engine  # which takes a moment
 
-    cached = CACHE / f"{ENGINE}-{fingerprint(folder)}"
+    digest = hashlib.blake2b(digest_size=16)  # of all that an export depends on
+    for path in sorted([*folder.glob("*.safetensors"), folder / CONFIG, folder / GENERATION]):
+        if path.is_file():
+            digest.update(path.name.encode())
+            with path.open("rb") as stream:
+                hashlib.file_digest(stream, lambda: digest)  # which adds to it
+    cached = CACHE / f"{ENGINE}-{digest.hexdigest()}"
     if not cached.is_dir():
         cached.parent.mkdir(parents=True, exist_ok=True)
         export(model, cached, ENGINE)
@@ -108,15 +114,3 @@ def on_engine(model: PreTrainedModel, folder: Path) -> Any:
     if model.can_generate():  # into a language that may have been set for this call
         engine.generation_config = model.generation_config  # type: ignore[assignment]  # `None` of others only
     return EngineModel(engine)
-
-
-def fingerprint(folder: Path) -> str:
-    """Return a hash of all of a model's folder that an export depends on."""
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted([*folder.glob("*.safetensors"), folder / CONFIG, folder / GENERATION]):
-        if path.is_file():
-            digest.update(path.name.encode())
-            with path.open("rb") as stream:
-                while block := stream.read(2**24):
-                    digest.update(block)
-    return digest.hexdigest()

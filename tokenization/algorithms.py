@@ -241,7 +241,10 @@ def space_keeping(model: models.Model, options: TrainingOptions) -> Tokenizer:
     tokenizer.normalizer = normalizers.Sequence([*lowercase, *spaces])
     words = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
     lines = pre_tokenizers.Split(OTHER_WHITESPACE, "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*control_tokens(options), words, lines, *digits(options)])
+    # The names of control tokens in a text are split, so that no piece of text is one
+    names = "|".join(rf"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in options.control_tokens)
+    control = pre_tokenizers.Split(Regex(names), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([control, words, lines, *digits(options)])
     tokenizer.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
     if options.declared_tokens:  # the text after each of them begins with `▁` too
         after = "|".join(rf"(?<={re.escape(token)}) " for token in options.declared_tokens)
@@ -262,12 +265,6 @@ def bert(model: models.Model, options: TrainingOptions) -> Tokenizer:
 
 def digits(options: TrainingOptions) -> list[pre_tokenizers.PreTokenizer]:
     return [pre_tokenizers.Digits(individual_digits=True)] if options.split_digits else []
-
-
-def control_tokens(options: TrainingOptions) -> list[pre_tokenizers.PreTokenizer]:
-    """The pre-tokenizer that splits the names of control tokens in a text, so that no piece of text is one."""
-    names = "|".join(rf"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in options.control_tokens)
-    return [pre_tokenizers.Split(Regex(names), "isolated")]
 
 
 def natural_decoder() -> decoders.Decoder:

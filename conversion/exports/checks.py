@@ -30,7 +30,9 @@ def check(model: Any, engine: Engine, exact: bool) -> str:
 
     With `exact` weights, which were not rounded, the answers must be the same; else ValueError.
     """
-    reference = plain(model)
+    reference = model
+    if model.training or model.device.type != "cpu" or model.dtype != torch.float32:
+        reference = copy.deepcopy(model).to("cpu", torch.float32).eval()
     with torch.no_grad():
         if hasattr(model, "generate") and model.can_generate():
             return check_generation(reference, engine, exact)
@@ -45,13 +47,6 @@ def check(model: Any, engine: Engine, exact: bool) -> str:
             found = got[: len(row)] if got.ndim == 2 else got  # without the padding of a shorter row
             compared.append((logits, found))
         return compare_logits(compared, "rows", exact)
-
-
-def plain(model: Any) -> Any:
-    """Return the model in float32 on the CPU, in eval mode; a copy only if needed."""
-    if not model.training and model.device.type == "cpu" and model.dtype == torch.float32:
-        return model
-    return copy.deepcopy(model).to("cpu", torch.float32).eval()
 
 
 def random_rows(config: Any, new_tokens: int = 0) -> list[list[int]]:

@@ -88,15 +88,6 @@ def to_our_values(links: Iterable[Link], values: Tensors, config: BlockConfig, n
     return found
 
 
-def to_native_values(links: Iterable[Link], values: Tensors, config: BlockConfig) -> Tensors:
-    """Return the native values for ours, weights or gradients."""
-    return {
-        link.native: link.kind.to_native(tuple(values[name] for name in link.ours), config)
-        for link in links
-        if all(name in values for name in link.ours)
-    }
-
-
 def tensors_of(model: nn.Module) -> Tensors:
     """Return a model's parameters and saved buffers by name, tied ones under each of their names."""
     buffers = dict(model.named_buffers(remove_duplicate=False))
@@ -163,14 +154,6 @@ def move_weights(architecture: Architecture, native: PreTrainedModel, ours: Vani
         source.data = source.data.new_empty(0)
 
 
-def our_weights(
-    architecture: Architecture, native: PreTrainedModel, ours: VanillaPreTrainedModel, head: str
-) -> Tensors:
-    """Return the weights of a native model for one of our new models."""
-    links = checked_links(architecture, native, ours, head)
-    return to_our_values(links, tensors_of(native), ours.config, set(tensors_of(ours)))
-
-
 def checked_links(
     architecture: Architecture, native: PreTrainedModel, ours: VanillaPreTrainedModel, head: str
 ) -> list[Link]:
@@ -189,7 +172,11 @@ def native_weights(
 ) -> Tensors:
     """Return the weights of our model for a new native one, with copies for its tensors that nothing reads."""
     values, natives = tensors_of(ours), tensors_of(native)
-    weights = to_native_values(model_links(architecture, ours, native, head), values, ours.config)
+    weights = {
+        link.native: link.kind.to_native(tuple(values[name] for name in link.ours), ours.config)
+        for link in model_links(architecture, ours, native, head)
+        if all(name in values for name in link.ours)
+    }
     unused = head_names(architecture.unused, architecture, head)
     return weights | {name: values[source] for name, source in unused.items() if name in natives and source in values}
 
@@ -251,15 +238,11 @@ def convert_weights(model: VanillaPreTrainedModel, config: BlockConfig) -> Vanil
     fitted = type(model)._from_config(config, dtype=model.dtype)
     weights = {}
     for name, tensor in tensors_of(fitted).items():
-        if name.endswith("embed_positions.weight"):
-            weights[name] = shifted(values[name], old.position_offset, config.position_offset)
+        if name.endswith("embed_positions.weight"):  # (offset + N, D), with as many unused rows at the start
+            unused = values[name].new_zeros(config.position_offset, tensor.shape[1])
+            weights[name] = torch.cat((unused, values[name][old.position_offset :]))
         else:
             neutral = torch.ones_like if name.endswith("weight") else torch.zeros_like
             weights[name] = values[name] if name in values else neutral(tensor, device=model.device)
     write_tensors(fitted, weights)
     return fitted
-
-
-def shifted(table: torch.Tensor, offset: int, new_offset: int) -> torch.Tensor:
-    """Return a table of positions (offset + N, D) with `new_offset` unused rows of zeros at its start."""
-    return torch.cat((table.new_zeros(new_offset, table.shape[1]), table[offset:]))

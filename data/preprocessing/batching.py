@@ -303,7 +303,8 @@ class BlockCollator:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.padding = pad_token(tokenizer)
+        ids = tokenizer.pad_token_id, tokenizer.eos_token_id
+        self.padding = next((each for each in ids if each is not None), 0)  # which no position attends to
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         lengths = torch.tensor([len(row["input_ids"]) for row in rows])
@@ -322,8 +323,3 @@ def padded_positions(rows: list[dict[str, Any]], length: int) -> torch.Tensor:
     """Return the positions of packed rows (R, `length`)."""
     found = (row["position_ids"] for row in rows)  # what fills a row up counts as a text
     return torch.tensor([[*positions, *range(length - len(positions))] for positions in found])
-
-
-def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id that pads rows; no position attends to it."""
-    return next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
