@@ -242,13 +242,11 @@ def test_a_model_asked_for_no_logits_never_has_them_all(kind, fields, monkeypatc
     assert sizes[True] >= labels.numel() * model.lm_head.out_features
 
 
-def doubled(layer: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda states: 2 * nn.functional.linear(states, layer.weight, layer.bias)
-
-
 KINDS = ("decoder", "encoder", "encoder_decoder")
 CHANGES: dict[str, Callable[[nn.Linear], Any]] = {
-    "a forward": lambda layer: setattr(layer, "forward", doubled(layer)),
+    "a forward": lambda layer: setattr(
+        layer, "forward", lambda states: 2 * nn.functional.linear(states, layer.weight, layer.bias)
+    ),
     "a hook": lambda layer: layer.register_forward_hook(lambda module, inputs, output: 2 * output),
     "a hook before": lambda layer: layer.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],)),
     "a hook of all": lambda layer: register_module_forward_hook(

@@ -228,6 +228,7 @@ CASES += [Case("bert", ENCODER, "pretraining"), Case("modernbert", MODERNBERT | 
 CASES += [Case(name, configs[0], "base") for name, configs in (LM_CONFIGS | IMAGE_CONFIGS).items()]
 CASES += [Case(name, IMAGE | {"pooler_act": "relu"}, "base", 1) for name in ("vit", "deit")]  # with all options
 MAIN_CASES = [case for case in CASES if case.head in ("lm", "image") and case.number == 0]
+MAIN = {case.architecture: case for case in MAIN_CASES}
 
 
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm")

@@ -72,17 +72,11 @@ def ours_of(name: str) -> transformers.PreTrainedModel:
     return model.eval()
 
 
-def batch_of(model: transformers.PreTrainedModel) -> dict[str, torch.Tensor]:
-    mask = right_padding(3, 9)
-    pad = model.config.pad_token_id
-    batch = {"input_ids": words(3, 9, V).masked_fill(mask == 0, pad), "attention_mask": mask}
-    if model.config.is_encoder_decoder:
-        batch["decoder_input_ids"] = words(3, 7, model.config.target_vocab_size, seed=3)
-    return batch
-
-
 def assert_same(native: transformers.PreTrainedModel, ours: transformers.PreTrainedModel) -> None:
-    batch = batch_of(ours)
+    mask = right_padding(3, 9)
+    batch = {"input_ids": words(3, 9, V).masked_fill(mask == 0, ours.config.pad_token_id), "attention_mask": mask}
+    if ours.config.is_encoder_decoder:
+        batch["decoder_input_ids"] = words(3, 7, ours.config.target_vocab_size, seed=3)
     with torch.no_grad():
         actual, expected = native(**batch).logits, ours(**batch).logits
     keep = ... if ours.config.is_encoder_decoder else batch["attention_mask"] == 1

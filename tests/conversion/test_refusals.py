@@ -19,7 +19,7 @@ from vanillaformer.conversion.mapping.canonical import canonical_form, differenc
 from vanillaformer.conversion.mapping.fitting import fit
 
 from . import natives
-from .natives import CASES, GPT, GROUPED, IMAGE, PAD, SWIN, Case, batch_for, native_model, poison, transformers_class
+from .natives import GPT, GROUPED, IMAGE, MAIN, PAD, SWIN, Case, batch_for, native_model, poison, transformers_class
 
 Change = dict[str, Any]
 FIRST = natives.MAIN_CASES
@@ -141,24 +141,22 @@ REFUSED_NATIVE: list[tuple[str, Change, str]] = [
 
 @pytest.mark.parametrize(("name", "change", "field"), REFUSED_NATIVE, ids=[entry[0] for entry in REFUSED_NATIVE])
 def test_a_native_model_that_ours_cannot_say_is_refused(name, change, field):
-    case = next(case for case in FIRST if case.architecture == name)
     with pytest.raises(ValueError, match=field):
-        from_native(native_model(Case(name, case.config | change, case.head)))
+        from_native(native_model(Case(name, MAIN[name].config | change, MAIN[name].head)))
 
 
 def test_untied_tables_that_one_switch_calls_shared_are_refused():
     untied = {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": False}
-    tied, other = (fit(ARCHITECTURES["bart"], preset("bart", **OURS_SEQ2SEQ, **more), "lm") for more in ({}, untied))
+    tied, other = (fit(ARCHITECTURES["bart"], preset("bart", **SMALL, **more), "lm") for more in ({}, untied))
     assert tied.mismatches == []
     assert any("share_encoder_decoder_embeddings" in text for text in other.mismatches)
 
 
-OURS_SEQ2SEQ = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 1, "vocab_size": 41}
+SMALL = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 1, "vocab_size": 41}
 
 
 def small(**fields: Any) -> PreTrainedModel:
-    sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 41}
-    return vanillaformer.VanillaDecoderForCausalLM(vanillaformer.VanillaDecoderConfig(**(sizes | fields)))
+    return vanillaformer.VanillaDecoderForCausalLM(vanillaformer.VanillaDecoderConfig(**(SMALL | fields)))
 
 
 REZERO = {"position_embedding_type": "learned", "norm_placement": "rezero"}
@@ -234,10 +232,9 @@ def test_an_image_architecture_without_a_table_is_refused_by_its_name(name, tmp_
 
 
 def test_a_tensor_that_ours_cannot_hold_is_named():
-    case = next(case for case in CASES if case.architecture == "bert" and case.head == "base")
     with pytest.raises(ValueError, match=r"pooler\.dense\.weight"):
-        from_native(transformers_class("BertModel")(native_model(case).config))
-    native = native_model(next(case for case in FIRST if case.architecture == "marian"))
+        from_native(transformers_class("BertModel")(native_model(Case("bert", natives.ENCODER, "base")).config))
+    native = native_model(MAIN["marian"])
     native.model.encoder.embed_positions.weight.data[3] += 0.1
     with pytest.raises(ValueError, match=r"encoder\.embed_positions\.weight"):
         from_native(native)

@@ -21,7 +21,7 @@ from vanillaformer.conversion.mapping.canonical import canonical_native_value
 from vanillaformer.conversion.mapping.weights import head_names, tensors_of
 from vanillaformer.hub.loading import saved_folder
 
-from .natives import CASES, MAIN_CASES, batch_for, converted, native_model
+from .natives import CASES, MAIN, MAIN_CASES, batch_for, converted, native_model
 
 AUTO = {
     vanillaformer.VanillaDecoderConfig: AutoModelForCausalLM,
@@ -122,15 +122,14 @@ def test_saved_folders(case, tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "marian", "t5", "vit"])
 def test_the_dtype_is_kept(name):
-    native = native_model(next(case for case in MAIN_CASES if case.architecture == name)).to(torch.bfloat16)
+    native = native_model(MAIN[name]).to(torch.bfloat16)
     ours = from_native(native)
     assert {tensor.dtype for tensor in tensors_of(ours).values()} == {torch.bfloat16}
     assert_equal(to_native(ours, name), native)
 
 
 def test_the_generation_config_is_carried():
-    case = next(case for case in MAIN_CASES if case.architecture == "bart")
-    native = native_model(case)
+    native = native_model(MAIN["bart"])
     native.generation_config.num_beams = 4
     native.generation_config.forced_bos_token_id = 7
     ours = from_native(native)
@@ -164,16 +163,14 @@ def test_what_is_given_back_has_the_problem_that_it_was_trained_for(name, head, 
 
 def test_weights_decide_what_is_tied_and_a_bias_of_zeros_that_is_not_trained_is_none():
     """A checkpoint may have an output layer of its own although its config says otherwise."""
-    case = next(case for case in MAIN_CASES if case.architecture == "gpt2")
-    native = native_model(case)
+    native = native_model(MAIN["gpt2"])
     native.lm_head.weight = torch.nn.Parameter(torch.randn_like(native.lm_head.weight))
     ours = from_native(native)
     assert not ours.config.tie_word_embeddings
     assert torch.equal(ours.lm_head.weight, native.lm_head.weight)
     assert torch.equal(ours.model.embed_tokens.weight, native.transformer.wte.weight)
     assert not to_native(ours).config.tie_word_embeddings
-    case = next(case for case in MAIN_CASES if case.architecture == "marian")
-    native = native_model(case)
+    native = native_model(MAIN["marian"])
     native.final_logits_bias.zero_()
     ours = from_native(native)
     assert not ours.config.lm_head_bias

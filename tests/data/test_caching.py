@@ -202,15 +202,11 @@ def test_several_workers_make_the_same_rows_and_keep_them(calls, decoder_tokeniz
     assert len(calls) == count
 
 
-def key_in_another_process(tokenizer):
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(tokenizer_key, (tokenizer,))
-
-
 def test_key_of_a_tokenizer(decoder_tokenizer, encoder_tokenizer, tmp_path):
     key = tokenizer_key(decoder_tokenizer)
     decoder_tokenizer(["a", "bcd"], padding=True, truncation=True, max_length=2)
-    assert tokenizer_key(decoder_tokenizer) == key == key_in_another_process(decoder_tokenizer)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert tokenizer_key(decoder_tokenizer) == key == pool.apply(tokenizer_key, (decoder_tokenizer,))
     assert tokenizer_key(encoder_tokenizer) != key
 
 

@@ -61,12 +61,9 @@ def test_such_rows_are_left_out_and_counted(tmp_path, suffix, capsys):
     assert out.count(": 2 of 5 rows are bad and left out.") == 2  # training and validation
 
 
-def pairs(marked):
-    return "source\ttarget\n" + "".join(f"say {n}\t{chr(34) * (n in marked)}sag {n}\n" for n in range(120))
-
-
 def test_tsv_knows_no_quotation_marks(tmp_path):
-    path = put(tmp_path / "a.tsv", pairs({11, 61}))
+    lines = "".join(f"say {n}\t{chr(34) * (n in (11, 61))}sag {n}\n" for n in range(120))
+    path = put(tmp_path / "a.tsv", f"source\ttarget\n{lines}")
     found = texts(path, "target", "translation")
     assert len(found) == 120
     assert (found[11], found[12]) == ('"sag 11', "sag 12")

@@ -263,11 +263,6 @@ def without_places(rows):
     return [{name: value for name, value in row.items() if name != PLACES} for row in rows]
 
 
-def together(parts):
-    """Return the rows of several processes as one process has them."""
-    return [row for turn in zip(*parts, strict=True) for row in turn]
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_any_processes_read_the_same_and_resume_at_once(layout, tmp_path, monkeypatch, decoder_tokenizer):
     """Of a stream that is stopped at random rows again and again, by other numbers of processes each time."""
@@ -301,7 +296,7 @@ def test_any_processes_read_the_same_and_resume_at_once(layout, tmp_path, monkey
             list(islice(iterator, 5))  # read ahead and lost
             rows.save(following)
             parts.append(part)
-        found += together(parts)
+        found += [row for turn in zip(*parts, strict=True) for row in turn]  # as one process has them
         at, folder = at + steps * 12, following
     assert found == whole[: len(found)]
 

@@ -14,17 +14,13 @@ from vanillaformer import VanillaDecoderModel, VanillaEncoderForMaskedLM, Vanill
 from .tiny import TEXTS, batch_of, kind_of, sentences, tiny, tokenizer_of
 
 
-def inputs_of(kind: str) -> dict[str, torch.Tensor]:
-    """The texts as sentence-transformers gives them to a model: as messages, where there is a chat template."""
-    if (tokenizer := tokenizer_of(kind)).chat_template is None:
-        return batch_of(kind)
-    messages = [[{"role": "user", "content": text}] for text in TEXTS]
-    return tokenizer.apply_chat_template(messages, padding=True, return_dict=True, return_tensors="pt")
-
-
 def means(model_class) -> torch.Tensor:
     """Mean states (B, D) of the texts, without their padding."""
-    model, batch = tiny(model_class), inputs_of(kind_of(model_class))
+    model, kind = tiny(model_class), kind_of(model_class)
+    batch = batch_of(kind)
+    if (tokenizer := tokenizer_of(kind)).chat_template is not None:  # with which they are messages
+        messages = [[{"role": "user", "content": text}] for text in TEXTS]
+        batch = tokenizer.apply_chat_template(messages, padding=True, return_dict=True, return_tensors="pt")
     with torch.no_grad():
         states = getattr(model, "model", model)(**batch).last_hidden_state
     kept = batch["attention_mask"].unsqueeze(-1)

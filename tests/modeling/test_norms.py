@@ -59,10 +59,6 @@ FORMULAS = {
 }
 
 
-def states() -> torch.Tensor:
-    return 3 * torch.randn(2, 5, 24, dtype=torch.float64) + 1
-
-
 def test_rms_norm_squares_in_float32():
     """Squares of numbers beyond 256 are infinite in float16."""
     x = torch.full((1, 24), 1000.0, dtype=torch.float16)
@@ -76,7 +72,8 @@ def test_rms_norm_squares_in_float32():
 @pytest.mark.parametrize("norm", get_args(options.Norm))
 def test_a_norm_is_its_formula_with_weight_and_bias_or_without(norm, weight, bias):
     fields = {"norm_weight": weight != "none", "norm_unit_offset": weight == "1 + weight", "norm_bias": bias}
-    built, x = sharpen(build_norm(toy_config("decoder", norm=norm, norm_eps=0.1, **fields))).double(), states()
+    built = sharpen(build_norm(toy_config("decoder", norm=norm, norm_eps=0.1, **fields))).double()
+    x = 3 * torch.randn(2, 5, 24, dtype=torch.float64) + 1
     assert (built.weight is not None, built.bias is not None) == (weight != "none", bias)
     expected = FORMULAS[norm](x, 0.1)
     expected = {"weight": lambda: built.weight * expected, "1 + weight": lambda: (1 + built.weight) * expected}.get(

@@ -25,12 +25,6 @@ def model() -> PreTrainedModel:
     return toy("encoder_decoder", **COPYING).double()
 
 
-def closed(model: PreTrainedModel, opening: float) -> None:
-    """Let the gate open by `opening` only, whatever the states are."""
-    model.pointer.gate.weight.data.zero_()
-    model.pointer.gate.bias.data.copy_(torch.tensor([0.0, opening]))
-
-
 def test_the_distribution_is_that_of_the_formula(model):
     pointer, outputs = model.pointer, model.model(**INPUTS)
     states, source = outputs.last_hidden_state, outputs.encoder_last_hidden_state
@@ -70,8 +64,9 @@ def test_with_a_closed_gate_the_model_is_the_plain_one():
     plain.load_state_dict({name: value for name, value in copying.state_dict().items() if "pointer" not in name})
     expected = plain(**INPUTS, labels=LABELS)
     errors = []
-    for opening in (-2.0, -20.0, -200.0):
-        closed(copying, opening)
+    copying.pointer.gate.weight.data.zero_()
+    for opening in (-2.0, -20.0, -200.0):  # whatever the states are
+        copying.pointer.gate.bias.data.copy_(torch.tensor([0.0, opening]))
         output = copying(**INPUTS, labels=LABELS)
         errors.append((output.logits - expected.logits.log_softmax(-1)).abs().max().item())
     assert errors[0] > 0.1 > 1e-5 > errors[1] > errors[2]

@@ -12,7 +12,6 @@ from transformers import DynamicCache, EncoderDecoderCache
 from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
 
 from vanillaformer import (
-    BlockConfig,
     VanillaDecoderForSequenceClassification,
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
@@ -210,24 +209,22 @@ def test_a_padded_batch_gives_what_its_rows_give_alone_whatever_stands_on_paddin
         assert torch.equal(found[-1], found[-2]), "a token on padding leaked into the logits"
 
 
-def reach(config: BlockConfig) -> int:
-    """How many tokens, itself included, a token can be seen by through all layers of a causal stack."""
-    windows = [config.sliding_window if kind == "sliding_attention" else 100 for kind in layer_types(config)]
-    return 1 + sum(window - 1 for window in windows)
-
-
 @toys.toys("encoder_decoder", "decoder")
 def test_a_token_changes_no_logits_before_it_and_all_from_it_on(kind, overrides):
     model = toys.shared_toy(kind, overrides)
     inputs = toys.inputs_of(kind, batch=1)
     name = "decoder_input_ids" if kind == "encoder_decoder" else "input_ids"
     before = model(**inputs).logits[0]
+    windows = [
+        model.config.sliding_window if each == "sliding_attention" else 100 for each in layer_types(model.config)
+    ]
+    reach = 1 + sum(window - 1 for window in windows)  # by so many tokens a token can be seen through all layers
     for t in (0, 2, before.shape[0] - 1):
         changed = inputs[name].clone()
         changed[0, t] = changed[0, t] % 20 + 5
         after = model(**(inputs | {name: changed})).logits[0]
         assert torch.equal(after[:t], before[:t]), f"changing token {t} changed the logits of an earlier one"
-        for later in range(t, min(t + reach(model.config), before.shape[0])):
+        for later in range(t, min(t + reach, before.shape[0])):
             assert not torch.equal(after[later], before[later]), f"token {t} has no effect on position {later}"
 
 

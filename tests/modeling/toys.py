@@ -5,7 +5,7 @@ Which options there are, and which of them meet in one model, `axes.py` reads fr
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ import torch
 import transformers
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainingArguments, masking_utils
@@ -244,6 +245,14 @@ def labels_of(kind: str, batch: int = 3, length: int = 7, seed: int = 4) -> torc
     labels[:, -1] = -100
     labels[0, 1] = -100
     return labels
+
+
+def assert_refused(parts: Iterable[str], make: Callable[..., Any], *arguments: Any, **fields: Any) -> None:
+    """A config cannot be made so: the error has all these parts."""
+    with pytest.raises((ValueError, StrictDataclassError)) as info:
+        make(*arguments, **fields)
+    for part in parts:
+        assert part in str(info.value), f"{part!r} is missing from: {info.value}"
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:

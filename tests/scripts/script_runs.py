@@ -120,11 +120,21 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def answers(capsys: pytest.CaptureFixture, *words: object) -> list[str]:
-    """Return the lines that `generate` prints."""
-    capsys.readouterr()  # what the training of the model has printed
+def edit(path: Path, **fields: Any) -> None:
+    """Change fields of a file of JSON."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def generated(captured: pytest.CaptureFixture, *words: object) -> Any:
+    """Return what `generate` writes to standard output and standard error."""
+    captured.readouterr()  # what the training of the model has printed
     generate.main([str(word) for word in words])
-    return capsys.readouterr().out.split("\n")[:-1]  # a text may hold other ends of lines
+    return captured.readouterr()
+
+
+def answers(captured: pytest.CaptureFixture, *words: object) -> list[str]:
+    """Return the lines that `generate` prints."""
+    return generated(captured, *words).out.split("\n")[:-1]  # a text may hold other ends of lines
 
 
 def unfinished(whole: Path, folder: Path, last: int) -> None:
@@ -133,7 +143,7 @@ def unfinished(whole: Path, folder: Path, last: int) -> None:
     for step, path in checkpoints(folder).items():
         if step > last:
             shutil.rmtree(path)
-    (folder / "run.json").write_text(json.dumps(record(folder) | {"finished": False}))
+    edit(folder / "run.json", finished=False)
 
 
 def logged(folder: Path, name: str, what: str = "") -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from script_runs import answers, json_lines, train
+from script_runs import answers, generated, json_lines, train
 from transformers import AutoModelForSeq2SeqLM, AutoModelForTokenClassification, AutoTokenizer, pipeline
 from transformers.utils import logging
 
@@ -155,15 +155,12 @@ def test_a_file_shows_its_progress_off_a_terminal(trained, tmp_path: Path, monke
     monkeypatch.setitem(tasks.FUNCTIONS, "classification", slow)
     monkeypatch.setattr(reporting, "EVERY", 0.001)
     (tmp_path / "in.txt").write_text("Deutschland\n\nFrance\nItalia\n")
-    words = ["--model", str(trained("classification")), "--batch_size", "1"]
-    capfd.readouterr()
-    generate.main([*words, "--input_file", str(tmp_path / "in.txt"), "--output_file", str(tmp_path / "out.txt")])
-    captured = capfd.readouterr()
+    words = ["--model", trained("classification"), "--batch_size", "1"]
+    captured = generated(capfd, *words, "--input_file", tmp_path / "in.txt", "--output_file", tmp_path / "out.txt")
     pattern = r"Working: [12] of 3 lines in \d+ s, [\d,.]+ a second, \d+ s left"
     assert any(re.fullmatch(pattern, line) for line in captured.err.splitlines())
     assert captured.out == ""
-    generate.main([*words, "--text", "Deutschland"])
-    assert capfd.readouterr().err == ""
+    assert generated(capfd, *words, "--text", "Deutschland").err == ""
 
 
 @pytest.mark.parametrize("kind", ["translation", "classification"])
@@ -171,12 +168,8 @@ def test_the_fastest_engine_gives_the_same_output(kind: str, trained, tmp_path: 
     pytest.importorskip("ctranslate2")
     monkeypatch.setattr(generation, "CACHE", tmp_path / "exports")
     search = ["--num_beams", "1", "--max_new_tokens", "8"] if kind == "translation" else []
-    words = ["--model", str(trained(kind)), "--text", "May 6, 2031", "", "in 12 days", *search]
-    outputs = []
-    for engine in ("torch", "auto", "auto"):
-        capfd.readouterr()
-        generate.main([*words, "--engine", engine])
-        outputs.append(capfd.readouterr())
+    words = ["--model", trained(kind), "--text", "May 6, 2031", "", "in 12 days", *search]
+    outputs = [generated(capfd, *words, "--engine", engine) for engine in ("torch", "auto", "auto")]
     assert outputs[0].out == outputs[1].out == outputs[2].out
     assert outputs[0].err == ""
     said = "--engine auto: ctranslate2; the first 2 outputs are those of torch\n"
@@ -186,17 +179,14 @@ def test_the_fastest_engine_gives_the_same_output(kind: str, trained, tmp_path: 
 
 def test_torch_where_another_engine_would_give_other_output(trained, tmp_path: Path, monkeypatch, capfd) -> None:
     monkeypatch.setattr(generation, "CACHE", tmp_path / "exports")
-    words = ["--model", str(trained("translation")), "--text", "May 6, 2031", "--max_new_tokens", "8"]
-    capfd.readouterr()
-    generate.main([*words, "--num_beams", "2", "--engine", "auto"])
-    captured = capfd.readouterr()
+    words = ["--model", trained("translation"), "--text", "May 6, 2031", "--max_new_tokens", "8", "--engine", "auto"]
+    captured = generated(capfd, *words, "--num_beams", "2")
     assert captured.err.startswith("--engine auto: torch, not ctranslate2: its beam search stops early")
     assert not (tmp_path / "exports").exists()
     monkeypatch.setattr(generation, "on_engine", lambda model, folder: None)
     monkeypatch.setattr(generation, "load", lambda arguments: (tasks.load(arguments)[0], differing, True))
     differing = lambda loaded, texts, **options: [f"{loaded.model is None}"] * len(texts)  # noqa: E731
-    generate.main([*words, "--num_beams", "1", "--engine", "auto"])
-    captured = capfd.readouterr()
+    captured = generated(capfd, *words, "--num_beams", "1")
     assert captured.err == "--engine auto: torch, not ctranslate2: its output is not that of torch\n"
     assert captured.out == "False\n"
 
@@ -216,9 +206,9 @@ def test_no_warning_for_a_length_that_was_given(trained, capsys) -> None:
     logging.set_verbosity_warning()
     try:
         words = ["--model", trained("translation"), "--batch_size", "1", "--max_new_tokens", "2", "--text", *LINES[:2]]
-        assert len(answers(capsys, *words)) == 2
-        generate.main([str(word) for word in words])
-        assert "max_length" not in capsys.readouterr().err
+        printed = generated(capsys, *words)
+        assert len(printed.out.splitlines()) == 2
+        assert "max_length" not in printed.err
     finally:
         logging.set_verbosity_error()
 
@@ -233,10 +223,7 @@ def test_a_person_at_a_terminal_is_told_what_to_do(trained, capsys, monkeypatch)
     keyboard = io.StringIO("Deutsch\u2028land\nFrance\n")
     monkeypatch.setattr(keyboard, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", keyboard)
-    trained("classification")
-    capsys.readouterr()
-    generate.main(["--model", str(trained("classification"))])
-    captured = capsys.readouterr()
+    captured = generated(capsys, "--model", trained("classification"))
     assert captured.err == "Type texts, one per line; Ctrl-D on an empty line ends the input.\n"
     assert len(captured.out.splitlines()) == 2
 
@@ -247,12 +234,11 @@ def test_continues_prompts_in_a_batch_as_alone_and_from_the_end_of_long_ones(tra
     together = answers(capsys, *common, "--text", *prompts)
     assert len(together) == 2
     for prompt, text in zip(prompts, together):
-        generate.main([str(word) for word in (*common, "--text", prompt)])
-        assert capsys.readouterr().out.rstrip("\n").replace("\n", "\\n") == text.rstrip()
+        alone = generated(capsys, *common, "--text", prompt).out
+        assert alone.rstrip("\n").replace("\n", "\\n") == text.rstrip()
         assert text.startswith(prompt)
     prompt = "x = 1; " * 60 + "the end"
-    generate.main(["--model", str(trained("causal")), "--text", prompt, "--max_new_tokens", "4"])
-    captured = capsys.readouterr()
+    captured = generated(capsys, "--model", trained("causal"), "--text", prompt, "--max_new_tokens", "4")
     assert "the end" in captured.out
     assert "cut to 60 tokens" in captured.err
 
@@ -313,9 +299,7 @@ def test_entities_are_those_of_the_pipeline(spans: bool, trained, tmp_path: Path
         model.config.id2label = {number: name.replace("-", "_") for number, name in names.items()}
     model.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
-    capsys.readouterr()
-    generate.main(["--model", str(tmp_path), "--text", text])
-    printed = capsys.readouterr().out.splitlines()[0]
+    printed = answers(capsys, "--model", tmp_path, "--text", text)[0]
     text = " ".join(text.split())
     find = pipeline("token-classification", str(tmp_path), device="cpu", aggregation_strategy="first")
     if spans:
@@ -391,9 +375,7 @@ def test_a_person_at_a_terminal_is_greeted_and_answers_can_be_reranked(models, c
     keyboard = io.StringIO("你好\n/quit\n再见\n")
     monkeypatch.setattr(keyboard, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", keyboard)
-    capsys.readouterr()
-    generate.main(["--model", str(models[0]), "--chat", "--max_new_tokens", "4"])
-    captured = capsys.readouterr()
+    captured = generated(capsys, "--model", models[0], "--chat", "--max_new_tokens", "4")
     assert len(captured.out.splitlines()) == 1
     greeting = f"Chatting with {models[0]}: /reset forgets the dialogue, /quit or Ctrl-D ends it.\n"
     assert captured.err == f"{greeting}> > "

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from script_runs import PAIRS
+from script_runs import PAIRS, edit, generated
 from test_native_models import BART, BERT, GPT2, LLAMA, OWN_WAY, T5, tokenizer_of
 from transformers import AutoTokenizer, pipeline
 
@@ -81,8 +81,7 @@ def expected(name: str, folder: Path) -> str:
 @pytest.mark.parametrize("engine", ["torch", "auto"])
 def test_answers_are_those_of_transformers(folder: Path, engine: str, capsys: Any) -> None:
     text = TEXT + " [MASK]" * (folder.name == "bert")
-    generate.main(["--model", str(folder), "--text", text, "--device", "cpu", "--engine", engine])
-    out, err = capsys.readouterr()
+    out, err = generated(capsys, "--model", folder, "--text", text, "--device", "cpu", "--engine", engine)
     assert out.rstrip("\n") == expected(folder.name, folder).rstrip("\n")
     assert engine == "torch" or "outputs are those of torch" in err
     loaded = load(GenerateArguments(str(folder), device="cpu"))[0]
@@ -97,8 +96,7 @@ def test_what_is_inside_is_drawn(folder: Path, tmp_path: Path) -> None:
 
 def test_what_ours_cannot_be_runs_as_it_is(tmp_path: Path, capsys: Any) -> None:
     folder = saved("gpt2", tmp_path / "gpt2", **OWN_WAY)
-    generate.main(["--model", str(folder), "--text", TEXT, "--device", "cpu", "--engine", "auto"])
-    out, err = capsys.readouterr()
+    out, err = generated(capsys, "--model", folder, "--text", TEXT, "--device", "cpu", "--engine", "auto")
     assert out.rstrip("\n") == expected("gpt2", folder).rstrip("\n")
     assert "GPT2LMHeadModel cannot be exported to ctranslate2: the model must be a" in err
     with pytest.raises(SystemExit, match=r"scale_attn_by_inverse_layer_idx=True"):
@@ -120,16 +118,9 @@ def without_tokenizer(folder: Path) -> None:
         path.unlink()
 
 
-def start_of_none(folder: Path) -> None:
-    path = folder / "generation_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"decoder_start_token_id": 9999}))
-
-
 def token_of_none(folder: Path) -> None:
-    path = folder / "tokenizer.json"
-    tokenizer = json.loads(path.read_text())
-    tokenizer["model"]["vocab"]["<y>"] = 400
-    path.write_text(json.dumps(tokenizer))
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    edit(folder / "tokenizer.json", model=model | {"vocab": model["vocab"] | {"<y>": 400}})
 
 
 def half(folder: Path) -> None:
@@ -144,9 +135,7 @@ def a_part_missing(folder: Path) -> None:
 
 
 def quantized(folder: Path) -> None:
-    path = folder / "config.json"
-    settings = {"quant_method": "bitsandbytes", "load_in_8bit": True}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": settings}))
+    edit(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
 
 
 # A program, its options but for the folder of the model, and what it is to write
@@ -158,11 +147,12 @@ READERS: dict[str, Callable[[str, str], list[str]]] = {
     ],
 }
 DAMAGES = [
-    (start_of_none, "decoder_start_token_id=9999 in generation_config.json, but the model has"),
+    (lambda folder: edit(folder / "generation_config.json", decoder_start_token_id=9999),
+     "decoder_start_token_id=9999 in generation_config.json, but the model has"),
     (token_of_none, "vocab_size="),
     (half, "damaged model.safetensors"),
     (a_part_missing, "names 'model-00002-of-00002.safetensors', which is not there"),
-]
+]  # fmt: skip
 # `export` exports a model without a tokenizer, and `generate` runs quantized weights as their packages do
 OF_SOME = [
     *((program, without_tokenizer, "has no tokenizer") for program in ("generate", "train_translation")),
@@ -192,9 +182,9 @@ def test_images(tmp_path: Path, capsys: Any) -> None:
     transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
     image = Image.effect_noise((20, 20), 90).convert("RGB")
     image.save(tmp_path / "image.png")
-    generate.main(["--model", str(tmp_path / "vit"), "--image", str(tmp_path / "image.png"), "--device", "cpu"])
+    words = ["--model", tmp_path / "vit", "--image", tmp_path / "image.png", "--device", "cpu"]
     (best, *_) = pipeline("image-classification", model=str(tmp_path / "vit"))(str(tmp_path / "image.png"))
-    assert capsys.readouterr().out == f"{best['label']}\t{best['score']:.4f}\n"
+    assert generated(capsys, *words).out == f"{best['label']}\t{best['score']:.4f}\n"
 
 
 def test_a_model_of_ours_is_pushed_as_a_native_one(tmp_path: Path, capsys: Any) -> None:

@@ -3,17 +3,20 @@
 import copy
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import transformers
-from script_runs import FEW, PAIRS, PROGRAMS, TEXTS
+from script_runs import FEW, PAIRS, PROGRAMS, TEXTS, answers, edit
 from transformers import AutoModelForCausalLM, AutoTokenizer, Seq2SeqTrainingArguments, Trainer
 
-from vanillaformer.scripts import generate
 from vanillaformer.tokenization import ModelKind, train
 from vanillaformer.training.native import keep_tokenizer
 from vanillaformer.training.trainer.trainer import RunTrainer
@@ -92,29 +95,26 @@ def native_folder(name: str, folder: Path) -> Path:
     return folder
 
 
-class Recorder:
-    """The batches of a run, the losses of its steps and its settings."""
+@contextmanager
+def recorded(stop: int | None = None) -> Iterator[SimpleNamespace]:
+    """Note the batches of a run, the losses of its steps and its settings, until it is killed before a step."""
+    found, compute = SimpleNamespace(batches=[], losses=[]), RunTrainer.compute_loss
 
-    def __init__(self, patch: pytest.MonkeyPatch, stop: int | None = None):
-        self.batches: list[dict[str, Any]] = []
-        self.losses: list[float] = []
-        self.settings: dict[str, Any] = {}
-        compute = RunTrainer.compute_loss
+    def noted(trainer: RunTrainer, model: Any, inputs: Any, *others: Any, **options: Any) -> Any:
+        if model.training and trainer.state.global_step == stop:
+            raise RuntimeError("killed")
+        loss = compute(trainer, model, inputs, *others, **options)
+        if model.training:
+            found.batches.append({key: value.clone() for key, value in inputs.items()})
+            found.losses.append(loss.item())
+            found.settings = {field: getattr(trainer.args, field) for field in SETTINGS}
+        return loss
 
-        def recording(trainer: RunTrainer, model: Any, inputs: Any, *others: Any, **options: Any) -> Any:
-            if model.training and trainer.state.global_step == stop:
-                raise RuntimeError("killed")
-            loss = compute(trainer, model, inputs, *others, **options)
-            if model.training:
-                self.batches.append({key: value.clone() for key, value in inputs.items()})
-                self.losses.append(loss.item())
-                self.settings = {field: getattr(trainer.args, field) for field in SETTINGS}
-            return loss
-
-        patch.setattr(RunTrainer, "compute_loss", recording)
+    with mock.patch.object(RunTrainer, "compute_loss", noted):
+        yield found
 
 
-def plain_losses(model: Any, recorded: Recorder, folder: Path, base: Any = Trainer) -> list[float]:
+def plain_losses(model: Any, ours: SimpleNamespace, folder: Path, base: Any = Trainer) -> list[float]:
     """The losses of transformers' own trainer for the same batches."""
     losses: list[float] = []
 
@@ -125,11 +125,11 @@ def plain_losses(model: Any, recorded: Recorder, folder: Path, base: Any = Train
             return loss
 
         def _get_train_sampler(self, *_: Any) -> Any:
-            return range(len(recorded.batches))
+            return range(len(ours.batches))
 
     fixed: dict[str, Any] = {"per_device_train_batch_size": 1, "use_cpu": True, "report_to": [], "save_strategy": "no"}
-    arguments = Seq2SeqTrainingArguments(str(folder), remove_unused_columns=False, **fixed, **recorded.settings)
-    plain = Plain(model, arguments, train_dataset=recorded.batches, data_collator=lambda rows: dict(rows[0]))  # type: ignore[arg-type]
+    arguments = Seq2SeqTrainingArguments(str(folder), remove_unused_columns=False, **fixed, **ours.settings)
+    plain = Plain(model, arguments, train_dataset=ours.batches, data_collator=lambda rows: dict(rows[0]))  # type: ignore[arg-type]
     if isinstance(model, transformers.GPT2LMHeadModel):  # by whose name it finds no loss, and counts a target too many
         plain._loss_shifts_labels = True
     plain.train()
@@ -146,42 +146,33 @@ def run(name: str, native: Path, out: Path, *options: str) -> Any:
     ("name", "smoothing"),
     [(name, 0.0) for name in MODELS] + [(name, 0.1) for name in ("gpt2", "bert", "t5", "bert-classifier")],
 )
-def test_the_losses_are_those_of_transformers_trainer(
-    name: str, smoothing: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_the_losses_are_those_of_transformers_trainer(name: str, smoothing: float, tmp_path: Path, capsys) -> None:
     native = native_folder(name, tmp_path / "native")
-    with monkeypatch.context() as patch:
-        recorded = Recorder(patch)
-        options = "--label_smoothing_factor", str(smoothing), *UNPACKED.get(name, ())
+    options = "--label_smoothing_factor", str(smoothing), *UNPACKED.get(name, ())
+    with recorded() as ours:
         result = run(name, native, tmp_path / "run", *options, *(() if smoothing else LONG))
     assert json.loads((tmp_path / "run" / "config.json").read_text())["architectures"] == [MODELS[name][4]]
     saved = getattr(transformers, MODELS[name][4]).from_pretrained(tmp_path / "run")
-    assert len(recorded.losses) == (5 if smoothing else 20)
+    assert len(ours.losses) == (5 if smoothing else 20)
     classes = saved.config.num_labels
     torch.manual_seed(42)  # of the new weights of a classifier
     fresh = type(saved).from_pretrained(native, num_labels=classes, pad_token_id=saved.config.pad_token_id)
-    assert recorded.losses == pytest.approx(plain_losses(fresh, recorded, tmp_path / "plain"), rel=1e-5)
+    assert ours.losses == pytest.approx(plain_losses(fresh, ours, tmp_path / "plain"), rel=1e-5)
     assert math.isfinite(result.metrics["test_loss"])
     if name == "bert-classifier":
         assert AutoTokenizer.from_pretrained(tmp_path / "run").model_max_length == 64
-    capsys.readouterr()
     mask = " [MASK]" if MODELS[name][3] == "masked" else ""
-    generate.main(["--model", str(tmp_path / "run"), "--text", f"Montag{mask}", "--device", "cpu"])
-    assert len(capsys.readouterr().out.splitlines()) >= 1
+    assert answers(capsys, "--model", tmp_path / "run", "--text", f"Montag{mask}", "--device", "cpu")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
-def test_a_run_of_a_native_model_resumes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_a_native_model_resumes(name: str, tmp_path: Path) -> None:
     native = native_folder(name, tmp_path / "native")
-    with monkeypatch.context() as patch:
-        whole = Recorder(patch)
+    with recorded() as whole:
         run(name, native, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        Recorder(patch, stop=3)
-        with pytest.raises(RuntimeError, match="killed"):
-            run(name, native, tmp_path / "run")
-    with monkeypatch.context() as patch:
-        rest = Recorder(patch)
+    with recorded(stop=3), pytest.raises(RuntimeError, match="killed"):
+        run(name, native, tmp_path / "run")
+    with recorded() as rest:
         run(name, native, tmp_path / "run")
     assert rest.losses == whole.losses[2:]
 
@@ -193,11 +184,10 @@ def test_what_ours_cannot_be_trains_as_it_is(tmp_path: Path, monkeypatch: pytest
     """With adapters, which are merged into layers of GPT-2 that are no `nn.Linear`."""
     monkeypatch.setitem(MODELS, "gpt2", ("GPT2LMHeadModel", GPT2 | OWN_WAY, *MODELS["gpt2"][2:]))
     native = native_folder("gpt2", tmp_path / "native")
-    with monkeypatch.context() as patch:
-        recorded = Recorder(patch)
+    with recorded() as ours:
         run("gpt2", native, tmp_path / "whole")
-    expected = plain_losses(transformers.GPT2LMHeadModel.from_pretrained(native), recorded, tmp_path / "plain")
-    assert recorded.losses == pytest.approx(expected, rel=1e-5)
+    expected = plain_losses(transformers.GPT2LMHeadModel.from_pretrained(native), ours, tmp_path / "plain")
+    assert ours.losses == pytest.approx(expected, rel=1e-5)
     lora = "--lora_rank", "2", "--learning_rate", "0.1", "--lora_targets"
     run("gpt2", native, tmp_path / "run", *lora, "c_attn")
     before, after = (transformers.GPT2LMHeadModel.from_pretrained(tmp_path / name) for name in ("native", "run"))
@@ -218,8 +208,7 @@ def test_what_ours_cannot_be_trains_as_it_is(tmp_path: Path, monkeypatch: pytest
 def test_packed_rows_of_a_native_model(name: str, tmp_path: Path) -> None:
     """What is saved is the native class without code of ours, and the tokenizer as it was."""
     native = native_folder(name, tmp_path / "native")
-    settings = json.loads((native / "tokenizer_config.json").read_text()) | {"model_max_length": 48}
-    (native / "tokenizer_config.json").write_text(json.dumps(settings))
+    edit(native / "tokenizer_config.json", model_max_length=48)
     run(name, native, tmp_path / "run", "--packing", "true", "--learning_rate", "0.01")
     before, after = (json.loads((folder / "config.json").read_text()) for folder in (native, tmp_path / "run"))
     labels = {"id2label", "label2id", "architectures", "problem_type"}
@@ -234,8 +223,8 @@ def test_packed_rows_of_a_native_model(name: str, tmp_path: Path) -> None:
 def test_what_training_decides_of_the_tokenizer_is_saved(tmp_path: Path) -> None:
     """The side at which texts are cut, and how images are scaled; all else is as it was."""
     native, saved = native_folder("bert-classifier", tmp_path / "native"), tmp_path / "saved"
-    origin = json.loads((native / "tokenizer_config.json").read_text()) | {"model_max_length": 64}
-    (native / "tokenizer_config.json").write_text(json.dumps(origin))
+    edit(native / "tokenizer_config.json", model_max_length=64)
+    origin = json.loads((native / "tokenizer_config.json").read_text())
     (native / "preprocessor_config.json").write_text("{}")
     saved.mkdir()
     (saved / "preprocessor_config.json").write_text('{"size": 8}')

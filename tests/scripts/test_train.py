@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipel
 
 from vanillaformer.data.preprocessing.batching import BlockCollator
 from vanillaformer.data.preprocessing.language_model import block_rows
-from vanillaformer.scripts import demo, generate
+from vanillaformer.scripts import demo
 from vanillaformer.tokenization import load_pair
 from vanillaformer.tokenization import train as train_tokenizer
 from vanillaformer.training.metrics.scores import SCORES as TABLE
@@ -241,9 +241,7 @@ def test_a_pipeline_truncates_a_long_text_and_our_own_reading_does_not_warn(trai
     long_text = "Deutschland " * 200
     (answer,) = pipeline("text-classification", str(trained("classification")))(long_text, truncation=True)
     assert 0 < answer["score"] <= 1
-    capsys.readouterr()
-    generate.main(["--model", str(trained("classification")), "--text", long_text])
-    output = capsys.readouterr()
+    output = script_runs.generated(capsys, "--model", trained("classification"), "--text", long_text)
     assert output.out.startswith(answer["label"])
     assert "longer than the specified maximum" not in output.err
 

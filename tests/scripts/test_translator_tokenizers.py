@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from test_native_models import BART, LONG, STEPS, Recorder, plain_losses
+from script_runs import answers, generated, json_lines
+from test_native_models import BART, LONG, STEPS, plain_losses, recorded
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, Seq2SeqTrainer
 
@@ -60,15 +61,14 @@ def save_tokenizer(name: str, folder: Path) -> None:
         write_vocabulary(folder / "vocab.json", *SPECIAL, *pieces)
         codes = transformers.models.m2m_100.tokenization_m2m_100.FAIRSEQ_LANGUAGE_CODES["m2m100"]
         settings["additional_special_tokens"] = [f"__{code}__" for code in codes]
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-        return
-    if name.startswith("marian"):
+    elif name.startswith("marian"):
         one, other = pieces_of(sources, folder / "source.spm"), pieces_of(targets, folder / "target.spm")
         settings["separate_vocabs"] = name == "marian-two"
         if settings["separate_vocabs"]:
             write_vocabulary(folder / "target_vocab.json", "</s>", "<unk>", "<pad>", *other)
             other = []
         write_vocabulary(folder / "vocab.json", "</s>", "<unk>", "<pad>", *one, *other)
+    if name == "m2m_100" or name.startswith("marian"):
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
         return
     texts = sources + targets
@@ -122,22 +122,19 @@ def run(native: Path, out: Path, *options: str) -> Any:
 
 
 @pytest.mark.parametrize("native", FOLDERS, indirect=True)
-def test_tokens_losses_and_translations_are_those_of_transformers(
-    native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_tokens_losses_and_translations_are_those_of_transformers(native: Path, tmp_path: Path, capsys: Any) -> None:
     """And a pair of languages is kept in what is saved."""
     _, _, codes, before, after = FOLDERS[native.name]
     set_to = dict(zip(("src_lang", "tgt_lang"), codes))
     languages = [text for pair in zip(("--source_lang", "--target_lang"), codes) for text in pair]
     tokenizer: Any = AutoTokenizer.from_pretrained(native, **set_to)
-    with monkeypatch.context() as patch:
-        recorded = Recorder(patch)
+    with recorded() as ours:
         run(native, tmp_path / "run", *languages, *LONG)
     rows = {
         (tuple(tokenizer(one)["input_ids"]), tuple(tokenizer(text_target=other)["input_ids"])) for one, other in PAIRS
     }
     found = set()
-    for batch in recorded.batches:
+    for batch in ours.batches:
         for ids, mask, labels in zip(batch["input_ids"], batch["attention_mask"], batch["labels"]):
             found.add((tuple(ids[mask.bool()].tolist()), tuple(labels[labels.ne(-100)].tolist())))
         batch.pop("decoder_input_ids", None)  # which the native model makes itself
@@ -146,14 +143,14 @@ def test_tokens_losses_and_translations_are_those_of_transformers(
     assert (tuple(tokens[: len(before)]), tuple(tokens[-len(after) :])) == (before, after)
 
     plain = transformers.AutoModelForSeq2SeqLM.from_pretrained(native)
-    expected = plain_losses(plain, recorded, tmp_path / "plain", Seq2SeqTrainer)
-    assert recorded.losses == pytest.approx(expected, rel=1e-5)
+    expected = plain_losses(plain, ours, tmp_path / "plain", Seq2SeqTrainer)
+    assert ours.losses == pytest.approx(expected, rel=1e-5)
 
     model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
     saved: Any = AutoTokenizer.from_pretrained(tmp_path / "run")
     assert (type(model), type(saved)) == (type(plain), type(tokenizer))
     assert {name: getattr(saved, name) for name in set_to} == set_to
-    records = [json.loads(line) for line in (tmp_path / "run" / "predictions_test.jsonl").read_text().splitlines()]
+    records = json_lines(tmp_path / "run" / "predictions_test.jsonl")
     texts = [record["source"] for record in records]
     outputs = model.generate(**saved(texts, return_tensors="pt", padding=True))
     if codes:
@@ -163,9 +160,7 @@ def test_tokens_losses_and_translations_are_those_of_transformers(
     translations = saved.batch_decode(outputs, skip_special_tokens=True)
     assert [record["prediction"] for record in records] == translations
     assert not any(code in translation for translation in translations for code in codes if len(code) > 2)
-    capsys.readouterr()
-    generate.main(["--model", str(tmp_path / "run"), "--text", *texts, "--device", "cpu"])
-    assert capsys.readouterr().out.splitlines() == translations
+    assert answers(capsys, "--model", tmp_path / "run", "--text", *texts, "--device", "cpu") == translations
 
     run(tmp_path / "run", tmp_path / "again", "--max_steps", "1")  # with the languages that it was saved with
     again: Any = AutoTokenizer.from_pretrained(tmp_path / "again")
@@ -175,8 +170,7 @@ def test_tokens_losses_and_translations_are_those_of_transformers(
 @pytest.mark.parametrize("native", ["marian", "nllb", "m2m_100"], indirect=True)
 def test_what_is_cut_off_a_long_text_is_told_whatever_the_tokenizer(native: Path, capsys: Any) -> None:
     texts = "Saturday, " * 100, "Saturday"
-    generate.main(["--model", str(native), "--device", "cpu", "--max_new_tokens", "2", "--text", *texts])
-    captured = capsys.readouterr()
+    captured = generated(capsys, "--model", native, "--device", "cpu", "--max_new_tokens", "2", "--text", *texts)
     assert captured.out.count("\n") == 2
     assert captured.err.count(f" tokens: {texts[0][:60]!r} ...") == captured.err.count("cut to ") == 1
 
@@ -194,10 +188,9 @@ def test_languages_of_a_translator_that_was_never_trained_here(native: Path, cap
     output = model.generate(**tokenizer(["Saturday"], return_tensors="pt"), **first, max_new_tokens=9)
     (expected,) = tokenizer.batch_decode(output, skip_special_tokens=True)
     command = ["--model", str(native), "--text", "Saturday", "--device", "cpu", "--max_new_tokens", "9"]
-    generate.main([*command, "--source_lang", source, "--target_lang", target])
-    assert capsys.readouterr().out == f"{expected}\n"
-    generate.main([*command, "--source_lang", target, "--target_lang", source])
-    assert capsys.readouterr().out != f"{expected}\n", "the languages change nothing: nothing was tested"
+    assert answers(capsys, *command, "--source_lang", source, "--target_lang", target) == [expected]
+    swapped = answers(capsys, *command, "--source_lang", target, "--target_lang", source)
+    assert swapped != [expected], "the languages change nothing: nothing was tested"
     pipe: Any = transformers.pipeline("translation", str(native), device="cpu", src_lang=source)
     assert pipe("Saturday", tgt_lang=target, max_new_tokens=9) == [{"translation_text": expected}]
     with pytest.raises(SystemExit, match=r"--source_lang de --target_lang xx: .* both must be one of its codes"):

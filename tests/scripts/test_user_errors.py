@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from script_runs import PROGRAMS as TRAINING_PROGRAMS
@@ -209,16 +210,10 @@ def test_a_model_and_options_that_do_not_fit(model: str, options: str, message: 
 @pytest.mark.parametrize("chat", [[], ["--chat"]])
 def test_standard_input_that_is_not_utf8(chat: Words, ends, capsys, monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n\xc3(\n")))
-    monkeypatch.setattr("vanillaformer.inference.chat.open_chat", lambda generate_args: Parrot())
+    parrot = SimpleNamespace(reply=lambda text: text)
+    monkeypatch.setattr("vanillaformer.inference.chat.open_chat", lambda generate_args: parrot)
     expected = "generate: standard input, line 2: byte 0xc3 is not UTF-8"
     assert ends("generate", ["--model", "folder", *chat], capsys) == (1, expected)
-
-
-class Parrot:
-    """A dialogue that needs no model."""
-
-    def reply(self, text: str) -> str:
-        return text
 
 
 OF_PROGRAMS = [

@@ -155,19 +155,12 @@ def test_the_shapes_have_no_obstacle(shape):
 
 
 OBSTACLES = {
-    "norm_placement": {"norm_placement": "post"}, "final_norm": {"final_norm": False},
-    "embedding_norm": {"embedding_norm": True},
-    "layer_scale_init_value": {"layer_scale_init_value": 0.1},
-    "skip_first_norm": {"skip_first_norm": True}, "block_layout": {"block_layout": "parallel"},
-    "qk_norm": {"qk_norm": "head"},
-    "attn_logit_softcapping": {"attn_logit_softcapping": 3.0},
-    "final_logit_softcapping": {"final_logit_softcapping": 3.0},
-    "sliding_window": {"sliding_window": 3}, "lm_head_bias": {"lm_head_bias": True},
-    "type_vocab_size": {"type_vocab_size": 2}, "norm": {"norm": "layer_norm"}, "norm_bias": {"norm_bias": True},
-    "feed_forward": {"feed_forward": "plain"}, "hidden_act": {"hidden_act": "gelu"},
-    "position_embedding_type": {"position_embedding_type": "alibi"},
-    "rotary_layers": {"rotary_layers": [True, False]},
-    "rope_parameters": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.5}},
+    "norm_placement": "post", "final_norm": False, "embedding_norm": True, "layer_scale_init_value": 0.1,
+    "skip_first_norm": True, "block_layout": "parallel", "qk_norm": "head", "attn_logit_softcapping": 3.0,
+    "final_logit_softcapping": 3.0, "sliding_window": 3, "lm_head_bias": True, "type_vocab_size": 2,
+    "norm": "layer_norm", "norm_bias": True, "feed_forward": "plain", "hidden_act": "gelu",
+    "position_embedding_type": "alibi", "rotary_layers": [True, False],
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.5},
 }  # fmt: skip
 
 
@@ -183,19 +176,18 @@ def test_other_rotations_are_named_even_of_one_type_of_layer(fields):
 
 @pytest.mark.parametrize("field", OBSTACLES)
 def test_what_a_llama_has_not_is_named(field, tmp_path):
-    model = toy("decoder", **(LLAMA | OBSTACLES[field]))
+    model = toy("decoder", **(LLAMA | {field: OBSTACLES[field]}))
     with pytest.raises(ValueError, match=rf"cannot be exported to gguf: .*\b{field}="):
         export(model, tmp_path / "out", "gguf")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("field", "overrides"), [
-    ("hidden_act", {"hidden_act": "gelu"}), ("head_dim", {"head_dim": 4}),
-    ("position_embedding_type", {"position_embedding_type": "relative"}),
-    ("feed_forward", {"feed_forward": "gated"}), ("norm", {"norm": "rms_norm"}),
+@pytest.mark.parametrize(("field", "value"), [
+    ("hidden_act", "gelu"), ("head_dim", 4), ("position_embedding_type", "relative"), ("feed_forward", "gated"),
+    ("norm", "rms_norm"),
 ])  # fmt: skip
-def test_what_a_gpt2_has_not_is_named(field, overrides):
-    config = toy_config("decoder", **(GPT2 | overrides))
+def test_what_a_gpt2_has_not_is_named(field, value):
+    config = toy_config("decoder", **(GPT2 | {field: value}))
     (reason,) = EXPORTER.obstacles(modeling.VanillaDecoderForCausalLM, config)
     assert reason.startswith(f"{field}={getattr(config, field)!r}, but gpt2 has ")
 

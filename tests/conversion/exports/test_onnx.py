@@ -47,6 +47,7 @@ TRANSLATOR = {
     "position_embedding_type": "relative", "norm_placement": "post", "encoder_hidden_size": 20, "encoder_layers": 1,
     "hidden_act": "gelu_new", "lm_head_bias": True, "num_key_value_heads": 2,
 }  # fmt: skip
+GENERATING = {"decoder": DECODER, "encoder_decoder": TRANSLATOR}
 # Two stages, windows that the grid is padded to, and shifted ones; tests/scripts/test_train_images.py has a plain one
 SWIN = {
     "image_size": 10, "patch_size": 2, "num_channels": 3, "use_cls_token": False, "image_pooling": "mean",
@@ -62,16 +63,6 @@ def moderate(model):
 
 
 @pytest.fixture(scope="module")
-def decoder(tmp_path_factory):
-    return exported(moderate(toy("decoder", **DECODER)), tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    return exported(moderate(toy("encoder_decoder", **TRANSLATOR)), tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
 def classifier(tmp_path_factory):
     model = toy("encoder", modeling.VanillaEncoderForSequenceClassification, num_labels=3, **CLASSIFIER)
     return exported(model, tmp_path_factory)
@@ -83,9 +74,12 @@ def exported(model, factory):
     return model, folder, export(model, folder, "onnx")
 
 
-@pytest.fixture(scope="module", params=["decoder", "translator"])
-def generating(request):
-    return request.getfixturevalue(request.param)
+@pytest.fixture(
+    scope="module", params=[("decoder", DECODER), ("encoder_decoder", TRANSLATOR)], ids=lambda case: case[0]
+)
+def generating(request, tmp_path_factory):
+    kind, fields = request.param
+    return exported(moderate(toy(kind, **fields)), tmp_path_factory)
 
 
 def test_greedy_tokens_and_scores_are_equal(generating):
@@ -117,13 +111,10 @@ def test_prompts_do_not_touch_each_other_samples_are_our_models_and_a_text_ends_
         assert torch.equal(before, torch.get_rng_state())
         torch.manual_seed(seed)
         assert found == [ours(model, PROMPTS[0], **options)]
-    _, folder, _ = generating
-    engine = load_engine(folder)
-    whole = engine.generate(PROMPTS, max_new_tokens=NEW)
-    ends = {token for row in whole for token in row[1:]} - {whole[0][0]}
+    ends = {token for row in together for token in row[1:]} - {together[0][0]}
     engine.generation_config.eos_token_id = end = sorted(ends)[0]
-    expected = [row[: row.index(end)] if end in row else row for row in whole]
-    assert engine.generate(PROMPTS, max_new_tokens=NEW) == expected != whole
+    expected = [row[: row.index(end)] if end in row else row for row in together]
+    assert engine.generate(PROMPTS, max_new_tokens=NEW) == expected != together
 
 
 @pytest.mark.parametrize(("beams", "penalty"), [(2, 1.0), (4, 0.2)])

@@ -198,17 +198,13 @@ def test_what_is_exported_has_masks():
     assert torch.equal(torch.jit.trace(Told(), positions, check_trace=False)(positions), positions + 1)
 
 
-def in_packed_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same rows, in the order that packing gives their labels."""
-    numbered = [row | {"labels": number} for number, row in enumerate(rows)]
-    return [rows[number] for number in PackedTexts(classifier(), padded_texts)(numbered)["labels"].tolist()]
-
-
 @pytest.mark.parametrize("fields", [{"max_ngram": 3, "ngram_buckets": 50}, {"wide_max_ngram": 2, "wide_buckets": 50}])
 @pytest.mark.parametrize("pooling", ["first", "mean", "max", "last"])
 def test_texts_have_the_logits_of_each_alone_with_hidden_tokens(pooling, fields):
     """Also with n-grams, which read across the hidden ones."""
-    model, rows = classifier(classifier_pooling=pooling, **fields), in_packed_order(texts())
+    model, numbered = classifier(classifier_pooling=pooling, **fields), list(enumerate(texts()))
+    order = PackedTexts(model, padded_texts)([row | {"labels": number} for number, row in numbered])["labels"]
+    rows = [texts()[number] for number in order.tolist()]
     for name, value in model.named_parameters():
         if "ngram" in name:
             torch.nn.init.normal_(value)

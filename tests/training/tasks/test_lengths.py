@@ -57,13 +57,9 @@ def write(path: Path, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> 
     return str(path)
 
 
-def record(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "run.json").read_text())["details"]
-
-
 def assert_reasons_hold(folder: Path, texts: dict[str, list[str]]) -> None:
     """Check the reasons of lengths against the tokens of the texts, and that few were cut."""
-    details = record(folder)
+    details = json.loads((folder / "run.json").read_text())["details"]
     reasons = {option: (value, reason) for option, value, reason in details["defaults"]}
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for option, column in texts.items():
