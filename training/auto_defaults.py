@@ -20,18 +20,13 @@ from .tasks.base import Default, HardwareFacts, LengthRule, TrainingTask
 
 PERCENT = 99  # texts in a hundred that a length is chosen for, with half as much room again
 SHORTEST = 64
-# The options that may be chosen, by the dataclass that has them
+# The options that may be chosen: of data, tokenizer and training
 OPTIONS = {
-    "data": ("max_length", "max_source_length", "max_target_length", "block_size", "block_stride"),
-    "tokenizer": (
-        *("tokenizer_algorithm", "tokenizer_vocab_size", "tokenizer_min_frequency", "lowercase"),
-        "strip_punctuation",
-    ),
-    "training": (
-        *("per_device_train_batch_size", "rows_per_step", "tokens_per_batch", "optim", "learning_rate"),
-        *("lr_scheduler_type", "weight_decay", "label_smoothing_factor", "token_dropout", "max_epochs", "shift"),
-        *("early_stopping_patience", "metric_for_best_model", "greater_is_better", "bf16"),
-    ),
+    *("max_length", "max_source_length", "max_target_length", "block_size", "block_stride"),
+    *("tokenizer_algorithm", "tokenizer_vocab_size", "tokenizer_min_frequency", "lowercase", "strip_punctuation"),
+    *("per_device_train_batch_size", "rows_per_step", "tokens_per_batch", "optim", "learning_rate"),
+    *("lr_scheduler_type", "weight_decay", "label_smoothing_factor", "token_dropout", "max_epochs", "shift"),
+    *("early_stopping_patience", "metric_for_best_model", "greater_is_better", "bf16"),
 }
 # Options that keep the default of another one from being chosen, besides that one
 INSTEAD = {
@@ -56,10 +51,7 @@ def explicit_settings(settings: Settings, task: TrainingTask) -> Settings:
     if "per_device_train_batch_size" in given:
         given.add("rows_per_step")
     return {
-        group: {
-            name: BY_DATA if name in OPTIONS.get(group, ()) and name not in given else value
-            for name, value in values.items()
-        }
+        group: {name: BY_DATA if name in OPTIONS - given else value for name, value in values.items()}
         for group, values in settings.items()
     }
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict
+from torch.utils._pytree import tree_map
 from transformers import AutoConfig, GenerationConfig
 from transformers.trainer_utils import PredictionOutput
 
@@ -73,16 +74,13 @@ def score_and_predict(
         trainer.log(output.metrics or {})
         if trainer.is_world_process_zero():
             order = np.argsort(evaluation_order(rows[split]), kind="stable")
-            output = PredictionOutput(_reordered(output.predictions, order), _reordered(output.label_ids, order), {})
+            sides: Any = tree_map(lambda values, order=order: values[order], tuple(output[:2]))
+            output = PredictionOutput(sides[0], sides[1], {})
             with optional(f"predictions_{split}.jsonl", run.failed):
                 records = task.records(run, trainer, rows[split], output, tokenizers, split)
                 if records is not None:
                     write_lines(run.folder / f"predictions_{split}.jsonl", records)
     task.add_samples(run, trainer, rows, tokenizers)
-
-
-def _reordered(values: Any, order: np.ndarray) -> Any:
-    return tuple(_reordered(each, order) for each in values) if isinstance(values, tuple) else values[order]
 
 
 def training_scores(task: TrainingTask, trainer: RunTrainer, rows: Dataset, held_out: int) -> dict[str, float]:
@@ -92,8 +90,7 @@ def training_scores(task: TrainingTask, trainer: RunTrainer, rows: Dataset, held
     rows can be compared with them. Of a translator and a masked image model there is only the loss. Of a stream
     the rows are the first; `held_out` is the number of validation rows.
     """
-    batch = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * trainer.args.data_processes
-    enough = max(MIN_ROWS, math.ceil(SHARE * trainer.state.global_step * batch))
+    enough = max(MIN_ROWS, math.ceil(SHARE * trainer.state.global_step * trainer.args.step_rows))
     count = min(len(rows), MAX_ROWS, max(held_out, MIN_ROWS), enough)
     sample = rows.select(np.linspace(0, len(rows) - 1, count).round().astype(int))
     without_scores = not {"texts", "pixels"}.isdisjoint(TASKS[task.name].predicts)

@@ -234,13 +234,9 @@ def open_classifier(task: Task, path: Path, where: str, config: Any, **common: A
 
 def class_dimensions(model_class: Any, config: Any) -> dict[str, int]:
     """Return the weights that have a part for each class, and in which of their dimensions."""
-    shapes = []
-    for more in (0, 1):
-        changed = copy.deepcopy(config)
-        changed.num_labels = config.num_labels + more
-        with torch.device("meta"):
-            shapes.append({name: value.shape for name, value in model_class.from_config(changed).state_dict().items()})
-    pairs = {name: list(zip(shape, shapes[1][name])) for name, shape in shapes[0].items()}
-    return {
-        name: [a != b for a, b in sizes].index(True) for name, sizes in pairs.items() if any(a != b for a, b in sizes)
-    }
+    more = copy.deepcopy(config)
+    more.num_labels += 1
+    with torch.device("meta"):
+        weights, larger = (model_class.from_config(each).state_dict() for each in (copy.deepcopy(config), more))
+    differ = {name: [a != b for a, b in zip(weight.shape, larger[name].shape)] for name, weight in weights.items()}
+    return {name: sizes.index(True) for name, sizes in differ.items() if any(sizes)}

@@ -19,6 +19,7 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 KEPT = tuple(name for name in TOKENIZERS if name != IMAGE_PROCESSOR)  # which scales images as in training
 DECIDED = {"truncation_side": "right", "src_lang": None, "tgt_lang": None}
 """Settings of a tokenizer that training decides, with their defaults."""
+AS_THEY_ARE = "models divided among processes are saved as the class that they are"
 UNKNOWN = 10**20  # model_max_length of a tokenizer that knows none
 
 
@@ -28,25 +29,20 @@ def as_ours(model: PreTrainedModel, save_as: str | None, args: Any, checkpoint: 
     `save_as` is `native` or `vanilla`, if it is not saved as what it is. Training that resumes from the checkpoint of
     a native model continues with that. Raises ValueError where the model cannot be saved as `save_as` says.
     """
-    name = type(model).__name__
+    name, divided = type(model).__name__, args.parallel is not None
     if isinstance(model, VanillaPreTrainedModel):
+        if save_as == "native" and divided:
+            raise ValueError(f"--save_as native: {AS_THEY_ARE}")
         if save_as == "native":
-            if args.parallel is not None:
-                raise ValueError(
-                    "--save_as native: models divided among processes are saved as the class that they are"
-                )
             choose_architecture(model.config, head_of_ours(model), None)
         return model
-    if (
-        checkpoint is not None
-        and (checkpoint / CONFIG).is_file()
-        and not isinstance(open_config(checkpoint), VanillaConfig)
-    ):
+    config = checkpoint / CONFIG if checkpoint is not None else None
+    if config is not None and config.is_file() and not isinstance(open_config(config.parent), VanillaConfig):
         return model
     implementation = model.config._attn_implementation
     try:
-        if args.parallel is not None:
-            raise ValueError("models divided among processes are saved as the class that they are")
+        if divided:
+            raise ValueError(AS_THEY_ARE)
         ours = take_over(model)
     except ValueError as error:
         if save_as == "vanilla":

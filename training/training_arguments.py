@@ -4,9 +4,11 @@ import dataclasses
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
+import yaml
 from accelerate.utils import DynamoBackend
 from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
@@ -28,71 +30,10 @@ from .trainer.losses import LossArguments
 from .trainer.optimizers import OPTIMIZERS, OptimizerArguments, check_optimizer, check_schedule
 from .trainer.parallel import ParallelArguments
 
-OUTPUT, TRAINING, OPTIMIZER, LOSS = "Output", "Training", "Optimizer", "Loss"
-EVALUATION, LOGGING, CARD, MACHINE = "Evaluation and checkpoints", "Logging", "Model card and Hub", "Machine"
-# Those fields of transformers' own that `--help` shows, by group
-TRANSFORMERS_HELP = {
-    OUTPUT: {"resume_from_checkpoint": "Checkpoint to resume (default: the last one)"},
-    TRAINING: {
-        "max_steps": "Optimizer steps (default: by the budget)",
-        "gradient_accumulation_steps": "Batches per optimizer step",
-        "seed": "Seed of weights, order, dropout",
-    },
-    LOSS: {"label_smoothing_factor": "Label smoothing"},
-    OPTIMIZER: {
-        "lr_scheduler_type": "Schedule: linear, cosine, ...",
-        "adam_beta1": "Decay of Adam's first moment",
-        "adam_epsilon": "Epsilon of Adam",
-        "max_grad_norm": "Maximum gradient norm; 0 for no clipping",
-    },
-    LOGGING: {
-        "report_to": "Trackers: tensorboard, wandb, mlflow, ..., all",
-    },
-    CARD: {
-        "push_to_hub": "Push the model to the Hub at the end",
-        "hub_model_id": "user/name (default: name of the output folder)",
-        "hub_private_repo": "Make a new repository private",
-        "hub_token": "Token (default: that of hf auth login)",
-    },
-    MACHINE: {
-        "bf16": "Mixed precision in bfloat16",
-        "fp16": "Mixed precision in float16 (accelerators only)",
-        "gradient_checkpointing": "Recompute activations, to save memory",
-        "torch_compile": "Compile the model with torch.compile",
-        "use_cpu": "Train on the CPU",
-        "dataloader_num_workers": "Number of processes that prepare batches",
-    },
-}
-REFUSED = {
-    "do_train": "a run always trains; vanillaformer generate uses a trained model",
-    "do_eval": "--eval_strategy no trains without evaluations",
-    "do_predict": "test data is scored where there is any: leave out --test_file",
-    "prediction_loss_only": "scores and predictions need what the model predicts; --eval_strategy no saves the time",
-    "eval_do_concat_batches": "scores are computed on all rows together",
-    "batch_eval_metrics": "scores are computed on all rows together; --eval_accumulation_steps saves memory",
-    "include_for_metrics": "no score reads inputs or losses of rows",
-    "label_names": "the task says which columns are labels",
-    "length_column_name": "lengths are counted in the tokens of the rows",
-    "bf16_full_eval": "it would convert the model that is saved; --bf16 evaluates in bfloat16",
-    "fp16_full_eval": "it would convert the model that is saved; --fp16 evaluates in float16",
-    "use_liger_kernel": "its kernels replace layers and losses of native models; use --torch_compile",
-    "liger_kernel_config": "its kernels replace layers and losses of native models; use --torch_compile",
-    "auto_find_batch_size": "the batches of a run depend on seed and data, not on free memory; use a smaller "
-    "--per_device_train_batch_size with --gradient_accumulation_steps, which trains the same",
-    "hub_always_push": "the model is pushed once, at the end",
-    "save_only_model": "a run could not resume from its checkpoints; --save_total_limit 1 keeps few of them",
-    "enable_jit_checkpoint": "SIGTERM and SIGINT always save a checkpoint",
-    "ignore_data_skip": "a resumed run would see rows again, and end at other weights",
-    "restore_callback_states_from_checkpoint": "a run's state is restored in any case; its options are those given",
-    "accelerator_config": "the programs divide batches among processes themselves",
-    "deepspeed": "nobody has tried it with this package; use --parallel fsdp=N",
-    "fsdp": "use --parallel fsdp=N, which divides the model among N processes",
-    "fsdp_config": "use --parallel fsdp=N, which divides the model among N processes",
-    "parallelism_config": "it cannot be given in words; use --parallel",
-    "dataloader_in_order": "batches would come in another order each time",
-    "sortish_sampler": "transformers no longer reads it; use --train_sampling_strategy group_by_length",
-    "generation_config": "use --num_beams, --length_penalty, --early_stopping and --generation_max_length",
-}
+OUTPUT, TRAINING, OPTIMIZER = "Output", "Training", "Optimizer"
+EVALUATION, LOGGING, CARD = "Evaluation and checkpoints", "Logging", "Model card and Hub"
+TABLES = yaml.safe_load(Path(__file__).with_name("transformers_options.yaml").read_text(encoding="utf-8"))
+REFUSED: dict[str, str] = TABLES["refused"]
 """Options of transformers that are refused with any value but their default, and what to use instead."""
 # Limits of each number, checked before anything is loaded.
 LIMITS: dict[str, limits.Limit] = {
@@ -140,7 +81,7 @@ class RunDefaults(
     """
 
     HELP_GROUP = TRAINING
-    TRANSFORMERS_HELP = TRANSFORMERS_HELP
+    TRANSFORMERS_HELP = TABLES["help"]
 
     baseline = calibrate = cast(bool, False)  # what only some tasks offer, as it is for all others
 

@@ -60,14 +60,9 @@ def translation_metrics(
     return compute_metrics
 
 
-def classification_metrics() -> ComputeMetrics:
-    """Return `compute_metrics` for a classifier: accuracy and f1 (macro), from logits (N, classes)."""
-
-    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-        chosen = _first(prediction.predictions).argmax(axis=-1)
-        return compute_scores("classes", "ids", chosen, prediction.label_ids)
-
-    return compute_metrics
+def classification_metrics(prediction: EvalPrediction) -> dict[str, float]:
+    """A `compute_metrics` for a classifier: accuracy and f1 (macro), from logits (N, classes)."""
+    return compute_scores("classes", "ids", _first(prediction.predictions).argmax(axis=-1), prediction.label_ids)
 
 
 def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> ComputeMetrics:
@@ -107,20 +102,15 @@ def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> 
     return compute_metrics
 
 
-def pretraining_metrics() -> ComputeMetrics:
-    """Return `compute_metrics` for masked tokens and pairs: perplexity, accuracy, next_sentence_accuracy.
+def pretraining_metrics(prediction: EvalPrediction) -> dict[str, float]:
+    """A `compute_metrics` for masked tokens and pairs: perplexity, accuracy, next_sentence_accuracy.
 
     Goes with `preprocess_logits_for_metrics=pretraining_scores`; the first two are a language model's.
     """
-    of_tokens = language_model_metrics()
-
-    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-        scores: Any = prediction.predictions  # what pretraining_scores returned
-        labels: Any = prediction.label_ids
-        tokens = of_tokens(EvalPrediction(predictions=scores[:2], label_ids=labels[0]))
-        return {**tokens, "next_sentence_accuracy": accuracy(scores[2], labels[1])}
-
-    return compute_metrics
+    scores: Any = prediction.predictions  # what pretraining_scores returned
+    labels: Any = prediction.label_ids
+    tokens = language_model_metrics()(EvalPrediction(predictions=scores[:2], label_ids=labels[0]))
+    return {**tokens, "next_sentence_accuracy": accuracy(scores[2], labels[1])}
 
 
 def pretraining_scores(logits: Any, labels: Any) -> tuple[torch.Tensor, ...]:

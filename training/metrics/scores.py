@@ -12,6 +12,7 @@ from functools import cache, reduce
 from numbers import Real
 from operator import eq
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -63,19 +64,12 @@ def rouge(kind: str) -> Callable[[Sequence[str], Sequence[str]], float]:
     def mean(predictions: Sequence[str], references: Sequence[str]) -> float:
         from rouge_score.rouge_scorer import RougeScorer  # which only these scores need
 
-        scorer = RougeScorer([kind], tokenizer=Words())
+        words = SimpleNamespace(tokenize=lambda text: re.findall(r"[^\W_]+", text.lower()))
+        scorer = RougeScorer([kind], tokenizer=words)
         scores = [scorer.score(*pair)[kind].fmeasure for pair in zip(references, predictions)]
         return 100 * math.fsum(scores) / len(scores)
 
     return mean
-
-
-class Words:
-    """A tokenizer of rouge_score."""
-
-    def tokenize(self, text: str) -> list[str]:
-        """Return the words of a text, in lower case."""
-        return re.findall(r"[^\W_]+", text.lower())
 
 
 @cache

@@ -249,12 +249,11 @@ def _changes(run: Run, earlier: dict[str, Any]) -> Changes:
 def compared_settings(program: str, training: Any, groups: Mapping[str, Any]) -> Settings:
     """Return the settings of a run that are compared with those of an earlier one, by group of arguments."""
     chosen = {**{group: asdict(values) for group, values in groups.items()}, "training": training.to_dict()}
-    rows = training.train_batch_size * training.gradient_accumulation_steps * training.data_processes
     settings = {
         group: {name: value for name, value in values.items() if name not in NOT_COMPARED}
         for group, values in chosen.items()
     }
-    settings["training"]["rows_per_step"] = None if training.tokens_per_batch is not None else rows
+    settings["training"]["rows_per_step"] = None if training.tokens_per_batch is not None else training.step_rows
     settings["training"]["processes"] = training.data_processes
     return json.loads(json.dumps({"program": {"name": program}, **settings}, default=str))
 

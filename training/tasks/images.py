@@ -161,7 +161,7 @@ class Images(TrainingTask):
         return images.PatchMasking(self.processor, model.config.patch_size, options.mask_ratio, options, options.seed)
 
     def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
-        scored = {"compute_metrics": classification_metrics()} if self.name == "image_classification" else {}
+        scored = {"compute_metrics": classification_metrics} if self.name == "image_classification" else {}
         return {"processing_class": self.processor, **scored}
 
     def after_training(self, run: Run, trainer: Any, rows: Any) -> None:

@@ -190,7 +190,7 @@ class LanguageModel(TrainingTask):
         metrics: Any = compute.language_model_metrics(tokenizers[0] if causal else None)
         preprocess: Any = compute.token_scores(causal=causal)
         if self.name == "mlm+nsp":
-            metrics, preprocess = compute.pretraining_metrics(), compute.pretraining_scores
+            metrics, preprocess = compute.pretraining_metrics, compute.pretraining_scores
         return {
             "processing_class": tokenizers[0],
             "compute_metrics": metrics,

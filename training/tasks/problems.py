@@ -43,7 +43,7 @@ class Problem:
 
     def metrics(self) -> ComputeMetrics:
         """Return what turns predictions into scores."""
-        return classification_metrics()
+        return classification_metrics
 
     def records(self, run: Run, names: Any, texts: Sequence[str], output: Any, split: str) -> Iterator[dict[str, Any]]:
         """Yield input, reference and prediction of each row."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from datasets import DatasetDict
@@ -108,11 +108,6 @@ class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer v
         score = SCORES[str(self.metric_for_best_model).removeprefix("eval_")]
         if score.optional:
             self.metrics = list(dict.fromkeys((*self.metrics, score.name)))
-        self.check_metrics()
-        super().__post_init__()
-
-    def check_metrics(self) -> None:
-        """Raise ValueError for a metric that is not there, before anything is trained."""
         if self.metrics and not self.predict_with_generate:
             raise ValueError(f"--metrics {' '.join(self.metrics)}: not with --predict_with_generate False")
         for name in self.metrics:
@@ -122,6 +117,7 @@ class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer v
                 raise ValueError(f"--metrics {name}: it does not score texts")
             elif SCORES[name].optional and find_spec("rouge_score") is None:
                 raise ValueError(f"--metrics {name} needs rouge_score: pip install 'vanillaformer[rouge]'")
+        super().__post_init__()
 
     def search(self) -> dict[str, Any]:
         """Return how the saved model searches, as its generation config has it."""
@@ -165,9 +161,10 @@ class Translation(TrainingTask):
         if self.data_args.is_embedded:
             return []  # sentences of a grammar, which teach nothing about others
         source, target = (column.sample() for column in self.columns(data))
-        facts = pair_facts(source, target, pairs=len(data.splits["train"]) if data.stream is None else STREAMED)
+        pairs = len(data.splits["train"]) if data.stream is None else STREAMED
+        size = text_size(source, target, pairs)
         decoding = str(self.model_args.config_overrides().get("decoding"))
-        found = translator_defaults(facts, hardware, decoding)
+        found = translator_defaults(pairs, size, hardware, decoding)
         return [entry for entry in found if data.stream is None or entry.option != "tokens_per_batch"]
 
     def complete(self, tokenizers: Tokenizers) -> None:
@@ -242,29 +239,24 @@ class Translation(TrainingTask):
             yield {"source": source, "reference": reference, "prediction": prediction}
 
 
-class PairFacts(NamedTuple):
-    """Statistics of the pairs of a translator."""
-
-    pairs: int  # training pairs
-    size: int  # bytes of source and target together
+def text_size(source: Sequence[str], target: Sequence[str], pairs: int) -> int:
+    """Return the bytes of so many pairs, from a sample of them."""
+    return sum(len(text.encode()) for text in (*source, *target)) * pairs // len(source)
 
 
-def pair_facts(source: Sequence[str], target: Sequence[str], *, pairs: int) -> PairFacts:
-    """Return the facts on pairs, from a sample of them."""
-    size = sum(len(text.encode()) for texts in (source, target) for text in texts)
-    return PairFacts(pairs, size * pairs // len(source))
-
-
-def translator_defaults(facts: PairFacts, hardware: HardwareFacts, decoding: str = "autoregressive") -> list[Default]:
+def translator_defaults(
+    pairs: int, size: int, hardware: HardwareFacts, decoding: str = "autoregressive"
+) -> list[Default]:
     """Return the defaults of a new translator; docs/training.md has them as a table.
 
-    `decoding` is how the model writes; one that is unknown counts as the usual one.
+    The training pairs have so many bytes, source and target together. `decoding` is how the model writes; one that is
+    unknown counts as the usual one.
     """
     way = DECODING_CHOICES.get(decoding, DECODING_CHOICES["autoregressive"])
     compute = hardware.core_seconds
-    width, layers = [model[:2] for model in MODELS if compute >= model[2] and facts.pairs >= model[3]][-1]
-    dropout = next(rate for rate, most in DROPOUT if facts.pairs <= most)
-    pairs = f"{facts.pairs:,} pairs, {facts.size / 1e6:.1f} MB of text"
+    width, layers = [model[:2] for model in MODELS if compute >= model[2] and pairs >= model[3]][-1]
+    dropout = next(rate for rate, most in DROPOUT if pairs <= most)
+    text = f"{pairs:,} pairs, {size / 1e6:.1f} MB of text"
     fields = {
         "hidden_size": width,
         "encoder_layers": layers,
@@ -277,8 +269,8 @@ def translator_defaults(facts: PairFacts, hardware: HardwareFacts, decoding: str
     }
     found = [
         Default("tokenizer_algorithm", "bpe", "frequent pieces of both languages"),
-        Default("tokenizer_vocab_size", vocabulary_size(facts.size), pairs),
-        Default("overrides", [f"{name}={value}" for name, value in fields.items()], f"{pairs}; {hardware.words}"),
+        Default("tokenizer_vocab_size", vocabulary_size(size), text),
+        Default("overrides", [f"{name}={value}" for name, value in fields.items()], f"{text}; {hardware.words}"),
         Default("tokens_per_batch", 4_096, "little padding, and many steps"),
         *MUON,
         Default("lr_scheduler_type", "cosine", "best at its end"),

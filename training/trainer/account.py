@@ -173,10 +173,8 @@ def text_lengths(inputs: Mapping[str, Any], model: Any, padding: int | None) -> 
         mask = torch.ones_like(ids)
         if positions is not None:  # the rest of a row is a text of nothing but padding
             padding = model.config.pad_token_id if padding is None else padding
-            texts = texts_in_rows(positions)
-            words = torch.zeros(len(ids), int(texts.max()) + 1, dtype=torch.long, device=ids.device)
-            words.scatter_add_(1, texts, (ids != padding).long())
-            mask = (words.gather(1, texts) > 0).long()
+            words = lengths_in_rows(ids != padding, positions)
+            mask = (words.gather(1, texts_in_rows(positions)) > 0).long()
     read = lengths_in_rows(mask, positions)
     if model.config.is_encoder_decoder:
         targets = lengths_in_rows((labels != IGNORE_INDEX).long(), inputs.get("decoder_position_ids"))

@@ -22,7 +22,7 @@ from vanillaformer.data.streaming import PLACES
 
 from ..run_folder.files import ADAPTER, written_aside
 from ..run_folder.run import Run
-from .parallel import local_part, part_of, refuse_sharded, whole
+from .parallel import local_part, part_of, whole
 
 Batches = list[dict[str, Any]]
 
@@ -64,7 +64,8 @@ def prepare_parameters(model: PreTrainedModel, args: Any) -> Any:
     if args.freeze:
         freeze(model, args.freeze)
     if rate := getattr(model.config, "layer_drop", 0.0):
-        refuse_sharded(args, f"layer_drop={rate}")  # the processes do not skip the same layers
+        if (layout := args.parallel) is not None:  # the processes do not skip the same layers
+            raise ValueError(f"layer_drop={rate} needs the whole model on every process: not --parallel {layout}")
         args.ddp_find_unused_parameters = True
     elif args.ddp_find_unused_parameters is None and isinstance(model.config, VanillaConfig):
         args.ddp_find_unused_parameters = False  # each step trains all of them, and looking for others takes time

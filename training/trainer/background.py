@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy, deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,16 +27,6 @@ def on_host(values: Any) -> Any:
     )
 
 
-class Kept:
-    """The state of an optimizer or a schedule as it was."""
-
-    def __init__(self, source: Any):
-        self.kept = on_host(source.state_dict())
-
-    def state_dict(self) -> Any:
-        return self.kept
-
-
 class Background:
     """Writes one checkpoint at a time; the next one, and the end of training, wait for it."""
 
@@ -53,16 +44,12 @@ class Background:
         if pending is not None:
             pending.result()
 
-    def keep(self, trainer: Any, checkpoint: Path) -> Callable[[], None]:
+    def keep(self, trainer: Any, checkpoint: Path, average: Any) -> Callable[[], None]:
         """Copy what a checkpoint holds to host memory, and return what writes it, under its name once it is whole.
 
-        What is small is written at once, into a folder of unfinished work.
+        What is small is written at once, into a folder of unfinished work. `average` is a copy of the moving average's
+        `content`.
         """
-        average = on_host(trainer.average.content())
-        with trainer.average.exchanged():
-            return self._keep(trainer, checkpoint, average)
-
-    def _keep(self, trainer: Any, checkpoint: Path, average: Any) -> Callable[[], None]:
         part, saves, divided = checkpoint.parent / SAVING / checkpoint.name, trainer.args.should_save, None
         if saves:
             shutil.rmtree(part.parent, ignore_errors=True)
@@ -85,7 +72,9 @@ class Background:
         then.processing_class, then.target_tokenizer = self.tokenizers
         if divided is None:
             weights = on_host(trainer.without_ties(trainer.whole_weights()))
-            then.optimizer, then.lr_scheduler = Kept(trainer.optimizer), Kept(trainer.lr_scheduler)
+            for name in ("optimizer", "lr_scheduler"):
+                state = on_host(getattr(trainer, name).state_dict())
+                setattr(then, name, SimpleNamespace(state_dict=lambda state=state: state))
 
         def write() -> None:
             then._save(str(part), weights)

@@ -42,8 +42,12 @@ class EvaluatingTrainer(SavingTrainer):
     # ------------------------------------------------------------------------------------------------------- the rows
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         self.evaluated = self.eval_dataset if eval_dataset is None else eval_dataset
+        rows = self.evaluated
+        if isinstance(rows, Dataset):
+            texts = [name for name in RAW_TEXTS if name in rows.column_names]
+            rows = rows.remove_columns(texts).select(evaluation_order(rows), keep_in_memory=True)
         with temporarily(self.args, **ALL_ROWS):
-            return super().get_eval_dataloader(in_evaluation_order(self.evaluated))
+            return super().get_eval_dataloader(rows)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         return self.get_eval_dataloader(test_dataset)
@@ -123,14 +127,6 @@ class EvaluatingTrainer(SavingTrainer):
         if output is None:
             return None
         return PredictionOutput(output.predictions, output.label_ids, {**output.metrics, "epoch": self.state.epoch})
-
-
-def in_evaluation_order(rows: Any) -> Any:
-    """Return held-out rows in the order in which they are scored, without raw texts."""
-    if not isinstance(rows, Dataset):
-        return rows
-    texts = [name for name in RAW_TEXTS if name in rows.column_names]
-    return rows.remove_columns(texts).select(evaluation_order(rows), keep_in_memory=True)
 
 
 def checksum(model: torch.nn.Module) -> int | None:

@@ -80,6 +80,11 @@ class ParallelArguments:
         return self.world_size // parallel_sizes(self.parallel).get("tp", 1)
 
     @property
+    def step_rows(self: Any) -> int:
+        """Rows of an optimizer step, unless tokens are counted."""
+        return self.train_batch_size * self.gradient_accumulation_steps * self.data_processes
+
+    @property
     def data_process(self: Any) -> int:
         """The number among these of this process."""
         return self.process_index // parallel_sizes(self.parallel).get("tp", 1)
@@ -112,12 +117,6 @@ def check_layout(config: PreTrainedConfig, layout: str | None) -> None:
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         if (value := getattr(config, name, None)) and value % tensor_parallel:
             raise ValueError(f"--parallel {layout}: {name}={value} cannot be divided by tp={tensor_parallel}")
-
-
-def refuse_sharded(arguments: Any, flag: str) -> None:
-    """Raise ValueError where no process has the weights as a whole."""
-    if arguments.parallel is not None:
-        raise ValueError(f"{flag} needs the whole model on every process: not --parallel {arguments.parallel}")
 
 
 def divided(model: Any, layout: str) -> Any:

@@ -19,7 +19,7 @@ from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
 from ..metrics.scores import SCORES, evaluations, is_better
 from ..run_folder.files import EXTRA, SAVING, extra_checkpoints, flush_all, is_complete, resume_point, written_aside
 from .averaging import TRAINING_WEIGHTS, MovingAverage
-from .background import Background
+from .background import Background, on_host
 from .parallel import ParallelTrainer, whole
 
 INTERVALS = ("logging_steps", "eval_steps", "save_steps")
@@ -165,12 +165,16 @@ class SavingTrainer(ParallelTrainer):
         self.background.wait()
         folder, step = Path(self.args.output_dir), self.state.global_step
         checkpoint, content = folder / f"checkpoint-{step}", f"the checkpoint of step {step:,}"
-        if self._saves_later():
+        ends = self.control.should_training_stop or step >= self.state.max_steps
+        begins = not self.has_checkpoint and self.resumed_from is None
+        if self.args.async_save and not (begins or ends or self.extra_checkpoint):
             self.store_flos()
             if self.state.best_global_step == step:
                 self.state.best_model_checkpoint = str(checkpoint)
             with reporting_write_errors(checkpoint, content):
-                write = self.background.keep(self, checkpoint)
+                average = on_host(self.average.content())
+                with self.average.exchanged():
+                    write = self.background.keep(self, checkpoint, average)
 
             def write_and_delete() -> None:
                 with reporting_write_errors(checkpoint, content):
@@ -194,12 +198,6 @@ class SavingTrainer(ParallelTrainer):
                 flush_all(checkpoint)
         self.has_checkpoint = True
         self._delete_older(checkpoint)
-
-    def _saves_later(self) -> bool:
-        """Return whether the next checkpoint is written in the background: not the first one, and none at the end."""
-        ends = self.control.should_training_stop or self.state.global_step >= self.state.max_steps
-        begins = not self.has_checkpoint and self.resumed_from is None
-        return self.args.async_save and not (begins or ends or self.extra_checkpoint)
 
     def _delete_older(self, checkpoint: Path) -> None:
         """Delete checkpoints that a run no longer needs, now that it has this one."""

@@ -128,7 +128,7 @@ def test_generated_tokens_are_counted_up_to_the_first_end_token(translator_token
 def test_classification_is_scikit_learns_and_perplexity_that_of_a_corpus():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(50, 4)), rng.integers(0, 3, size=50)
-    scores = m.classification_metrics()(EvalPrediction(predictions=(logits, logits), label_ids=labels))
+    scores = m.classification_metrics(EvalPrediction(predictions=(logits, logits), label_ids=labels))
     chosen = logits.argmax(1)
     assert scores == {
         "accuracy": pytest.approx(accuracy_score(labels, chosen)),
@@ -165,7 +165,7 @@ def test_pretraining_scores_are_those_of_tokens_and_of_pairs():
     labels[:, 3:] = -100
     kept = [each.numpy() for each in m.pretraining_scores((logits, pair_logits), (labels, pairs))]
     labels_of_both = labels.numpy(), pairs.numpy()
-    scores = m.pretraining_metrics()(EvalPrediction(predictions=tuple(kept), label_ids=labels_of_both))
+    scores = m.pretraining_metrics(EvalPrediction(predictions=tuple(kept), label_ids=labels_of_both))
     of_tokens = EvalPrediction(predictions=(kept[0], kept[1]), label_ids=labels.numpy())
     assert scores == {
         **m.language_model_metrics()(of_tokens),

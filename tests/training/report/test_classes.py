@@ -234,7 +234,7 @@ TEXTS = (["abcabca", "aab"], ["abba", "cab a", "b"])
 UNIGRAMS = {
     "causal": (BlockCollator, language_model_metrics, token_scores(causal=True)),
     "masked": (MASKING, lambda _: language_model_metrics(), token_scores(causal=False)),
-    "pairs": (MASKING, lambda _: m.pretraining_metrics(), m.pretraining_scores),
+    "pairs": (MASKING, lambda _: m.pretraining_metrics, m.pretraining_scores),
 }
 
 

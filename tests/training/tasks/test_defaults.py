@@ -16,11 +16,11 @@ from vanillaformer.training.tasks import language_model, translation
 from vanillaformer.training.tasks.base import Default, HardwareFacts
 from vanillaformer.training.tasks.classification import TextFacts, classifier_defaults, text_facts
 from vanillaformer.training.tasks.language_model import language_model_defaults
-from vanillaformer.training.tasks.translation import PairFacts, pair_facts, translator_defaults
+from vanillaformer.training.tasks.translation import text_size, translator_defaults
 
 SENTENCES = TextFacts(rows=3_000, classes=2, words=20, mean_characters=110, unknown=0.04, held_out=376)
-PAIRS = PairFacts(pairs=29_000, size=3_600_000)
-NAMES = {name for group in OPTIONS.values() for name in group} | {"overrides"}
+PAIRS, SIZE = 29_000, 3_600_000
+NAMES = OPTIONS | {"overrides"}
 
 
 def chosen(task: str, defaults: Iterable[Default], *more: str) -> tuple[dict[str, Any], Any]:
@@ -39,8 +39,8 @@ def causal(size: float, seconds: float = 600, overlap: bool = True, **machine: b
     return chosen("causal", found)
 
 
-def translator(facts: PairFacts, seconds: float = 600) -> tuple[dict[str, Any], Any]:
-    return chosen("translation", translator_defaults(facts, HardwareFacts(seconds, 2)))
+def translator(pairs: int, seconds: float = 600) -> tuple[dict[str, Any], Any]:
+    return chosen("translation", translator_defaults(pairs, SIZE, HardwareFacts(seconds, 2)))
 
 
 def test_facts_on_texts_and_defaults_that_follow_them() -> None:
@@ -160,11 +160,10 @@ def test_the_vocabulary_grows_with_the_text(task) -> None:
 
 def test_size_and_dropout_follow_pairs_and_time() -> None:
     source, target = ["a b c"] * 99 + ["x " * 500], ["ä " * 40] * 100
-    facts = pair_facts(source, target, pairs=1_000)
-    assert (facts.pairs, facts.size) == (1_000, (99 * 5 + 1_000 + 100 * 120) * 10)
+    assert text_size(source, target, 1_000) == (99 * 5 + 1_000 + 100 * 120) * 10
     options, small = translator(PAIRS)
     assert (small.hidden_size, small.dropout, options["tokenizer_vocab_size"]) == (128, 0.3, 5_700)
-    _, large = translator(PAIRS._replace(pairs=2_000_000), seconds=100_000)
+    _, large = translator(2_000_000, seconds=100_000)
     assert (large.hidden_size, large.encoder_layers, large.dropout) == (512, 6, 0.1)
     assert translator(PAIRS, seconds=100_000)[1].hidden_size == 128  # few pairs
 
@@ -172,14 +171,14 @@ def test_size_and_dropout_follow_pairs_and_time() -> None:
 @pytest.mark.parametrize("pairs", [10, 100_000, 10_000_000])
 @pytest.mark.parametrize("seconds", [10, 600, 1e6])
 def test_every_choice_of_a_translator_is_an_option(pairs: int, seconds: float) -> None:
-    options, config = translator(PAIRS._replace(pairs=pairs), seconds)
+    options, config = translator(pairs, seconds)
     assert config.hidden_size == 32 * config.num_attention_heads
     assert options.keys() <= NAMES
 
 
 @pytest.mark.parametrize("decoding", ["mask_predict", "ctc"])
 def test_a_way_of_decoding_gets_what_it_takes(decoding: str) -> None:
-    found = translator_defaults(PAIRS, HardwareFacts(600, 2), decoding)
+    found = translator_defaults(PAIRS, SIZE, HardwareFacts(600, 2), decoding)
     options, config = chosen("translation", found, f"decoding={decoding}")
     assert config.decoding == decoding
     assert ("label_smoothing_factor" in options) is (decoding == "mask_predict")

@@ -1,7 +1,7 @@
 """A model's architecture and training in words, each technique described once, and their papers (`references.bib`)."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -31,16 +31,14 @@ class Technique(NamedTuple):
     papers: Papers = ()
 
 
-def read_techniques() -> Iterator[dict[str, Technique]]:
-    """Yield the tables of `techniques.yaml` in order, the techniques of each by the settings that turn them on."""
-    for entries in TABLES.values():
-        yield {name: Technique(entry["words"], tuple(entry.get("papers", ()))) for name, entry in entries.items()}
-
-
 TABLES = yaml.safe_load((files(__package__) / "techniques.yaml").read_text(encoding="utf-8"))
 SIZES: list[str] = TABLES.pop("sizes")
 TOKENIZERS: dict[str, Papers] = {name: tuple(papers) for name, papers in TABLES.pop("tokenizers").items()}
-OPTIMIZERS, SCHEDULES, OBJECTIVES, TECHNIQUES = read_techniques()
+# By the settings that turn them on
+OPTIMIZERS, SCHEDULES, OBJECTIVES, TECHNIQUES = (
+    {name: Technique(entry["words"], tuple(entry.get("papers", ()))) for name, entry in entries.items()}
+    for entries in TABLES.values()
+)
 
 
 def architecture(config: VanillaConfig, *, classifies: bool = False) -> dict[str, str]:

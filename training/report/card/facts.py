@@ -127,11 +127,8 @@ def run_facts(
     choices = {name: dict(run.settings.get(name, {})) for name in ("model", "data", "tokenizer", "training")}
     choices["training"] = training_args.to_dict() | choices["training"]
     chosen = {option: value for option, value, _ in run.details.get("defaults", ())}
-    rows = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.data_processes
-    others = {
-        "training": {**training_args.to_dict(), "rows_per_step": None if training_args.tokens_per_batch else rows},
-        "data": vars(data_args),
-    }
+    rows = None if training_args.tokens_per_batch else training_args.step_rows
+    others = {"training": {**training_args.to_dict(), "rows_per_step": rows}, "data": vars(data_args)}
     for group, values in choices.items():  # an option may be left as it is by the rule for the data
         known = {**others.get(group, {}), **chosen}
         values |= {name: known[name] for name, value in values.items() if value == BY_DATA and name in known}
