@@ -91,8 +91,7 @@ def _checked_rows(sources: dict[str, SplitRows], data_args: DataArguments, task:
         parts["train"] = in_order(parts["train"], data_args.order_column)
     if data_args.text_pair_column is not None:
         parts = {split: with_pairs(part, data_args.text_pair_column) for split, part in parts.items()}
-    marks = {name: getattr(data_args, name) for name in ("source_prefix", *MARKS) if getattr(data_args, name)}
-    if marks:
+    if any(getattr(data_args, name) for name in ("source_prefix", *MARKS)):
         parts = {split: with_marks(part, data_args) for split, part in parts.items()}
     size, workers = data_args.image_size or 0, data_args.preprocessing_num_workers or 1
     for split, part in parts.items():

@@ -161,11 +161,9 @@ def parts_of(layer: nn.Module) -> list[str]:
     return [part for part in PARTS if part == "layer" or hasattr(layer, part)]
 
 
-@contextmanager
-def replaced_heads(attention: Attention, heads: Sequence[int], value: torch.Tensor | float = 0.0) -> Iterator[None]:
-    """Let heads of one attention give a number or a vector (K) in place of their output."""
-    with head_hook(attention, heads, lambda output: value):
-        yield
+def replaced_heads(attention: Attention, heads: Sequence[int], value: torch.Tensor | float = 0.0) -> Any:
+    """Let heads of one attention give a number or a vector (K) in place of their output, in a `with` statement."""
+    return head_hook(attention, heads, lambda output: value)
 
 
 @contextmanager

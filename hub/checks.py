@@ -196,7 +196,12 @@ def _on_meta(model_class: type[PreTrainedModel], config: PreTrainedConfig, store
     empty = type(model_class.__name__, (model_class,), members)
     tensors = {name: torch.empty(shape, device="meta") for name, shape in stored.shapes.items()}
     try:
-        with quiet():
+        with ExitStack() as until_the_end:  # while transformers does not report
+            until_the_end.callback(logging.set_verbosity, logging.get_verbosity())
+            logging.set_verbosity(logging.CRITICAL)
+            if logging.is_progress_bar_enabled():
+                until_the_end.callback(logging.enable_progress_bar)
+                logging.disable_progress_bar()
             return empty.from_pretrained(  # type: ignore[attr-defined]
                 None, config=config, state_dict=tensors, device_map="meta", attn_implementation="eager",
                 output_loading_info=True, ignore_mismatched_sizes=True,
@@ -212,18 +217,6 @@ def few(names: Iterable[str]) -> str:
     ordered = sorted(names)
     more = len(ordered) - NAMED
     return ", ".join(ordered[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep transformers from reporting."""
-    with ExitStack() as until_the_end:
-        until_the_end.callback(logging.set_verbosity, logging.get_verbosity())
-        logging.set_verbosity(logging.CRITICAL)
-        if logging.is_progress_bar_enabled():
-            until_the_end.callback(logging.enable_progress_bar)
-            logging.disable_progress_bar()
-        yield
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from transformers import PreTrainedConfig
 from vanillaformer.configuration import BlockConfig
 
 from ..mapping.architecture import Head, Part
-from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, constant, same, switch
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, constant, mapped, same, switch
 from ..mapping.tensors import Table, block
 from .dinov2 import BACKBONE_FIELDS
 from .vit import BLOCK, CLASSIFIER, IMAGES, PATCHES, POSITIONS, SQUARE, TOKENS, image_encoder
@@ -33,10 +33,7 @@ def positions_to_native(config: BlockConfig) -> Values:
     }
 
 
-LAYER_SCALE = Field(
-    to_ours=lambda config: {"layer_scale_init_value": config.layer_scale_init_value or None},
-    to_native=lambda config: {"layer_scale_init_value": config.layer_scale_init_value or 0.0},
-)
+LAYER_SCALE = mapped("layer_scale_init_value", lambda scale: scale or None, lambda scale: scale or 0.0)
 SEGMENTATION_FIELDS = (
     *("vocab_size", "pool_scales", "use_auxiliary_head", "semantic_loss_ignore_index", "add_fpn"),
     *(f"auxiliary_{name}" for name in ("loss_weight", "channels", "num_convs", "concat_input")),

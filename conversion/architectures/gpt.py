@@ -5,7 +5,7 @@ from transformers import PreTrainedConfig
 from vanillaformer.configuration import BlockConfig, layer_types
 
 from ..mapping.architecture import Part
-from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, all_biases, constant, first_rope, renamed, same
+from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, all_biases, constant, first_rope, mapped, renamed, same
 from ..mapping.tensors import HEAD_ROWS, QUERY_KEY_VALUE_ROWS, TRANSPOSED, TRANSPOSED_ROWS, Kind, Table, block
 from .bart import BLOCK as BART_BLOCK
 from .llama import decoder
@@ -35,9 +35,8 @@ GPT2_FIELDS: tuple[Field, ...] = (
     same("use_cache"),
     renamed(hidden_act="activation_function"),
 )
-SCALED = Field(
-    to_ours=lambda config: {"attention_scale": None if config.scale_attn_weights else 1.0},
-    to_native=lambda config: {"scale_attn_weights": config.attention_scale != 1.0},
+SCALED = mapped(
+    "attention_scale", lambda on: None if on else 1.0, lambda scale: scale != 1.0, native="scale_attn_weights"
 )
 
 GPT2 = decoder(
@@ -53,10 +52,7 @@ OPENAI_GPT = decoder(
     "openai-gpt", "OpenAIGPT",
     BLOCK | {"embed_tokens": "tokens_embed", "embeddings.positions.embed_positions": "positions_embed"},
     *FIELDS,
-    Field(
-        to_ours=lambda config: {"hidden_act": ACTIVATIONS[config.afn]},
-        to_native=lambda config: {"afn": NATIVE_ACTIVATIONS.get(config.hidden_act, "relu")},
-    ),
+    mapped("hidden_act", ACTIVATIONS.__getitem__, lambda act: NATIVE_ACTIVATIONS.get(act, "relu"), native="afn"),
     Field(lambda config: {"intermediate_size": 4 * config.n_embd}),
     constant(position_embedding_type="learned", norm_placement="post", initialization="normal"),
     prefix="transformer.", language_model="OpenAIGPTLMHeadModel",

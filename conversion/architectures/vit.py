@@ -6,7 +6,7 @@ from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
 from vanillaformer.configuration.image_encoder import image_sides
 
 from ..mapping.architecture import Architecture, Head, Part
-from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, constant, renamed, same
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, constant, mapped, renamed, same
 from ..mapping.tensors import BATCHED, PATCH_CONVOLUTION, POINT_CONVOLUTION, Table, block
 
 PROJECTION = "embeddings.patch_embeddings.projection"
@@ -30,10 +30,8 @@ BLOCK = vit_block("layers.{layer}.")
 STACK: Table = PATCHES | TOKENS | POSITIONS | BLOCK | {"norm": "layernorm"}
 
 
-PATCH_SIZE = Field(
-    to_ours=lambda config: {"patch_size": image_sides(config.patch_size)[0]},  # of two that differ the first: refused
-    to_native=lambda config: {"patch_size": config.patch_size},
-)
+# Of two sides that differ the first: refused
+PATCH_SIZE = mapped("patch_size", lambda size: image_sides(size)[0], lambda size: size)
 QUERY_KEY_VALUE_BIAS = Field(
     to_ours=lambda config: {"attention_bias": True if config.qkv_bias else ["o_proj"]},
     to_native=lambda config: {"qkv_bias": any(config.has_attention_bias(f"{name}_proj") for name in "qkv")},
@@ -59,10 +57,7 @@ RECONSTRUCTION: Table = {"decoder": ("decoder.0", POINT_CONVOLUTION)}
 CLASS_TOKEN = constant(use_cls_token=True, image_pooling="first")
 
 # The tanh layer after pooling only belongs to bare models; the config names its activation even without it
-POOLER = Field(
-    to_ours=lambda config: {"pooler_act": config.pooler_act},
-    to_native=lambda config: {"pooler_act": config.pooler_act or "tanh"},
-)
+POOLER = mapped("pooler_act", lambda name: name, lambda name: name or "tanh")
 POOLER_FIELDS = ("pooler_act", "pooler_output_size")
 # In pixels, so that the reconstruction has the size of the image
 STRIDE = Field(to_native=lambda config: {"encoder_stride": config.patch_size})

@@ -47,12 +47,17 @@ def switch(native: str, ours: str, on: Any, off: Any) -> Field:
     )
 
 
+def mapped(name: str, to_ours: Callable[[Any], Any], to_native: Callable[[Any], Any], native: str = "") -> Field:
+    """A field whose two values follow from each other, of the same name unless the `native` one is given."""
+    return Field(
+        to_ours=lambda config: {name: to_ours(getattr(config, native or name))},
+        to_native=lambda config: {native or name: to_native(getattr(config, name))},
+    )
+
+
 def at_least_one(name: str) -> Field:
     """A number of the same name and value that is 1 or more in the native model."""
-    return Field(
-        to_ours=lambda config: {name: getattr(config, name)},
-        to_native=lambda config: {name: max(1, getattr(config, name))},
-    )
+    return mapped(name, lambda number: number, lambda number: max(1, number))
 
 
 def optional(*names: str) -> Field:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import vanillaformer.modeling as modeling
@@ -43,31 +44,15 @@ class Task(NamedTuple):
 
     name: str
     summary: str
-    labels: tuple[str, str]  # of input and output
+    labels: list[str]  # of input and output
     model: str
     config: dict[str, Any]
     new_tokens: int = 0
     limit: str = ""
 
 
-TRANSLATE = Task(
-    "translate", "Type a text and read its translation.", ("Source", "Translation"), "MarianMTModel",
-    {"model_type": "marian", "is_encoder_decoder": True}, 256,
-    "A translation can be wrong and still read well: check what matters.",
-)  # fmt: skip
-CONTINUE = Task(
-    "continue", "Type the beginning of a text and the model continues it.", ("Beginning", "Text"), "GPT2LMHeadModel",
-    {"model_type": "gpt2"}, 40,
-    "It continues texts in the manner of its training data; what it writes need not be true.",
-)  # fmt: skip
-CLASSIFY = Task(
-    "classify", "Type a text and see which class it is of.", ("Text", "Classes"), "BertForSequenceClassification",
-    {"model_type": "bert"}, limit="It always names a class, also for texts of none of them.",
-)  # fmt: skip
-IMAGE = Task(
-    "image", "Choose an image and see which class it is of.", ("Image", "Classes"), "ViTForImageClassification",
-    {"model_type": "vit"}, limit="It always names a class, also for images of none of them.",
-)  # fmt: skip
+WORDS = yaml.safe_load(Path(__file__).with_name("tasks.yaml").read_text(encoding="utf-8"))
+TRANSLATE, CONTINUE, CLASSIFY, IMAGE = (Task(name, **words) for name, words in WORDS.items())
 TASKS: dict[type, Task] = {
     **dict(zip(GENERATORS, (TRANSLATE, CONTINUE))),
     modeling.VanillaEncoderForSequenceClassification: CLASSIFY,
