@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 import yaml
+from refusals import refused
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -153,8 +154,7 @@ def test_tokens_of_two_tokenizers_are_not_compared_but_what_a_model_reads_may_di
     variants = {"pre": {"train_file": "1.txt"}, "long": {"train_file": "1.txt", "block_size": 64}}
     assert compare(read_plan(plan_file(tmp_path, variants=variants)), tmp_path / "b").variants["long"].runs
     plan = read_plan(plan_file(tmp_path, variants=variants | {"post": {"train_file": "2.txt"}}))
-    with pytest.raises(ValueError, match="the tokenizers of measured-pre and measured-post"):
-        compare(plan, tmp_path / "c")
+    refused("the tokenizers of measured-pre and measured-post", compare, plan, tmp_path / "c")
     assert not (tmp_path / "c" / "runs").exists()
     found = compare(read_plan(plan_file(tmp_path, variants=variants, score="bits_per_byte")), tmp_path / "b")
     assert found.variants["pre"].lost[1].message == "its record has no bits_per_byte"
@@ -251,8 +251,7 @@ LATER: list[tuple[dict[str, Any], str]] = [
     ("absent", "changes", "message"), [("", *case) for case in AT_ONCE] + [("runs", *case) for case in LATER]
 )
 def test_what_cannot_be_compared_is_refused_before_the_runs(absent, changes, message, tmp_path, pretended):
-    with pytest.raises(ValueError, match=message):
-        compare(read_plan(plan_file(tmp_path, **changes)), tmp_path / "out")
+    refused(message, compare, read_plan(plan_file(tmp_path, **changes)), tmp_path / "out")
     assert not (tmp_path / "out" / absent).exists()
 
 
@@ -274,15 +273,13 @@ def test_a_comparison_goes_on(tmp_path, pretended, monkeypatch):
     assert starts(tmp_path / "moved") == ended
     assert settings_of(tmp_path / "moved", "runs-pre-1")["output_dir"] == str(tmp_path / "moved" / "runs" / "pre-1")
     raised = read_plan(plan_file(tmp_path, budget={"steps": 8}), seeds=[1, 2])
-    with pytest.raises(ValueError, match=r"pre-1 and 5 more: max_steps: 4 then, 8 now\): choose another"):
-        compare(raised, tmp_path)
+    refused(r"pre-1 and 5 more: max_steps: 4 then, 8 now\): choose another", compare, raised, tmp_path)
     assert starts(tmp_path) == ended
     compare(raised, tmp_path, overwrite=True)
     assert set(starts(tmp_path).values()) == {1}
     assert json.loads((tmp_path / "replaced" / "runs-pre-1.1" / "run.json").read_text())["details"]["steps"] == 4
     monkeypatch.setattr(running, "__version__", "99")
-    with pytest.raises(ValueError, match=r"vanillaformer: .* then, 99 now"):
-        compare(raised, tmp_path)
+    refused("vanillaformer: .* then, 99 now", compare, raised, tmp_path)
 
 
 def comparing(folder: Path, seconds: int, *words: str) -> subprocess.Popen:
@@ -305,8 +302,7 @@ def test_only_its_own_training_left_behind_is_ended(tmp_path, monkeypatch, prete
     monkeypatch.chdir(tmp_path / "own")
     trainings = {}
     waiting_for(Path("runs/plan/runs/pre-1/starts"))
-    with pytest.raises(SystemExit, match="in use by another process"):
-        program.main(["plan.yaml"])
+    refused("in use by another process", program.main, ["plan.yaml"], error=SystemExit)
     for name, comparison in comparisons.items():
         runs = tmp_path / name / "runs" / "plan"
         waiting_for(runs / "runs" / "pre-1" / "starts")
@@ -365,8 +361,7 @@ def test_an_interrupt_of_the_terminal_reaches_a_training_once(tmp_path):
     ({"family": True}, "family: True; it must be a whole number"),
 ])  # fmt: skip
 def test_a_plan_that_cannot_be_is_refused(changes, message, tmp_path):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        read_plan(plan_file(tmp_path, **changes))
+    refused(re.escape(message), read_plan, plan_file(tmp_path, **changes))
 
 
 EXECUTE = Runner.execute

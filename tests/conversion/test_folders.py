@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from modeling.toys import relative_error, sharpen
+from refusals import refused
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, T5Config
 
@@ -83,8 +84,7 @@ def test_a_translation_model_keeps_both_tokenizers(tmp_path):
 @pytest.mark.parametrize(("error", "words"), [(0.5, r"5\.0e-01"), (float("nan"), "nan")])
 def test_logits_that_differ_write_nothing(error, words, ours, tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "logit_error", lambda *models: error)
-    with pytest.raises(ValueError, match=f"differ by {words}"):
-        convert_folder(str(ours), tmp_path / "native")
+    refused(f"differ by {words}", convert_folder, str(ours), tmp_path / "native")
     assert files(tmp_path) == ["ours"]
 
 
@@ -162,8 +162,7 @@ def test_links_out_of_the_folder_are_refused(name, ours, tmp_path):
     (ours / name).parent.mkdir(exist_ok=True)
     (ours / name).unlink(missing_ok=True)
     (ours / name).symlink_to(secret)
-    with pytest.raises(ValueError, match=f"{name} is a link out of the folder, to {secret}"):
-        convert_folder(str(ours), tmp_path / "native")
+    refused(f"{name} is a link out of the folder, to {secret}", convert_folder, str(ours), tmp_path / "native")
     assert files(tmp_path) == ["ours", "secret"]
 
 
@@ -255,10 +254,7 @@ def test_a_signal_handler_that_was_not_set_from_python_stays(tmp_path, monkeypat
 
 def test_what_has_the_form_already_or_cannot_be_written_is_refused(ours, tmp_path):
     convert_folder(str(ours), tmp_path / "native")
-    with pytest.raises(ValueError, match="'gpt2' is native already; use --from"):
-        convert_folder(str(tmp_path / "native"), tmp_path / "new")
-    with pytest.raises(ValueError, match="is one of ours already"):
-        convert_folder(str(ours), tmp_path / "new", back=True)
+    refused("'gpt2' is native already; use --from", convert_folder, str(tmp_path / "native"), tmp_path / "new")
+    refused("is one of ours already", convert_folder, str(ours), tmp_path / "new", back=True)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ValueError, match="cannot be written"):
-        convert_folder(str(ours), tmp_path / "file" / "native")
+    refused("cannot be written", convert_folder, str(ours), tmp_path / "file" / "native")

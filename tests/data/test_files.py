@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
+from refusals import refused
 
 from vanillaformer.console.parsing import parse
 from vanillaformer.data.arguments import ClassifierDataArguments, DataArguments, TranslationDataArguments
@@ -17,7 +18,7 @@ from vanillaformer.data.rows import GROUP, label_names
 from vanillaformer.training.report.card.facts import data_source
 from vanillaformer.training.run_folder.run import changed_settings
 
-from .test_loading import load, refused, write
+from .test_loading import load, write
 from .test_streaming import open_stream, stream_rows
 
 MARK = "\ufeff"
@@ -40,7 +41,7 @@ def texts(path, column="text", task="causal", **options):
 
 def refused_by_both(message, task, **options):
     """Loading and streaming have to end in an error that says so."""
-    refused(message, task, **options)
+    refused(message, load, task, **options)
     with pytest.raises(ValueError, match=message):
         stream_rows(open_stream(task, **options)[1])
 
@@ -68,7 +69,7 @@ def test_tsv_knows_no_quotation_marks(tmp_path):
     assert len(found) == 120
     assert (found[11], found[12]) == ('"sag 11', "sag 12")
     message = r"a.tsv, row 12, lines 13 to 63: a quotation mark is not closed"
-    refused(message, "translation", train_file=path, validation_file=path, csv_quoting="minimal")
+    refused(message, load, "translation", train_file=path, validation_file=path, csv_quoting="minimal")
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -121,7 +122,7 @@ def test_a_row_of_several_files_is_named_with_its_file(tmp_path):
     train = put(tmp_path / "c.csv", "text,label\none,a\ntwo,b\n")
     late = [put(tmp_path / f"{n}.csv", f"text,label\nmore {n},{label}\n") for n, label in enumerate("ac")]
     unknown = r"row 1 of .*1.csv: label 'c' does not occur in the training data"
-    refused(unknown, "classification", train_file=train, validation_file=late)
+    refused(unknown, load, "classification", train_file=train, validation_file=late)
 
 
 def test_lines_of_parallel_files(tmp_path):
@@ -142,7 +143,7 @@ def test_parallel_files_in_parts(tmp_path):
     rows = load("translation", train_file=english, train_target_file=german, **options)["train"]
     assert list(rows["target"]) == ["eins 0", "eins 1"]
     uneven = {"train_file": english, "train_target_file": german[:1], **options}
-    refused("name 2 and 1 files: each needs its translation", "translation", **uneven)
+    refused("name 2 and 1 files: each needs its translation", load, "translation", **uneven)
 
 
 @pytest.mark.parametrize(("names", "message"), [
@@ -154,7 +155,7 @@ def test_parallel_files_in_parts(tmp_path):
 def test_files_that_cannot_be_used(tmp_path, names, message):
     for name in ("a.csv", "b.docx", "c.parquet.gz"):
         put(tmp_path / name, "text\none\n")
-    refused(message, "causal", train_file=[str(tmp_path / name) for name in names])
+    refused(message, load, "causal", train_file=[str(tmp_path / name) for name in names])
 
 
 def test_one_name_or_several_on_the_command_line_and_in_a_file(tmp_path):
@@ -181,10 +182,10 @@ def test_what_a_card_calls_several_files():
 
 def test_separators(tmp_path):
     path = put(tmp_path / "a.csv", "text;label\none, two;a\n")
-    refused(r"its columns are: text;label; or is it --csv_separator ';'\?", "causal", train_file=path)
+    refused(r"its columns are: text;label; or is it --csv_separator ';'\?", load, "causal", train_file=path)
     assert texts(path, csv_separator=";") == ["one, two"]
     assert texts(put(tmp_path / "b.csv", "text\tlabel\none\ta\n"), csv_separator="\\t") == ["one"]
-    refused(r"--csv_separator ';;': it must be one character", "causal", train_file=path, csv_separator=";;")
+    refused(r"--csv_separator ';;': it must be one character", load, "causal", train_file=path, csv_separator=";;")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
@@ -192,7 +193,7 @@ def test_a_column_that_is_there_twice(tmp_path, suffix):
     text = "text,text,n,n\none,two,1,2\n"
     path = put(tmp_path / f"a.{suffix}", text.replace(",", "\t") if suffix == "tsv" else text)
     message = rf"a.{suffix} has 2 columns 'text' \(--text_column\): rename all but one"
-    refused(message, "causal", train_file=path, validation_file=path)
+    refused(message, load, "causal", train_file=path, validation_file=path)
 
 
 def test_texts_that_look_like_something_else(tmp_path):
@@ -210,7 +211,7 @@ def test_nothing_but_blank_lines_of_json(tmp_path):
 def test_bad_bytes_are_named_with_their_line(tmp_path, capfd):
     (tmp_path / "a.csv").write_bytes(b"text\n" + b"good\n" * 9_000 + "M\xe4rz\n".encode("latin-1"))
     message = r"a.csv is not UTF-8: line 9002: invalid continuation byte"
-    refused(message, "causal", train_file=str(tmp_path / "a.csv"))
+    refused(message, load, "causal", train_file=str(tmp_path / "a.csv"))
     assert "Failed to read" not in capfd.readouterr().err  # said once
 
 

@@ -5,6 +5,7 @@ from typing import get_args
 import pandas as pd
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from refusals import refused
 
 from vanillaformer.data import loading
 from vanillaformer.data.arguments import DATA_ARGUMENTS, DataArguments
@@ -35,12 +36,6 @@ def load(task, **options):
     return load_data(DATA_ARGUMENTS[task](**options), task).splits
 
 
-def refused(message, task, **options):
-    """Loading has to end in an error that says so."""
-    with pytest.raises(ValueError, match=message):
-        load(task, **options)
-
-
 def test_the_other_direction(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"source": "a", "target": "b"}, {"source": "c", "target": "d"}])
     swapped = {"source_column": "target", "target_column": "source"}
@@ -63,9 +58,9 @@ def test_parallel_texts_named_by_their_languages(tmp_path, ending, streaming):
     assert dataset["test"][:] == {"source": ["test en 0", "test en 1"], "target": ["test de 0", "test de 1"]}
     assert dataset["train"][7] == {"source": "train en 7", "target": "train de 7"}
     missing = r"unknown extension .*; one side of parallel texts may have any"
-    refused(missing, "translation", train_file=paths["train_file"])
+    refused(missing, load, "translation", train_file=paths["train_file"])
     no_column = r"\(a text file\) has no column 'id' \(--order_column\)"
-    refused(no_column, "translation", **paths, hold_out="end", order_column="id")
+    refused(no_column, load, "translation", **paths, hold_out="end", order_column="id")
 
 
 @pytest.mark.parametrize(("sample_by", "count"), [("line", 4), ("paragraph", 2), ("document", 1)])
@@ -131,7 +126,7 @@ def test_hub_data_and_its_withheld_test_labels(monkeypatch, capsys):
     (ConnectionError("no route"), r"--dataset some/data plain cannot be loaded: no route"),
 ])  # fmt: skip
 def test_bad_hub_data(monkeypatch, splits, message):
-    refused(message, "classification", **hub(monkeypatch, splits))
+    refused(message, load, "classification", **hub(monkeypatch, splits))
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -175,7 +170,7 @@ def test_bad_translation_data(tmp_path, options, message):
     (tmp_path / "a.xlsx").write_text("x")
     (tmp_path / "empty.csv").touch()
     placed = {name: str(tmp_path / value) if name.endswith("_file") else value for name, value in options.items()}
-    refused(message, "translation", **placed)
+    refused(message, load, "translation", **placed)
 
 
 @pytest.mark.parametrize(("task", "lines", "options", "message"), [
@@ -185,7 +180,7 @@ def test_bad_translation_data(tmp_path, options, message):
     ("causal", ["same", "same"], {}, "1 distinct text: give --validation_file"),
 ])  # fmt: skip
 def test_text_files_that_cannot_be_used(tmp_path, task, lines, options, message):
-    refused(message, task, train_file=write(tmp_path / "a.txt", lines), **options)
+    refused(message, load, task, train_file=write(tmp_path / "a.txt", lines), **options)
 
 
 def test_unknown_task():

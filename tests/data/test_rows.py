@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 from datasets import Dataset, concatenate_datasets
+from refusals import refused
 
 from vanillaformer.data.arguments import DATA_ARGUMENTS
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.rows import classes_in_words, label_names, select_rows
 
-from .test_loading import classes, hub, load, refused, write
+from .test_loading import classes, hub, load, write
 
 
 def skipping(task, **options):
@@ -37,7 +38,7 @@ def test_lines_that_cannot_be_read(tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text(text)
     path = str(tmp_path / "a.jsonl")
     message = r"a.jsonl, row 2: .* \(2 such rows\); --bad_rows skip"
-    refused(message, "classification", train_file=path, validation_file=path)
+    refused(message, load, "classification", train_file=path, validation_file=path)
     dataset, stats = skipping("classification", train_file=path, validation_file=path)
     assert (list(dataset["train"]["text"]), list(dataset["train"]["label"])) == (["one", "four"], [1, 0])
     assert stats["train"]["bad rows left out"] == 2
@@ -65,10 +66,10 @@ def test_number_of_a_row_is_that_in_the_file(tmp_path):
         [("a", "x"), ("", "y"), ("b", "y"), ("c", "unheard of"), ("d", "x")]
     )]  # fmt: skip
     options = {"train_file": write(tmp_path / "a.jsonl", rows), "split_column": "split"}
-    refused("a.jsonl, row 2: the text is empty", "classification", **options)
+    refused("a.jsonl, row 2: the text is empty", load, "classification", **options)
     rows[1]["text"] = "filled in"
     write(tmp_path / "a.jsonl", rows)
-    refused("a.jsonl, row 4: label 'unheard of'", "classification", **options)
+    refused("a.jsonl, row 4: label 'unheard of'", load, "classification", **options)
 
 
 def test_hub_labels_outside_the_classes(monkeypatch):
@@ -85,13 +86,13 @@ def test_hub_labels_outside_the_classes(monkeypatch):
 ])  # fmt: skip
 def test_nothing_is_left(tmp_path, task, rows, message):
     path = write(tmp_path / "a.jsonl", rows)
-    refused(message, task, train_file=path, validation_file=path, bad_rows="skip")
+    refused(message, load, task, train_file=path, validation_file=path, bad_rows="skip")
 
 
 def test_a_missing_text_is_no_blank_one(tmp_path, capsys):
     path = write(tmp_path / "a.jsonl", [{"text": text} for text in ("a", "", None, "b")])
     message = r"a.jsonl, row 3: the text is empty \(1 such rows\)"
-    refused(message, "causal", train_file=path, validation_file=path)
+    refused(message, load, "causal", train_file=path, validation_file=path)
     dataset, stats = skipping("causal", train_file=path, validation_file=path)
     assert list(dataset["train"]["text"]) == ["a", "b"]
     assert stats["train"] == {"blank texts left out": 1, "bad rows left out": 1}
@@ -153,7 +154,7 @@ def test_whitespace_around_labels_is_removed_and_reported(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "a.jsonl: whitespace around the labels of 2 of 4 rows is removed, as in 'pos '." in out
     blank = labeled(tmp_path, ["pos", "neg", "  "], "b.jsonl")
-    refused("b.jsonl, row 3: '  ' is not a label", "classification", train_file=blank, validation_file=path)
+    refused("b.jsonl, row 3: '  ' is not a label", load, "classification", train_file=blank, validation_file=path)
 
 
 @pytest.mark.parametrize(("train", "validation", "message"), [
@@ -165,4 +166,4 @@ def test_whitespace_around_labels_is_removed_and_reported(tmp_path, capsys):
 ])  # fmt: skip
 def test_bad_labels(tmp_path, train, validation, message):
     paths = [labeled(tmp_path, labels, name) for labels, name in ((train, "a.jsonl"), (validation, "b.jsonl"))]
-    refused(message, "classification", train_file=paths[0], validation_file=paths[1])
+    refused(message, load, "classification", train_file=paths[0], validation_file=paths[1])

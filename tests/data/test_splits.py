@@ -4,12 +4,13 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from refusals import refused
 
 from vanillaformer.data.arguments import DATA_ARGUMENTS, ClassifierDataArguments
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.rows import label_names
 
-from .test_loading import hub, load, refused, write
+from .test_loading import hub, load, write
 
 SPLIT_WORDS = ["train", "test", " Dev", "train", "TEST", "val", "train", "train"]
 
@@ -45,7 +46,7 @@ def test_hub_data_with_a_column_of_splits(monkeypatch):
     dataset = load("causal", **hub(monkeypatch, DatasetDict(all=rows)), split_column="part")
     assert {split: list(part["text"]) for split, part in dataset.items()} == {"train": ["a", "c"], "validation": ["b"]}
     twice = hub(monkeypatch, DatasetDict(train=rows, test=rows)) | {"split_column": "part"}
-    refused(r"--split_column part: --dataset some/data plain has splits already: train", "causal", **twice)
+    refused(r"--split_column part: --dataset some/data plain has splits already: train", load, "causal", **twice)
 
 
 @pytest.mark.parametrize(("words", "options", "message"), [
@@ -61,7 +62,7 @@ def test_bad_columns_of_splits(tmp_path, words, options, message):
     chosen = {"train_file": path, "split_column": "split", **options}
     if options.get("test_file"):
         chosen["test_file"] = path
-    refused(message, "causal", **chosen)
+    refused(message, load, "causal", **chosen)
 
 
 def sources(dataset):
@@ -139,7 +140,7 @@ def test_test_part_beside_a_validation_file(tmp_path):
 def test_bad_fractions(tmp_path, options, message):
     path = many_translations(tmp_path)
     options = {name: path if value == "same" else value for name, value in options.items()}
-    refused(message, "translation", train_file=path, **options)
+    refused(message, load, "translation", train_file=path, **options)
 
 
 @pytest.mark.parametrize("test_fraction", [0.0, 0.2])
@@ -272,10 +273,10 @@ def test_names_are_grouped(tmp_path, capsys):
 def test_bad_order_columns(tmp_path):
     rows = [{"text": "a", "label": 0, "when": 1}, {"text": "b", "label": 1, "when": 2}]
     options = {"train_file": write(tmp_path / "a.jsonl", rows), "hold_out": "end"}
-    refused(r"no column 'day' \(--order_column\)", "classification", **options, order_column="day")
+    refused(r"no column 'day' \(--order_column\)", load, "classification", **options, order_column="day")
     at_random = options | {"hold_out": "random", "order_column": "when"}
-    refused("--order_column when is for --hold_out end, not random", "classification", **at_random)
-    refused("--order_column when needs --train_file", "classification", hold_out="end", order_column="when")
+    refused("--order_column when is for --hold_out end, not random", load, "classification", **at_random)
+    refused("--order_column when needs --train_file", load, "classification", hold_out="end", order_column="when")
 
 
 def leaking(tmp_path):
@@ -356,10 +357,10 @@ def test_test_data_that_chose_the_checkpoint(tmp_path, capsys):
     }  # fmt: skip
     assert data.stats["validation"]["leaked rows left out"] == 1
     twice = paths | {"test_file": paths["validation_file"], "drop_leaked_rows": True}
-    refused("--drop_leaked_rows: every text of the validation data also occurs", "classification", **twice)
+    refused("--drop_leaked_rows: every text of the validation data also occurs", load, "classification", **twice)
 
 
 def test_nothing_is_left_to_train_on(tmp_path):
     path = write(tmp_path / "a.txt", ["a", "b"])
     options = {"train_file": path, "validation_file": path, "drop_leaked_rows": True}
-    refused("--drop_leaked_rows: every text of the training data", "causal", **options)
+    refused("--drop_leaked_rows: every text of the training data", load, "causal", **options)

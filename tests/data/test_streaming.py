@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from refusals import refused
 
 from vanillaformer.console.limits import BUDGETS
 from vanillaformer.data import arguments, files, formats, loading
@@ -106,8 +107,7 @@ def test_parallel_text_files(tmp_path):
     for epoch in range(4):
         assert sorted(stream_rows(stream, epoch), key=str) == wanted
     write(tmp_path / "de.txt", ["de"])
-    with pytest.raises(ValueError, match=r"en.txt has 5 lines and .*de.txt has 1: they must be parallel"):
-        stream_rows(stream)
+    refused("en.txt has 5 lines and .*de.txt has 1: they must be parallel", stream_rows, stream)
 
 
 def test_columns_inside_a_struct(tmp_path):
@@ -356,8 +356,7 @@ def test_other_files_are_not_gone_on_with(tmp_path, monkeypatch):
         file.write('{"text": "one more"}\n')
     options = {"train_file": str(tmp_path / "0.jsonl"), "validation_file": str(tmp_path / "validation.txt")}
     other = streamed_rows("", open_stream("causal", streaming_buffer=32, **options)[1], None)
-    with pytest.raises(ValueError, match=r"0.jsonl: these are not the files that the run has read until"):
-        other.go_on(tmp_path, 0)
+    refused("0.jsonl: these are not the files that the run has read until", other.go_on, tmp_path, 0)
 
 
 def test_a_bad_row_of_a_part_is_named(tmp_path, monkeypatch):
@@ -366,8 +365,7 @@ def test_a_bad_row_of_a_part_is_named(tmp_path, monkeypatch):
     path.write_text("".join(f'{{"text": "row {n:03}"}}\n' if n != 77 else "{\n" for n in range(100)))
     options = {"train_file": str(path), "validation_file": write(tmp_path / "b.txt", ["other"])}
     stream = open_stream("causal", **options, tokenizer_samples=5)[1]
-    with pytest.raises(ValueError, match=r"a.jsonl, row 8 of .*a.jsonl from byte 1,400: line 8 is not JSON"):
-        stream_rows(stream)
+    refused("a.jsonl, row 8 of .*a.jsonl from byte 1,400: line 8 is not JSON", stream_rows, stream)
 
 
 def test_label_that_comes_late(tmp_path, encoder_tokenizer):
@@ -375,8 +373,7 @@ def test_label_that_comes_late(tmp_path, encoder_tokenizer):
     good = labeled(tmp_path, "b.jsonl", count=4)
     options = {"train_file": path, "validation_file": good, "tokenizer_samples": 3}
     _, stream = open_stream("classification", **options)
-    with pytest.raises(ValueError, match=r"row 4: label 'c' does not occur in the training data, which has a, b"):
-        stream_rows(stream)
+    refused("row 4: label 'c' does not occur in the training data, which has a, b", stream_rows, stream)
     _, stream = open_stream("classification", **options, bad_rows="skip")
     rows = list(epoch_rows(StreamedRows(stream, encode_texts(encoder_tokenizer, 9)), 0))
     assert [row["labels"] for row in rows] == [0, 1, 0]
@@ -425,5 +422,4 @@ def test_what_streams_cannot_do(options, changes, message):
 
 
 def test_embedded_data_is_no_stream():
-    with pytest.raises(ValueError, match="--streaming needs --train_file or a --dataset"):
-        open_stream("causal")
+    refused("--streaming needs --train_file or a --dataset", open_stream, "causal")

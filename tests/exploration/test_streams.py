@@ -10,6 +10,7 @@ import torch
 from captum.attr import LayerIntegratedGradients
 from modeling.test_pointers import COPYING
 from modeling.toys import SOURCE_VOCABULARY, inputs_of, tokens, toy
+from refusals import refused
 
 from exploration.toys import KINDS, example_of, recorded
 from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncoderForSequenceClassification
@@ -59,8 +60,7 @@ def test_of_the_next_tokens_and_of_none_before():
     assert (found.values[:, -1] == 0).all()
     assert (found.values[0, 3:] == 0).all()
     check_complete(model, {"input_ids": IDS}, found)
-    with pytest.raises(ValueError, match="first=0: of 6 tokens those from 1 to 5"):
-        next_tokens(inputs, first=0)
+    refused("first=0: of 6 tokens those from 1 to 5", next_tokens, inputs, first=0)
 
 
 @pytest.mark.parametrize("overrides", [{}, {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": None}])
@@ -71,8 +71,7 @@ def test_of_every_target_token(kind, overrides):
     found = attributions(model, inputs, NEUTRAL, target_tokens(model, inputs), steps=150)
     assert found.values.shape == (3, 6)
     check_complete(model, inputs, found)
-    with pytest.raises(ValueError, match="decoding='mask_predict'"):
-        target_tokens(toy("encoder_decoder", decoding="mask_predict"), inputs)
+    refused("decoding='mask_predict'", target_tokens, toy("encoder_decoder", decoding="mask_predict"), inputs)
 
 
 def test_of_masked_tokens():
@@ -81,8 +80,7 @@ def test_of_masked_tokens():
     found = attributions(model, inputs, NEUTRAL, filled_masks(model, inputs, int(IDS[0, 2])), steps=150)
     assert [position for position, _ in found.outputs] == (IDS[0] == IDS[0, 2]).nonzero().flatten().tolist()
     check_complete(model, inputs, found)
-    with pytest.raises(ValueError, match="no mask token"):
-        filled_masks(model, inputs, SOURCE_VOCABULARY)
+    refused("no mask token", filled_masks, model, inputs, SOURCE_VOCABULARY)
 
 
 def test_they_are_those_of_captum_for_the_same_model_of_transformers():
@@ -100,8 +98,7 @@ def test_a_neutral_text_keeps_special_tokens_and_an_empty_answer_has_no_attribut
     assert neutral_ids(torch.tensor([[2, 7, 8, 3]]), tokenizer).tolist() == [[2, 1, 1, 3]]
     example = example_of(record(toy("encoder_decoder"), {"input_ids": IDS, "decoder_input_ids": IDS[:, :1]}))
     example.tokenizer = SimpleNamespace(pad_token_id=0, unk_token_id=1, eos_token_id=3, all_special_ids=[3])
-    with pytest.raises(NotApplicable, match="the answer has no tokens"):
-        attribution.token_attributions(example)
+    refused("the answer has no tokens", attribution.token_attributions, example, error=NotApplicable)
 
 
 def test_without_captum_the_error_names_what_to_install(monkeypatch):
@@ -256,9 +253,7 @@ def test_factors_are_the_parameters(fields, names):
 
 
 def test_most_models_have_no_factors_and_recurrent_ones_no_stream():
-    with pytest.raises(NotApplicable, match="no factors"):
-        residual_factors(toy("decoder"))
+    refused("no factors", residual_factors, toy("decoder"), error=NotApplicable)
     found = recorded("recurrent_encoder_decoder")
     for function in (stream_norms, contributions):
-        with pytest.raises(NotApplicable, match="no residual stream"):
-            function(found)
+        refused("no residual stream", function, found, error=NotApplicable)

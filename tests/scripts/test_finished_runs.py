@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import script_runs
 import torch
+from refusals import refused
 from script_runs import (
     HALVED,
     adding,
@@ -82,10 +83,8 @@ OTHER_SETTINGS = r"holds a finished run with other settings .*"
 ])  # fmt: skip
 def test_what_cannot_work_changes_nothing(more: str, message: str, run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match=message):
-        again(run, *more.split())
-    with pytest.raises(ValueError, match="other settings"):
-        train("translation", run)
+    refused(message, again, run, *more.split())
+    refused("other settings", train, "translation", run)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
@@ -100,8 +99,7 @@ def test_a_full_disk_leaves_the_finished_run(overwrite: bool, run: Path, monkeyp
 
     monkeypatch.setattr(torch, "save", full)
     more = ("--overwrite_output_dir", "True") if overwrite else ("--max_steps", "4")
-    with pytest.raises(OSError, match="could not be written"):
-        again(run, *more)
+    refused("could not be written", again, run, *more, error=OSError)
     assert record(run) == made
     assert all(torch.equal(value, old[name]) for name, value in weights(run).items())
     AutoModelForSequenceClassification.from_pretrained(run)
@@ -125,11 +123,9 @@ def test_data_is_known_by_content(run: Path) -> None:
     assert again(run, data="d/../train.csv").finished
     write_csv(Path("train.csv"), [(text, {"yes": "aaa", "no": "zzz"}[label]) for text, label in ROWS])
     for more in ((), ("--max_steps", "4")):
-        with pytest.raises(ValueError, match=r"train: label names \['no', 'yes'\] then, \['aaa', 'zzz'\] now"):
-            again(run, *more)
+        refused(r"train: label names \['no', 'yes'\] then, \['aaa', 'zzz'\] now", again, run, *more)
     write_csv(Path("train.csv"), [*ROWS, ("another", "yes")])
-    with pytest.raises(ValueError, match="a run on other data"):
-        again(run)
+    refused("a run on other data", again, run)
 
 
 def test_new_test_data_is_scored(run: Path, tmp_path: Path, capfd) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from refusals import refused
 from script_runs import answers, generated, json_lines, train
 from transformers import AutoModelForSeq2SeqLM, AutoModelForTokenClassification, AutoTokenizer, pipeline
 from transformers.utils import logging
@@ -76,8 +77,7 @@ def test_a_file_is_worked_on_in_parts_and_goes_on_after_each_stop(trained, tmp_p
     command += ["--output_file", str(tmp_path / "out.txt")]
     for stop, kept in (("def f14(", 12), ("def f26(", 24)):
         monkeypatch.setitem(tasks.FUNCTIONS, "causal", partial(working, stop=stop))
-        with pytest.raises(RuntimeError, match="killed"):
-            generate.main(command)
+        refused("killed", generate.main, command, error=RuntimeError)
         assert (tmp_path / "out.txt").read_text() == "an earlier result"
         with (tmp_path / "out.txt.part").open("a") as stream:
             stream.write("a line of a part that was not wh")
@@ -90,8 +90,7 @@ def test_a_file_is_worked_on_in_parts_and_goes_on_after_each_stop(trained, tmp_p
             assert set(calls) == {*lines[24:]}
     assert (tmp_path / "out.txt").read_text().split("\n") == whole
     monkeypatch.setitem(tasks.FUNCTIONS, "causal", partial(working, stop="def f14("))
-    with pytest.raises(RuntimeError, match="killed"):
-        generate.main(command)
+    refused("killed", generate.main, command, error=RuntimeError)
     monkeypatch.setitem(tasks.FUNCTIONS, "causal", working)
     generate.main([*command, "--seed", "6"])  # another job: from the beginning
     assert (tmp_path / "out.txt").read_text().split("\n")[1] != whole[1]
@@ -105,8 +104,7 @@ def test_a_file_is_worked_on_in_parts_and_goes_on_after_each_stop(trained, tmp_p
 def test_a_file_that_cannot_be_worked_on_is_an_error(job: str, encoding: str, said: str, trained, tmp_path) -> None:
     (tmp_path / "in.txt").write_text("Übermut tut\n\nselten gut, ä\n", encoding=encoding)
     files = ["--input_file", str(tmp_path / "in.txt"), "--output_file", str(tmp_path / "out.txt")]
-    with pytest.raises(SystemExit, match=said):
-        generate.main(["--model", str(trained(job)), *files])
+    refused(said, generate.main, ["--model", str(trained(job)), *files], error=SystemExit)
     assert not (tmp_path / "out.txt").exists()
 
 
@@ -132,8 +130,7 @@ def test_a_job_is_the_same_whatever_else_is_written_beside_its_model(trained, tm
 def test_lines_of_another_job_are_gone_before_the_record_of_this_one_is_there(tmp_path: Path) -> None:
     (tmp_path / "part").write_text("old\n" * 4)
     (tmp_path / "record").mkdir()  # which cannot be written
-    with pytest.raises(OSError, match="record"):
-        whole_files.resumed(tmp_path / "part", tmp_path / "record", {}, size=2)
+    refused("record", whole_files.resumed, tmp_path / "part", tmp_path / "record", {}, error=OSError, size=2)
     assert (tmp_path / "part").read_text() == ""
 
 
@@ -245,8 +242,7 @@ def test_continues_prompts_in_a_batch_as_alone_and_from_the_end_of_long_ones(tra
 
 def test_unfinished_run_is_no_model_and_a_mistake_is_corrected_in_the_same_folder(tmp_path: Path) -> None:
     run, stopped = tmp_path, tmp_path / "stopped"
-    with pytest.raises(ValueError, match="vocab_size=9"):
-        train("causal", run, "--max_steps", "1", "--set", "vocab_size=9")
+    refused("vocab_size=9", train, "causal", run, "--max_steps", "1", "--set", "vocab_size=9")
     with pytest.raises(SystemExit, match=r"has no config.json: it contains no finished model"):
         generate.main(["--model", str(run), "--text", "x"])
     assert train("causal", run, "--max_steps", "1").finished

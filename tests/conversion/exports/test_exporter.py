@@ -9,6 +9,7 @@ import pytest
 import torch
 from layout import PYPROJECT, ROOT
 from modeling.toys import KINDS, toy
+from refusals import refused
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
@@ -102,17 +103,14 @@ def test_an_empty_folder_is_taken_and_a_full_one_is_not(model, tmp_path):
         OurselvesExporter().export(ExportJob(model, tmp_path / "empty"))
     assert before == sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "empty").iterdir())
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ValueError, match="file exists already"):
-        OurselvesExporter().export(ExportJob(model, tmp_path / "file"))
+    refused("file exists already", OurselvesExporter().export, ExportJob(model, tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_wrong_answers_and_an_unknown_engine_leave_nothing_behind(model, tmp_path):
-    with pytest.raises(ValueError, match="the engine continues"):
-        OurselvesExporter(wrong=True).export(ExportJob(model, tmp_path / "export"))
+    refused("the engine continues", OurselvesExporter(wrong=True).export, ExportJob(model, tmp_path / "export"))
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match=r"engine must be one of ctranslate2, .*, got 'tensorrt'"):
-        export(model, tmp_path / "export", "tensorrt")
+    refused("engine must be one of ctranslate2, .*, got 'tensorrt'", export, model, tmp_path / "export", "tensorrt")
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
@@ -159,11 +157,9 @@ def test_engines_are_imported_when_they_are_used(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "{}", '{"architecture": "Nobody", "config": {}}'])
 def test_damaged_records(text, tmp_path):
-    with pytest.raises(ValueError, match="holds no exported model"):
-        load_engine(tmp_path)
+    refused("holds no exported model", load_engine, tmp_path)
     (tmp_path / EXPORT).write_text(text)
-    with pytest.raises(ValueError, match=f"{EXPORT} is damaged"):
-        load_engine(tmp_path)
+    refused(f"{EXPORT} is damaged", load_engine, tmp_path)
 
 
 def tokenizer_of(vocab_size: int):
@@ -218,8 +214,7 @@ def test_another_model_does_not(kind, by, exact, passes):
 
 def test_tokens_alone_are_compared_where_the_engine_has_no_scores_and_the_model_as_it_will_be_used():
     assert check(toy("decoder"), Twin(toy("decoder"), scores=False), exact=True) == "48 of 48 greedy tokens equal"
-    with pytest.raises(ValueError, match="the engine continues"):
-        check(toy("decoder"), Twin(changed("decoder", 1.0), scores=False), exact=True)
+    refused("the engine continues", check, toy("decoder"), Twin(changed("decoder", 1.0), scores=False), exact=True)
     model = toy("decoder", dropout=0.5).train()
     assert "48 of 48" in check(model, Twin(toy("decoder")), exact=True)
     assert model.training

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from modeling.axes import rope
 from modeling.toys import relative_error, tokens, toy, toy_config
+from refusals import refused
 from tokenizers import Regex, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -141,8 +142,7 @@ def test_a_wrong_file_is_noticed(tmp_path):
     stored = {name: (values, gguf.GGMLQuantizationType.F32) for name, values in tensors.items()}
     path = tmp_path / "model.gguf"
     verify_file(gguf, path, fields, stored)
-    with pytest.raises(ValueError, match=r"field llama.block_count is 2, not 3"):
-        verify_file(gguf, path, fields | {"llama.block_count": 3}, stored)
+    refused("field llama.block_count is 2, not 3", verify_file, gguf, path, fields | {"llama.block_count": 3}, stored)
     with pytest.raises(ValueError, match=r"tensor output_norm.weight"):
         verify_file(gguf, path, fields, stored | {"output_norm.weight": (stored["output_norm.weight"][0] + 1, 0)})
     with pytest.raises(ValueError, match=r"tensor more.weight"):
@@ -177,8 +177,7 @@ def test_other_rotations_are_named_even_of_one_type_of_layer(fields):
 @pytest.mark.parametrize("field", OBSTACLES)
 def test_what_a_llama_has_not_is_named(field, tmp_path):
     model = toy("decoder", **(LLAMA | {field: OBSTACLES[field]}))
-    with pytest.raises(ValueError, match=rf"cannot be exported to gguf: .*\b{field}="):
-        export(model, tmp_path / "out", "gguf")
+    refused(rf"cannot be exported to gguf: .*\b{field}=", export, model, tmp_path / "out", "gguf")
     assert not list(tmp_path.iterdir())
 
 
@@ -271,8 +270,7 @@ def test_without_llama_cpp_the_report_says_so(tmp_path, monkeypatch):
     assert "not run, since llama-cpp-python is not installed" in report
     assert read_record(tmp_path / "out")["engine"] == "gguf"
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(ImportError, match=r"pip install 'vanillaformer\[llama-cpp\]'"):
-        load_engine(tmp_path / "out")
+    refused(r"pip install 'vanillaformer\[llama-cpp\]'", load_engine, tmp_path / "out", error=ImportError)
 
 
 @needs_llama_cpp
@@ -304,8 +302,7 @@ def test_llama_cpp_samples_and_refuses_beams(tmp_path):
     assert made != engine.generate(prompts, **(options | {"seed": 4}))
     greedy = engine.generate(prompts, max_new_tokens=6)
     assert engine.generate(prompts, **(options | {"top_k": 1})) == greedy
-    with pytest.raises(ValueError, match=r"num_beams=2: llama.cpp has no beam search"):
-        engine.generate(prompts, max_new_tokens=3, num_beams=2)
+    refused("num_beams=2: llama.cpp has no beam search", engine.generate, prompts, max_new_tokens=3, num_beams=2)
 
 
 @needs_llama_cpp
@@ -332,9 +329,6 @@ def test_the_engine_checks_what_it_is_given_before_it_runs(tmp_path):
     model, folder = written(tmp_path, GPT2)
     EXPORTER.write_record(ExportJob(model, folder))
     engine = LlamaCppEngine(None, folder)
-    with pytest.raises(ValueError, match="no beam search"):
-        engine.generate([[5]], max_new_tokens=1, num_beams=3)
-    with pytest.raises(ValueError, match="row 1 has no tokens"):
-        engine.generate([[5], []], max_new_tokens=1)
-    with pytest.raises(ValueError, match="max_position_embeddings=24"):
-        engine.generate([[5] * 24], max_new_tokens=1)
+    refused("no beam search", engine.generate, [[5]], max_new_tokens=1, num_beams=3)
+    refused("row 1 has no tokens", engine.generate, [[5], []], max_new_tokens=1)
+    refused("max_position_embeddings=24", engine.generate, [[5] * 24], max_new_tokens=1)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from modeling.axes import Value, is_allowed, packed, rope
 from modeling.toys import name_of, pixels, relative_error, toy, toy_config
+from refusals import refused
 from transformers import AutoConfig
 
 import vanillaformer.modeling as modeling
@@ -176,8 +177,7 @@ def test_large_weights_are_beside_their_graph_and_an_older_layout_is_refused(tmp
     assert settings == {"dtype": "fp32", "use_external_data_format": {"model.onnx": 1}}
     assert load_engine(tmp_path / "out").generate(PROMPTS, max_new_tokens=NEW)[1] == ours(model, PROMPTS[1])
     (tmp_path / "out" / "onnx").rename(tmp_path / "out" / "other")
-    with pytest.raises(ValueError, match=r"onnx/model.onnx is missing: if an earlier .* export the model again"):
-        load_engine(tmp_path / "out")
+    refused("onnx/model.onnx is missing: if an earlier .* export the model again", load_engine, tmp_path / "out")
 
 
 def test_half_precision(tmp_path):
@@ -217,12 +217,9 @@ def test_weights_of_8_bits_take_less_room_and_answer_alike(tmp_path):
 
 def test_a_classifier_refuses_the_rest(classifier):
     engine = load_engine(classifier[1])
-    with pytest.raises(ValueError, match="does not generate text"):
-        engine.generate(PROMPTS, max_new_tokens=1)
-    with pytest.raises(ValueError, match="25 tokens are more than max_position_embeddings=24"):
-        engine.classify([[5] * 25])
-    with pytest.raises(ValueError, match="reads no images"):
-        engine.classify_images(pixels())
+    refused("does not generate text", engine.generate, PROMPTS, max_new_tokens=1)
+    refused("25 tokens are more than max_position_embeddings=24", engine.classify, [[5] * 25])
+    refused("reads no images", engine.classify_images, pixels())
 
 
 def test_logits_of_images_are_equal(tmp_path):
@@ -232,10 +229,8 @@ def test_logits_of_images_are_equal(tmp_path):
     for batch in (1, 3):
         images = pixels(batch, 10, 10, 3)
         assert relative_error(torch.from_numpy(engine.classify_images(images)), model(images).logits) < 1e-5
-    with pytest.raises(ValueError, match=r"shape \(1, 3, 4, 4\): it must be batch and \(3, 10, 10\)"):
-        engine.classify_images(pixels(1, 4, 4, 3))
-    with pytest.raises(ValueError, match="classifies images, not tokens"):
-        engine.classify(PROMPTS)
+    refused(r"shape \(1, 3, 4, 4\): it must be batch and \(3, 10, 10\)", engine.classify_images, pixels(1, 4, 4, 3))
+    refused("classifies images, not tokens", engine.classify, PROMPTS)
 
 
 @pytest.mark.parametrize(("kind", "field", "overrides"), [
@@ -247,8 +242,7 @@ def test_logits_of_images_are_equal(tmp_path):
      "share_encoder_decoder_embeddings": True, "decoder_vocab_size": 37}),
 ])  # fmt: skip
 def test_obstacles_are_named(kind, field, overrides, tmp_path):
-    with pytest.raises(ValueError, match=rf"cannot be exported to onnx: {field}=.*, but "):
-        export(toy(kind, **overrides), tmp_path / "out", "onnx")
+    refused(rf"cannot be exported to onnx: {field}=.*, but ", export, toy(kind, **overrides), tmp_path / "out", "onnx")
     assert not list(tmp_path.iterdir())
 
 
@@ -263,8 +257,7 @@ def test_a_classifying_decoder_needs_padding():
 
 def test_running_needs_less_than_writing(monkeypatch, classifier):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(ValueError, match="device='npu'"):
-        load_engine(classifier[1], "npu")
+    refused("device='npu'", load_engine, classifier[1], "npu")
     load_engine(classifier[1])
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r"onnx needs onnxruntime: pip install 'vanillaformer\[onnx\]'"):

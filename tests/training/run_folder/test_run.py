@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import save_file
 
 from vanillaformer.training.run_folder.files import PREVIOUS, RECORD, is_complete, last_checkpoint, move_aside
@@ -73,8 +74,7 @@ def test_what_is_no_folder_of_a_run(name: str, content: str, message: str, tmp_p
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(content)
     for overwrite in (False, True):
-        with pytest.raises(ValueError, match=message):
-            open_folder(run(tmp_path / "run"), overwrite=overwrite)
+        refused(message, open_folder, run(tmp_path / "run"), overwrite=overwrite)
 
 
 def test_unfinished_run_is_continued_and_says_which_settings_changed(tmp_path: Path, capsys) -> None:
@@ -109,8 +109,7 @@ def test_finished_run_of_this_and_an_earlier_version_and_one_of_which_a_part_fai
     assert entry.metrics == {"eval_loss": 1.0}
     assert not open_folder(run(tmp_path, steps=20)).finished
     for other in (run(tmp_path, steps=5), run(tmp_path, preset="gpt2")):
-        with pytest.raises(ValueError, match="holds a finished run with other settings"):
-            open_folder(other)
+        refused("holds a finished run with other settings", open_folder, other)
     earlier = run(tmp_path)
     earlier.failed = ["README.md"]
     finish(earlier)
@@ -121,8 +120,7 @@ def test_finished_run_of_this_and_an_earlier_version_and_one_of_which_a_part_fai
     assert open_folder(run(tmp_path, steps=20)).is_extension
     other = run(tmp_path)
     other.settings["training"]["seed"] = 2
-    with pytest.raises(ValueError, match=r"holds a finished run with other settings \(seed: 1 there, 2 now\)"):
-        open_folder(other)
+    refused(r"holds a finished run with other settings \(seed: 1 there, 2 now\)", open_folder, other)
 
 
 @pytest.mark.parametrize(("asked", "message"), [
@@ -170,10 +168,8 @@ def test_changed_data(finished: bool, tmp_path: Path) -> None:
 def test_chosen_checkpoint(tmp_path: Path) -> None:
     chosen = checkpoint(tmp_path / "elsewhere", 3)
     assert open_folder(run(tmp_path / "new"), resume_from=str(chosen)).checkpoint == chosen
-    with pytest.raises(ValueError, match="not a complete checkpoint"):
-        open_folder(run(tmp_path / "new"), resume_from=str(tmp_path))
-    with pytest.raises(ValueError, match="would delete"):
-        open_folder(run(tmp_path / "elsewhere"), overwrite=True, resume_from=str(chosen))
+    refused("not a complete checkpoint", open_folder, run(tmp_path / "new"), resume_from=str(tmp_path))
+    refused("would delete", open_folder, run(tmp_path / "elsewhere"), overwrite=True, resume_from=str(chosen))
     assert is_complete(chosen)
 
 

@@ -1,4 +1,5 @@
 import pytest
+from refusals import refused
 from torch import nn
 
 from vanillaformer import (
@@ -42,12 +43,8 @@ def test_freeze(pattern: str, beginning: str, end: str, model, capsys) -> None:
 
 def test_names_that_nothing_has(model) -> None:
     for pattern in ("layers.11", "embed", "layer"):
-        with pytest.raises(
-            ValueError, match=f"--freeze {pattern}: no parameter .* called model.embed_tokens.weight, "
-        ):
-            freeze(model, [pattern])
-    with pytest.raises(ValueError, match=r"--freeze model\.\* leaves nothing to train"):
-        freeze(model, ["model.*"])
+        refused(f"--freeze {pattern}: no parameter .* called model.embed_tokens.weight, ", freeze, model, [pattern])
+    refused(r"--freeze model\.\* leaves nothing to train", freeze, model, ["model.*"])
 
 
 def test_adapters_and_heads_are_trained(model, capsys) -> None:
@@ -83,8 +80,7 @@ def test_adapters_of_some_layers_cannot_be_tensor_parallel(model) -> None:
 
 
 def test_adapters_need_a_layer_and_peft(monkeypatch) -> None:
-    with pytest.raises(ValueError, match=r"--lora_rank 2 .* --lora_targets"):
-        ClassifierTrainingArguments(use_cpu=True, lora_rank=2, lora_targets=[])
+    refused("--lora_rank 2 .* --lora_targets", ClassifierTrainingArguments, use_cpu=True, lora_rank=2, lora_targets=[])
     monkeypatch.setattr(adaptation, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"--lora_rank 2 needs peft, .*: pip install 'vanillaformer\[peft\]'"):
         ClassifierTrainingArguments(use_cpu=True, lora_rank=2)
