@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO, TextIOWrapper
-from itertools import chain, islice, zip_longest
+from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
 from typing import IO, Any, Literal, cast
 
@@ -215,19 +215,14 @@ def _read_conll(paths: Paths, columns: Columns, options: ReadOptions) -> Iterato
     """
     (path,) = paths
     check_columns(f"{path} (CoNLL)", [columns.get(f"{name}_column", name) for name in ("tokens", "tags")], columns)
-    words: list[list[str]] = []
-    problem = None
     with open_file(path, "rt") as lines:
-        for number, line in enumerate(chain(lines, [""]), start=1):
-            cells = line.split()
-            if cells and cells[0] != "-DOCSTART-":
-                words.append(cells)
-                if len(cells) == 1:
-                    problem = problem or f"line {number} has one column, not a token and its tag"
-            elif words:
-                cells = [" ".join(word[index] for word in words) for index in (0, -1)]
-                yield (None if problem else tuple(cells)), 1, problem
-                words, problem = [], None
+        rows = ((number, line.split()) for number, line in enumerate(lines, start=1))
+        for is_text, group in groupby(rows, lambda row: row[1][:1] not in ([], ["-DOCSTART-"])):
+            numbers, words = zip(*group)
+            if is_text and (short := [number for number, cells in zip(numbers, words) if len(cells) == 1]):
+                yield None, 1, f"line {short[0]} has one column, not a token and its tag"
+            elif is_text:
+                yield tuple(" ".join(cells[index] for cells in words) for index in (0, -1)), 1, None
 
 
 def parallel_rows(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
@@ -251,13 +246,9 @@ def _lines(file: Iterable[str]) -> Iterator[str]:
 
 def _paragraphs(file: Iterable[str]) -> Iterator[str]:
     """Yield the texts between empty lines."""
-    buffer: list[str] = []
-    for line in chain(_lines(file), [""]):
-        if line:
-            buffer.append(line)
-        elif buffer:
-            yield "\n".join(buffer)
-            buffer = []
+    for is_text, lines in groupby(_lines(file), key=bool):
+        if is_text:
+            yield "\n".join(lines)
 
 
 def _passages(file: Iterable[str], size: int = PASSAGE) -> Iterator[str]:

@@ -166,8 +166,7 @@ def push_folder(
             if name not in files and any(fnmatch(name, pattern) for pattern in stale):
                 changes.append(CommitOperationDelete(name))
         where: dict[str, Any] = {"revision": revision, "create_pr": pull_request, "parent_commit": head}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the card's metadata: a card is written by the run
+        with warnings.catch_warnings(action="ignore"):  # of the card's metadata: a card is written by the run
             done = api.create_commit(repo, changes, commit_message=message, **where)
     if card is not None:
         try:

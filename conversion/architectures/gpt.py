@@ -91,32 +91,25 @@ OPT_STACK: Table = BART_BLOCK | {
 }
 
 
-def norms_to_ours(config: PreTrainedConfig) -> Values:
-    before, affine = config.do_layer_norm_before, config.layer_norm_elementwise_affine
-    return {
-        "norm_placement": "pre" if before else "post",
-        "final_norm": False if before and config._remove_final_layer_norm else None,
-        "norm_weight": affine,
-        "norm_bias": affine,
-    }
-
-
-def norms_to_native(config: BlockConfig) -> Values:
-    before = config.norm_placement != "post"
-    return {
-        "do_layer_norm_before": before,
-        "_remove_final_layer_norm": before and config.final_norm is False,
+NORMS = Field(
+    to_ours=lambda config: {
+        "norm_placement": "pre" if config.do_layer_norm_before else "post",
+        "final_norm": False if config.do_layer_norm_before and config._remove_final_layer_norm else None,
+        **dict.fromkeys(("norm_weight", "norm_bias"), config.layer_norm_elementwise_affine),
+    },
+    to_native=lambda config: {
+        "do_layer_norm_before": config.norm_placement != "post",
+        "_remove_final_layer_norm": config.norm_placement != "post" and config.final_norm is False,
         "layer_norm_elementwise_affine": config.norm_weight or config.norm_bias,
-    }
-
-
+    },
+)
 OPT = decoder(
     "opt", "OPT", OPT_STACK, TEXT, *PLAIN_HEADS,
     same("vocab_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"),
     same("dropout", "attention_dropout", "use_cache", "tie_word_embeddings"),
     renamed(hidden_size=("hidden_size", "word_embed_proj_dim"), intermediate_size="ffn_dim"),
     renamed(hidden_act="activation_function", initializer_range="init_std", layer_drop="layerdrop"),
-    all_biases("enable_bias"), Field(norms_to_ours, norms_to_native),
+    all_biases("enable_bias"), NORMS,
     constant(position_embedding_type="learned", position_offset=2, norm_eps=1e-5, initialization="normal"),
     stack="decoder.",
 )  # fmt: skip

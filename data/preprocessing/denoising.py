@@ -10,7 +10,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple
 from zlib import crc32
 
@@ -317,5 +317,4 @@ def sentinels(length: int, *noises: tuple[float, float]) -> list[str]:
 
 def packed_texts(row: dict[str, Any]) -> Iterator[list[int]]:
     starts = np.flatnonzero(np.array(row["position_ids"]) == 0).tolist()
-    for first, last in zip(starts, chain(islice(starts, 1, None), [None])):
-        yield row["input_ids"][first:last]
+    return (row["input_ids"][first:last] for first, last in pairwise([*starts, None]))
