@@ -82,14 +82,6 @@ def take_over(native: PreTrainedModel) -> VanillaPreTrainedModel:
     return ours
 
 
-def ours_if_possible(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model of a folder as ours: a native one taken over, or as it is where none of ours is the same."""
-    try:
-        return model if isinstance(model, VanillaPreTrainedModel) else take_over(model)
-    except ValueError:
-        return model
-
-
 def give_back(model: VanillaPreTrainedModel) -> PreTrainedModel:
     """Return a model from `take_over` as what it was: the native class and config with the weights of today."""
     form: Any = model.native_form

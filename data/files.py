@@ -205,12 +205,8 @@ def _named_errors(paths: Paths) -> Iterator[None]:
 def _bad_line(path: Path) -> int | None:
     """Return the number of the first line that is not UTF-8."""
     with open_file(path, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                return number
-    return None
+        bad = (number for number, line in enumerate(lines, start=1) if line.decode(errors="ignore").encode() != line)
+        return next(bad, None)
 
 
 def batched(items: Iterable[T], characters: Callable[[list[T]], int], size: float = inf) -> Iterator[list[T]]:

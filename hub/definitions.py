@@ -1,7 +1,7 @@
 """The definitions of the package's modules, as their source has them."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec, resolve_name
@@ -90,17 +90,16 @@ class Module(Source):
 read_module = cache(Module)
 
 
-def with_descriptions(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
-    """Yield the statements of a body, each with the string that describes it, if one follows."""
-    group: list[ast.stmt] = []
+def with_descriptions(body: list[ast.stmt]) -> list[list[ast.stmt]]:
+    """Return the statements of a body, each with the string that describes it, if one follows."""
+    groups: list[list[ast.stmt]] = []
     for node in body:
         is_string = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if is_string and group and isinstance(group[0], ast.Assign | ast.AnnAssign):
-            group.append(node)
+        if is_string and groups and isinstance(groups[-1][0], ast.Assign | ast.AnnAssign):
+            groups[-1].append(node)
         else:
-            yield from [group] if group else []
-            group = [node]
-    yield from [group] if group else []
+            groups.append([node])
+    return groups
 
 
 def bound_names(node: ast.stmt) -> list[str]:

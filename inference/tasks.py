@@ -1,6 +1,7 @@
 """Tasks of trained models on texts: translate, continue, classify, fill in masked tokens."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,9 +230,10 @@ def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments
     if missing := found["missing_keys"]:  # of a model saved for another task
         raise ValueError(f"{source} has weights without {few(missing)}, which a {type(model).__name__} has")
     if not isinstance(model, VanillaPreTrainedModel):
-        from vanillaformer.conversion.convert import ours_if_possible  # with the tables of all architectures
+        from vanillaformer.conversion.convert import take_over  # with the tables of all architectures
 
-        model = ours_if_possible(model)
+        with suppress(ValueError):  # where none of ours computes the same
+            model = take_over(model)
     return model.to(device).eval()
 
 

@@ -69,7 +69,8 @@ def unigram(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
     trained = _train_on_limited_texts(space_keeping(models.Unigram(), options), texts, trainer, options)
     pieces = json.loads(trained.to_str())["model"]["vocab"][len(options.special_tokens) :]
     special = [(token, 0.0) for token in options.special_tokens]
-    model = models.Unigram([*special, *_settled(pieces, options.room)], unk_id=options.unk_id)
+    unknown = options.special_tokens.index(options.unk_token)
+    model = models.Unigram([*special, *_settled(pieces, options.room)], unk_id=unknown)
     tokenizer = space_keeping(model, options)
     tokenizer.add_special_tokens(added_tokens(options))
     return tokenizer

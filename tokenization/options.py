@@ -40,10 +40,6 @@ class TrainingOptions:
     def room(self) -> int:
         return self.vocab_size - len(self.special_tokens)
 
-    @property
-    def unk_id(self) -> int:
-        return self.special_tokens.index(self.unk_token)
-
     def require_room(self, size: int, reason: str) -> None:
         """Raise ValueError unless `size` tokens fit in addition to the special ones."""
         if self.room < size:
