@@ -9,6 +9,7 @@ from .options import (
     Initialization,
     Norm,
     NormPlacement,
+    Parametrization,
     PositionEmbedding,
     QueryKeyNorm,
     SinusoidalLayout,
@@ -48,6 +49,7 @@ class BlockFields(PreTrainedConfig):
         block_layout: `sequential`, `parallel` or `parallel_shared_norm`.
         layer_scale_init_value: Initial value of trained factors λ per dimension on each sublayer's output (layer
             scale, Touvron et al. 2021; CaiT, BEiT, DINOv2). Default: no such factors.
+        residual_scale: Fixed factor on each sublayer's output (Granite).
 
     Positions:
         position_embedding_type: `sinusoidal`, `learned`, `rotary`, `alibi`, `relative` or `none`.
@@ -71,7 +73,8 @@ class BlockFields(PreTrainedConfig):
             `o_proj`.
         qk_norm: Norm on queries and keys: `none`, per `head` with one weight for all heads, per head with a
             weight for `each_head` and no bias, or over the `full` width.
-        attention_scale: Factor on the dot products. Default 1/√head_dim.
+        attention_scale: Factor on the dot products. Default 1/√head_dim, with `parametrization="mup"` 8/head_dim,
+            which is the same in heads of 64.
         attn_logit_softcapping: Bound c of the scores, `c tanh(score / c)` (Gemma 2).
         sliding_window: Window size in tokens of windowed layers: a token sees the last `sliding_window` tokens, itself
             included; in an encoder, the tokens up to that distance on either side. At least 2 in a model that
@@ -81,6 +84,7 @@ class BlockFields(PreTrainedConfig):
 
     Embeddings and training:
         scale_embedding: Multiply token embeddings by √D (Vaswani et al. 2017, section 3.4).
+        embedding_scale: Factor on the token embeddings otherwise (Granite).
         dropout: Dropout on the embeddings and on each sublayer's output.
         attention_dropout: Dropout on the attention probabilities. On a CPU it switches off the fused attention
             kernel, and training is two to three times slower.
@@ -92,10 +96,13 @@ class BlockFields(PreTrainedConfig):
         initialization: Scheme of fresh weights (table in `modeling/parts/initialization.py`). Default: the scheme
             that the placement was published with, or that of the model type.
         initializer_range: Standard deviation of the normal initializations.
+        parametrization: `standard`, or `mup` for a model whose best learning rate carries over to other widths (muP,
+            Yang et al. 2021): fresh weights, factors and the optimizer's rates follow the width.
+        base_width: The `hidden_size` for which learning rates are meant with `mup`: there nothing is scaled.
 
     Output layer of the language models:
         lm_head_bias: Whether the output layer has a bias.
-        logit_scale: Factor on the logits (Cohere).
+        logit_scale: Factor on the logits (Cohere, Granite). Default 1, with `parametrization="mup"` base_width / D.
         final_logit_softcapping: Bound c of the logits, `c tanh(logit / c)` (Gemma 2).
     """
 
@@ -127,6 +134,7 @@ class BlockFields(PreTrainedConfig):
     skip_first_norm: bool = False
     block_layout: BlockLayout = "sequential"
     layer_scale_init_value: float | int | None = above_zero(default=None)
+    residual_scale: float | int = above_zero(default=1.0)
     position_embedding_type: PositionEmbedding = "learned"
     max_position_embeddings: int = positive(default=1024)
     position_offset: int = non_negative(default=0)
@@ -142,6 +150,7 @@ class BlockFields(PreTrainedConfig):
     attn_logit_softcapping: float | int | None = above_zero(default=None)
     sliding_window: int | None = positive(default=None)
     scale_embedding: bool = False
+    embedding_scale: float | int = above_zero(default=1.0)
     dropout: float | int = probability(default=0.0)
     attention_dropout: float | int = probability(default=0.0)
     activation_dropout: float | int = probability(default=0.0)
@@ -149,6 +158,8 @@ class BlockFields(PreTrainedConfig):
     drop_path_rate: float | int = probability(default=0.0)
     initialization: Derived[Initialization] = None  # type: ignore[assignment]  # filled in
     initializer_range: float | int = non_negative(default=0.02)
+    parametrization: Parametrization = "standard"
+    base_width: int | None = positive(default=None)
     lm_head_bias: bool = False
     logit_scale: float | int | None = above_zero(default=None)
     final_logit_softcapping: float | int | None = above_zero(default=None)

@@ -19,10 +19,14 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
     ),
     "intermediate_size": lambda config: 4 * config.hidden_size,
     "norm_bias": lambda config: NORM_CHOICES[config.norm].has_bias,
-    # the one that the placement was published with, or the model type's
+    # the parametrization's, the one that the placement was published with, or the model type's
     "initialization": lambda config: (
-        PLACEMENT_CHOICES[config.norm_placement].initialization or config.default_initialization
+        "mup"
+        if config.parametrization == "mup"
+        else PLACEMENT_CHOICES[config.norm_placement].initialization or config.default_initialization
     ),
+    "attention_scale": lambda config: 8 / config.head_dim if config.base_width and config.head_dim else None,
+    "logit_scale": lambda config: config.base_width / config.hidden_size if config.base_width else None,
 }
 
 

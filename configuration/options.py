@@ -197,7 +197,8 @@ class InitializationChoice(Choice):
 
 
 Initialization = Literal[
-    "normal", "gpt2", "xavier", "t5", "deepnorm", "t_fixup", "dt_fixup", "ds_init", "admin", "mimetic", "gradinit"
+    "normal", "gpt2", "xavier", "t5", "deepnorm", "t_fixup", "dt_fixup", "ds_init", "admin", "mimetic", "gradinit",
+    "mup",
 ]  # fmt: skip
 INITIALIZATION_CHOICES: dict[str, InitializationChoice] = {
     "normal": InitializationChoice("N(0, initializer_range²)", seen_in="BERT"),
@@ -226,6 +227,17 @@ INITIALIZATION_CHOICES: dict[str, InitializationChoice] = {
     ),
     "gradinit": InitializationChoice(
         "as `xavier`, a scale of each tensor learned on 100 batches", papers=("zhu2021gradinit",)
+    ),
+    "mup": InitializationChoice("N(0, 1/fan in), embeddings N(0, 1/base_width)", papers=("yang2021tensor",)),
+}
+
+Parametrization = Literal["standard", "mup"]
+PARAMETRIZATION_CHOICES: dict[str, Choice] = {
+    "standard": Choice("learning rate and factors do not depend on the width"),
+    "mup": Choice(
+        "scores by 8/K, logits by base_width/D, rates of the layers' matrices by base_width/D (Muon: its root)",
+        papers=("yang2021tensor",),
+        fields=("base_width",),
     ),
 }
 
@@ -327,6 +339,7 @@ OPTIONS: dict[str, Mapping[str, Choice]] = {
     "qk_norm": QUERY_KEY_NORM_CHOICES,
     "layer_types": LAYER_TYPE_CHOICES,
     "initialization": INITIALIZATION_CHOICES,
+    "parametrization": PARAMETRIZATION_CHOICES,
     "classifier_pooling": POOLING_CHOICES,
     "patch_embedding": PATCH_CHOICES,
     "image_pooling": IMAGE_POOLING_CHOICES,

@@ -217,6 +217,19 @@ COHERE = llama_kin(
 )  # fmt: skip
 
 
+# Granite (IBM 2024): Llama with muP's four factors
+GRANITE_FACTORS: tuple[Field, ...] = (
+    renamed(embedding_scale="embedding_multiplier", residual_scale="residual_multiplier"),
+    Field(
+        to_ours=lambda config: {"attention_scale": config.attention_multiplier},
+        to_native=lambda config: {"attention_multiplier": config.attention_scale or config.head_dim**-0.5},
+    ),
+)
+LOGIT_DIVISOR = Field(
+    to_ours=lambda config: {"logit_scale": 1 / config.logits_scaling},
+    to_native=lambda config: {"logits_scaling": 1 / (config.logit_scale or 1.0)},
+)
+
 NO_ROPE_LAYERS = Field(
     to_ours=lambda config: {"rotary_layers": [bool(has) for has in config.no_rope_layers]},
     to_native=lambda config: {
@@ -243,6 +256,10 @@ ORIGINAL_LENGTH = Field(
 
 
 VARIANTS = (
+    llama_kin(
+        "granite", "Granite", BLOCK, *KIN, HEAD_DIM, ATTENTION_BIAS, same("mlp_bias"), *GRANITE_FACTORS,
+        lm=(LOGIT_DIVISOR,), ignored=("logits_scaling",), classifies=False,
+    ),
     # OLMo (Groeneveld et al. 2024): LayerNorm without weights
     llama_kin(
         "olmo", "Olmo", BLOCK, *GATED_FEED_FORWARD, GROUPED, HEAD_DIM, ATTENTION_BIAS, rotary(),

@@ -83,6 +83,7 @@ SCALES_ONCE = Rule(
 # Of the engines that compute blocks by code of their own
 PLAIN_BLOCKS = (
     Rule("layer_scale_init_value", "the engine has no factors on the sublayers' outputs"),
+    Rule("residual_scale", "the engine adds sublayers' outputs as they are", lambda c: c.residual_scale != 1),
     Rule("skip_first_norm", "the engine has a norm in every sublayer"),
     Rule("attn_logit_softcapping", "the engine has no bound of attention scores"),
     Rule("sliding_window", "the engine has full attention", lambda c: "sliding_attention" in all_layer_types(c)),

@@ -18,7 +18,7 @@ NEUTRAL_FIELDS = {
     "dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "layer_drop", "drop_path_rate",
     "initialization", "initializer_range", "use_cache", "is_encoder_decoder", "decoder_vocab_size", "architectures",
     "dtype", "transformers_version", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "id2label",
-    "label2id", "problem_type",
+    "label2id", "problem_type", "parametrization", "base_width",
 }  # fmt: skip
 
 # The same of native configs, and fields on how exactly they compute or how their labels are named

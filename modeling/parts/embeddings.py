@@ -50,7 +50,7 @@ class InputEmbeddings(Stem):
 
     def __init__(self, config: BlockConfig, is_causal: bool = True):
         super().__init__()
-        self.scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
+        self.scale = config.hidden_size**0.5 if config.scale_embedding else config.embedding_scale
         self.ngrams = NoNgrams() if config.max_ngram == 1 else NgramEmbeddings(config)
         self.token_types = TokenTypes(config) if config.type_vocab_size else NoTokenTypes()
         self.positions = build_positions(config, is_causal)

@@ -140,6 +140,17 @@ def low_rank_factors(noise: float, diagonal: float, width: int, rank: int) -> tu
     return u[:, :rank] * root, root[:, None] * v[:rank]
 
 
+def mup(module: nn.Module, config: BlockConfig) -> None:
+    """Linear maps from N(0, 1/fan in), queries 0, embeddings and the output layer from N(0, 1/base_width)."""
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        init.normal_(module.weight, mean=0.0, std=module.weight[0].numel() ** -0.5)
+    if hasattr(module, "q_proj"):
+        init.zeros_(module.q_proj.weight)
+    tables = [module] if isinstance(module, nn.Embedding) else filter(None, [getattr(module, "lm_head", None)])
+    for table in tables:
+        init.normal_(table.weight, mean=0.0, std=(config.base_width or 1) ** -0.5)
+
+
 INITIALIZATIONS: dict[str, Callable[[Any, BlockConfig], None]] = {
     "normal": normal,
     "gpt2": gpt2,
@@ -152,6 +163,7 @@ INITIALIZATIONS: dict[str, Callable[[Any, BlockConfig], None]] = {
     "admin": xavier,
     "mimetic": mimetic,
     "gradinit": xavier,
+    "mup": mup,
 }
 
 
@@ -175,6 +187,7 @@ def initialize(module: nn.Module, config: BlockConfig) -> None:
     | admin    | U(1)         | as linear maps; ω: `admin.py`    | N(0, 1/D)    | Admin, Liu et al. 2020      |
     | mimetic  | N(0, range²) | W_O W_V ≈ 0.4 (Z - I)            | N(0, range²) | Trockman and Kolter 2023    |
     | gradinit | U(1)         | all scaled: `gradinit.py`        | N(0, 1/D)    | GradInit, Zhu et al. 2021   |
+    | mup      | N(0, 1/in)   | as linear maps; queries 0        | N(0, 1/base) | muP, Yang et al. 2021, D.2  |
 
     Biases start at 0, norms at the identity. `transformers.initialization` skips tensors loaded from a checkpoint.
     """

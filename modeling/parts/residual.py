@@ -3,6 +3,9 @@
 A block calls `before(x)` for the sublayer's input and `after(x, out)` to add its output to the residual stream x.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -27,6 +30,13 @@ class LayerScale(nn.Module):
         return {"weight": torch.full(self.weight.shape, self.initial)}
 
 
+def build_factor(config: BlockConfig) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the factor on a sublayer's output: trained ones, a fixed one or none."""
+    if config.layer_scale_init_value is not None:
+        return LayerScale(config)
+    return identity if config.residual_scale == 1.0 else partial(torch.mul, other=config.residual_scale)
+
+
 class Residual(nn.Module):
     """The sum without a norm: `x + f(x)` (T-Fixup, Huang et al. 2020); the base of the placements.
 
@@ -38,7 +48,7 @@ class Residual(nn.Module):
     def __init__(self, config: BlockConfig, cross_attention: bool = False, layer_idx: int = 0):
         super().__init__()
         self.dropout = build_dropout(config.dropout)
-        self.layer_scale = identity if config.layer_scale_init_value is None else LayerScale(config)
+        self.layer_scale = build_factor(config)
         self.drop_path = identity
         if config.drop_path_rate:  # linear from 0 in the first layer to the config's rate in the last
             depth = config.num_hidden_layers

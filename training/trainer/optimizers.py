@@ -79,8 +79,13 @@ class MuonWithAdamW(Optimizer):
             self.parts += [Muon(matrices, lr=lr * lr_factor, momentum=momentum, adjust_lr_fn="match_rms_adamw")]
         if others:
             self.parts += [AdamW(others, lr=lr, betas=betas, eps=eps)]
-        self.sizes = [len(part.param_groups) for part in self.parts]
         super().__init__([group for part in self.parts for group in part.param_groups], {})
+        self.take_groups()
+
+    def take_groups(self) -> None:
+        """Take over the groups of the parts."""
+        self.sizes = [len(part.param_groups) for part in self.parts]
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
         self._share()
 
     def _share(self) -> None:
@@ -139,6 +144,33 @@ def build_optimizer(name: str, model: nn.Module, decaying: set[str], arguments: 
     parts = [[entry for entry in trained if (entry[0] in matrices) is wanted] for wanted in (True, False)]
     options |= {"momentum": arguments.muon_momentum, "lr_factor": arguments.muon_lr_factor}
     return MuonWithAdamW(*map(groups, parts), **options)
+
+
+def scale_rates(optimizer: Optimizer, model: nn.Module) -> None:
+    """Divide the rates of a muP model's matrices by m = D / base_width (Yang et al. 2021), those of Muon by √m.
+
+    That of Muon changes a matrix by √D (`match_rms_adamw`), where the width of the outputs asks for 1. The decay
+    times the rate stays as it was. Embeddings, output layer, norms, biases and adapters keep their rate.
+    """
+    config = getattr(model, "config", None)
+    if getattr(config, "parametrization", "standard") == "standard":
+        return
+    tables = embedding_names(model) | {"lm_head.weight"}
+    maps = [f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    hidden = {id(model.get_parameter(name)) for name in maps if name not in tables and "lora_" not in name}
+    parts = getattr(optimizer, "parts", [optimizer])
+    for part in parts:
+        factor = (config.base_width / config.hidden_size) ** (0.5 if isinstance(part, Muon) else 1.0)
+        groups: Groups = []
+        for group in part.param_groups:
+            scaled = [parameter for parameter in group["params"] if id(parameter) in hidden]
+            others = [parameter for parameter in group["params"] if id(parameter) not in hidden]
+            rates = {"lr": group["lr"] * factor, "weight_decay": group["weight_decay"] / factor}
+            groups += [group | {"params": others}] * bool(others)
+            groups += [group | {"params": scaled} | rates] * bool(scaled)
+        part.param_groups = groups
+    if isinstance(optimizer, MuonWithAdamW):
+        optimizer.take_groups()
 
 
 def check_optimizer(arguments: Any, name: str) -> None:

@@ -35,7 +35,7 @@ from .adaptation import MergeAdapters, prepare_parameters
 from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, TimeBudget, budget_option, follow
 from .callbacks import EarlyStopping, FollowRun, NanGuard
 from .evaluation import EvaluatingTrainer
-from .optimizers import OPTIMIZERS, build_optimizer, decaying_names, schedule_options
+from .optimizers import OPTIMIZERS, build_optimizer, decaying_names, scale_rates, schedule_options
 from .saving import temporarily
 
 ENDLESS = ("constant", "constant_with_warmup", "inverse_sqrt")
@@ -197,11 +197,14 @@ class RunTrainer(EvaluatingTrainer):
         return decaying_names(model, super().get_decay_parameter_names(model))
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        if self.optimizer is None and self.args.optim in OPTIMIZERS:
+        given = self.optimizer is not None
+        if not given and self.args.optim in OPTIMIZERS:
             trained: Any = self.model if model is None else model
             decaying = set(self.get_decay_parameter_names(trained))
             self.optimizer = build_optimizer(self.args.optim, trained, decaying, self.args)
         built = super().create_optimizer(model)
+        if not given:
+            scale_rates(built, self.model)
         self.optimizer_options = [
             {name: value for name, value in group.items() if name != "params"} for group in built.param_groups
         ]
