@@ -159,7 +159,7 @@ class BlockFields(PreTrainedConfig):
     initialization: Derived[Initialization] = None  # type: ignore[assignment]  # filled in
     initializer_range: float | int = non_negative(default=0.02)
     parametrization: Parametrization = "standard"
-    base_width: int | None = positive(default=None)
+    base_width: int = positive(default=256)
     lm_head_bias: bool = False
     logit_scale: float | int | None = above_zero(default=None)
     final_logit_softcapping: float | int | None = above_zero(default=None)

@@ -25,8 +25,12 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
         if config.parametrization == "mup"
         else PLACEMENT_CHOICES[config.norm_placement].initialization or config.default_initialization
     ),
-    "attention_scale": lambda config: 8 / config.head_dim if config.base_width and config.head_dim else None,
-    "logit_scale": lambda config: config.base_width / config.hidden_size if config.base_width else None,
+    "attention_scale": lambda config: (
+        8 / config.head_dim if config.parametrization == "mup" and config.head_dim else None
+    ),
+    "logit_scale": lambda config: (
+        config.base_width / config.hidden_size if config.parametrization == "mup" else None
+    ),
 }
 
 

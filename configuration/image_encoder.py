@@ -62,6 +62,7 @@ class VanillaImageEncoderConfig(BlockConfig):
     model_type = "vanilla_image_encoder"
     base_model_fsdp_plan = IMAGE_FSDP_PLAN
     derived_fields = BlockConfig.derived_fields | {
+        "logit_scale": lambda config: None,
         "num_hidden_layers": lambda config: sum(config.depths or [BlockConfig.num_hidden_layers]),
         "max_position_embeddings": lambda config: config.num_positions,
     }

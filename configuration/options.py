@@ -233,7 +233,7 @@ INITIALIZATION_CHOICES: dict[str, InitializationChoice] = {
 
 Parametrization = Literal["standard", "mup"]
 PARAMETRIZATION_CHOICES: dict[str, Choice] = {
-    "standard": Choice("learning rate and factors do not depend on the width"),
+    "standard": Choice("learning rates and factors are the same for every width"),
     "mup": Choice(
         "scores by 8/K, logits by base_width/D, rates of the layers' matrices by base_width/D (Muon: its root)",
         papers=("yang2021tensor",),

@@ -250,18 +250,10 @@ class BlockRules(BlockFields):
             )
 
     def validate_block_factors(self) -> None:
-        """There is one factor on the embeddings and one on the sublayers, and muP comes with its initialization."""
+        """There is one factor on the embeddings and one on the sublayers."""
         for name, other in (("embedding_scale", "scale_embedding"), ("residual_scale", "layer_scale_init_value")):
             if getattr(self, name) != 1 and getattr(self, other):
                 raise ValueError(f"{name}={getattr(self, name)} and {other}={getattr(self, other)}: give one of them")
-        mup = self.parametrization == "mup"
-        if mup != (self.initialization == "mup"):
-            raise ValueError(
-                f"parametrization='mup' and initialization='mup' need each other, got {self.parametrization!r} and "
-                f"{self.initialization!r}"
-            )
-        if mup and self.base_width is None:
-            raise ValueError("parametrization='mup' needs base_width, the hidden_size that learning rates are for")
 
     def validate_block_mimetic(self) -> None:
         """Mimetic initialization factors a matrix of the model's width for each head."""

@@ -148,7 +148,7 @@ def mup(module: nn.Module, config: BlockConfig) -> None:
         init.zeros_(module.q_proj.weight)
     tables = [module] if isinstance(module, nn.Embedding) else filter(None, [getattr(module, "lm_head", None)])
     for table in tables:
-        init.normal_(table.weight, mean=0.0, std=(config.base_width or 1) ** -0.5)
+        init.normal_(table.weight, mean=0.0, std=config.base_width**-0.5)
 
 
 INITIALIZATIONS: dict[str, Callable[[Any, BlockConfig], None]] = {

@@ -110,7 +110,7 @@ class ImageEmbeddings(Stem):
         super().__init__()
         width = config.hidden_size
         self.num_channels, self.patch_size, self.grid = config.num_channels, config.patch_size, config.grid
-        self.scale = width**0.5 if config.scale_embedding else 1.0
+        self.scale = width**0.5 if config.scale_embedding else config.embedding_scale
         self.num_placed_tokens = config.num_placed_tokens
         self.patch_embeddings = PATCHES[config.patch_embedding](config)
         if use_mask_token:

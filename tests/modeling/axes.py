@@ -90,6 +90,9 @@ VALUES: dict[str, list[Value]] = {
     "head_act": [{"head_act": None}, {"head_act": "silu"}],
     "norm_eps": [{"norm_eps": 1e-5}, {"norm_eps": 0.3}],
     "layer_scale_init_value": [{"layer_scale_init_value": None}, {"layer_scale_init_value": 0.1}],
+    "residual_scale": [{"residual_scale": 1.0}, {"residual_scale": 0.4}],
+    "embedding_scale": [{"embedding_scale": 1.0}, {"embedding_scale": 3.0}],
+    "base_width": [{"parametrization": "standard"}, {"parametrization": "mup", "base_width": 8}],
     "position_offset": [
         {"position_offset": 0},
         {"position_offset": 2, "position_embedding_type": "learned"},

@@ -135,7 +135,9 @@ def others(draw: Random, source: int, target: int) -> dict[str, Any]:
         "hidden_act": draw.choice(sorted(ACT2FN)), "dropout": draw.choice(RATES),
         "attention_dropout": draw.choice(RATES), "activation_dropout": draw.choice(RATES),
         "layer_drop": draw.choice(RATES), "drop_path_rate": draw.choice(RATES), **PARALLEL,
-        "layer_scale_init_value": draw.choice((None, None, 1, draw.uniform(1e-3, 1))),
+        "layer_scale_init_value": (layer_scale := draw.choice((None, None, 1, draw.uniform(1e-3, 1)))),
+        "embedding_scale": draw.choice((1.0, draw.uniform(0.1, 2))), "base_width": draw.choice((256, 8, 100)),
+        "residual_scale": draw.choice((1.0, draw.uniform(0.1, 2))) if layer_scale is None else 1.0,
         "initializer_range": draw.uniform(0.001, 0.2),  # gated layers square what no norm keeps in range
         "logit_scale": draw.choice((None, draw.uniform(0.01, 4), 2)),
         "final_logit_softcapping": draw.choice((None, draw.uniform(0.5, 50), 30)),
@@ -162,6 +164,8 @@ def random_fields(draw: Random, kind: str) -> dict[str, Any]:
             fields[name] = draw.choice(names_of(field_type))  # what is left: switches
     # gated layers square the stream: without a norm, one that starts √D times as long leaves float32
     fields["scale_embedding"] &= fields["norm_placement"] != "no_norm"
+    fields["scale_embedding"] &= fields["embedding_scale"] == 1.0
+    fields["base_width"] = fields["base_width"] if fields["parametrization"] == "mup" else BlockConfig.base_width
     if kind == "encoder_decoder":
         one_vocabulary = fields["decoder_vocab_size"] in (None, fields["vocab_size"])
         one_width = fields["encoder_hidden_size"] in (None, fields["hidden_size"])
