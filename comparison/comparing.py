@@ -67,6 +67,8 @@ def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False,
         if plan.added:
             keep_added(plan, folder)
         tuning, chosen = work.tune(added) if plan.tune else ({}, {})
+        if plan.widths:
+            return Comparison(plan, {}, {}, tuning, chosen)
         options = {name: merged(added[name], chosen.get(name, {})) for name in plan.variants}
         variants = {name: VariantResult(name, merged(plan.variants[name], options[name])) for name in plan.variants}
         verdicts: dict[str, Verdict] = {}

@@ -66,6 +66,7 @@ class Plan:
     # Whether to begin with two seeds, and to train with more only what is not decided
     sequential: bool = False
     family: int | None = None  # the number of variants that will be tested in all; None: those of the plan
+    widths: tuple[int, ...] = ()  # the widths that each variant is tuned in, instead of being compared
     added: tuple[str, ...] = ()  # variants that were added to a finished plan, in this order
 
     @property

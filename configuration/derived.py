@@ -28,9 +28,7 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
     "attention_scale": lambda config: (
         8 / config.head_dim if config.parametrization == "mup" and config.head_dim else None
     ),
-    "logit_scale": lambda config: (
-        config.base_width / config.hidden_size if config.parametrization == "mup" else None
-    ),
+    "logit_scale": lambda config: config.base_width / config.hidden_size if config.parametrization == "mup" else None,
 }
 
 

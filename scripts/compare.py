@@ -26,6 +26,7 @@ import yaml
 from vanillaformer.comparison.comparing import compare
 from vanillaformer.comparison.plan import EQUAL, read_added, read_plan
 from vanillaformer.comparison.report import write_report
+from vanillaformer.comparison.transfer import at_widths, write_transfer
 from vanillaformer.console.program import CommandParser, program
 from vanillaformer.console.reporting import report
 
@@ -50,6 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
     runs.add_argument("--add", action="append", type=variant, default=[], metavar="NAME={OPTIONS}", help=words)
     words = "Number of variants that will be tested in all (needed for --add)"
     runs.add_argument("--family", type=int, metavar="N", help=words)
+    words = "Only tune learning_rate, in these widths, and draw how far the best rate moves"
+    runs.add_argument("--transfer", type=widths, metavar="widths=A,B,...", help=words)
     words = "Share the work with the same command in other processes and on other hosts"
     runs.add_argument("--share", action="store_true", help=words)
     words = "Train again what was made with other settings, data or another version; move it to replaced/"
@@ -78,6 +81,13 @@ def grid(word: str) -> tuple[str, list[Any]]:
     return name.lstrip("-"), [yaml.safe_load(value) for value in values.split(",")]
 
 
+def widths(word: str) -> list[int]:
+    name, _, values = word.partition("=")
+    if name != "widths" or not all(value.isdigit() for value in values.split(",")) or "," not in values:
+        raise argparse.ArgumentTypeError(f"{word!r}: write it as widths=64,128,256")
+    return sorted({int(value) for value in values.split(",")})
+
+
 @program
 def main(argv: Sequence[str] | None = None) -> None:
     args = build_parser().parse_args(argv)
@@ -87,6 +97,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     replaced = {"seeds": args.seeds, "tune": dict(args.tune) if args.tune else None, "equal": args.equal}
     replaced |= {"sequential": args.sequential, "family": args.family, "extend": args.extend}
     plan = read_plan(args.plan, read_added(folder, new), **replaced)
+    if args.transfer:
+        if args.json:
+            raise ValueError("--json: it has verdicts on variants, and --transfer compares none")
+        plan = at_widths(plan, args.transfer)
+        found = compare(plan, folder, jobs=args.jobs, overwrite=args.overwrite, shared=args.share)
+        report(write_transfer(plan, found.tuning, folder))
+        return
     with redirect_stdout(sys.stderr) if args.json else nullcontext():
         comparison = compare(plan, folder, jobs=args.jobs, overwrite=args.overwrite, shared=args.share)
         text = write_report(comparison, folder).rstrip()

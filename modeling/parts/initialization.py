@@ -140,7 +140,7 @@ def low_rank_factors(noise: float, diagonal: float, width: int, rank: int) -> tu
     return u[:, :rank] * root, root[:, None] * v[:rank]
 
 
-def mup(module: nn.Module, config: BlockConfig) -> None:
+def mup(module: Any, config: BlockConfig) -> None:
     """Linear maps from N(0, 1/fan in), queries 0, embeddings and the output layer from N(0, 1/base_width)."""
     if isinstance(module, nn.Linear | nn.Conv2d):
         init.normal_(module.weight, mean=0.0, std=module.weight[0].numel() ** -0.5)

@@ -158,7 +158,8 @@ LM_CONFIGS: dict[str, list[dict[str, Any]]] = {
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "granite": [
-        GROUPED | {"embedding_multiplier": 3, "residual_multiplier": 0.3, "attention_multiplier": 0.2, "logits_scaling": 8},
+        GROUPED | {"embedding_multiplier": 3, "residual_multiplier": 0.3, "attention_multiplier": 0.2}
+        | {"logits_scaling": 8},
         GROUPED | TIED | {"attention_bias": True, "mlp_bias": True, "attention_multiplier": 0.5},
     ],
     "olmo": [GROUPED, GROUPED | TIED | {"attention_bias": True}],

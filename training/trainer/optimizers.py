@@ -152,7 +152,7 @@ def scale_rates(optimizer: Optimizer, model: nn.Module) -> None:
     That of Muon changes a matrix by √D (`match_rms_adamw`), where the width of the outputs asks for 1. The decay
     times the rate stays as it was. Embeddings, output layer, norms, biases and adapters keep their rate.
     """
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if getattr(config, "parametrization", "standard") == "standard":
         return
     tables = embedding_names(model) | {"lm_head.weight"}

@@ -1,0 +1,90 @@
+"""How far the best learning rate moves with the width: the variants of a plan in several widths, all tuned alike."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from vanillaformer.console.drawing import save, style
+from vanillaformer.hub.atomic_files import write_text
+
+from .comparing import Tuning
+from .plan import Options, Plan, merged
+
+RATE = "learning_rate"
+# Fields of the configuration that grow with `hidden_size`, so that heads keep their width
+SIZES = (
+    *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
+    *("encoder_hidden_size", "encoder_intermediate_size"),
+)
+
+
+def at_widths(plan: Plan, widths: Sequence[int]) -> Plan:
+    """Return a plan of which each variant is tuned in each width; raise ValueError if its sizes cannot be scaled."""
+    if [*plan.tune] != [RATE] or plan.equal:
+        raise ValueError(f"--transfer draws scores over rates: it needs `tune: {{{RATE}: [...]}}` and no `equal`")
+    variants: dict[str, Options] = {}
+    for name, options in plan.variants.items():
+        fields = merged(plan.arguments, options).get("overrides", {})
+        for width in widths:
+            if "hidden_size" not in fields:
+                raise ValueError(f"variant {name}: --transfer needs a hidden_size that sizes are relative to")
+            given = [size for size in SIZES if fields.get(size)]
+            sizes = {size: fields[size] * width / fields["hidden_size"] for size in given}
+            broken = next((size for size, value in sizes.items() if value % 1 or value < 1), None)
+            if broken:
+                raise ValueError(f"variant {name}: {broken}={sizes[broken]:g} in width {width}: give other widths")
+            scaled = {"overrides": {size: int(value) for size, value in sizes.items()}}
+            variants[f"{name}-{width}"] = merged(options, scaled)
+    return replace(plan, variants=variants, baseline=next(iter(variants)), widths=tuple(widths), added=(), family=None)
+
+
+class Best(NamedTuple):
+    """The best rate of a variant in one width, and its score."""
+
+    rate: float
+    score: float
+    inside: bool  # whether rates on both sides of it were tried
+
+
+def best_rate(tried: Sequence[tuple[Options, float | None]], greater_is_better: bool) -> Best:
+    """Return the vertex of a parabola through the best rate's score and its neighbors', over the rate's logarithm."""
+    known = sorted((options[RATE], score) for options, score in tried if score is not None)
+    scores = np.array([score for _, score in known]) * (-1 if greater_is_better else 1)
+    index = int(scores.argmin())
+    if not 0 < index < len(known) - 1 or np.ptp(scores[index - 1 : index + 2]) == 0:
+        return Best(*known[index], False)
+    near = slice(index - 1, index + 2)
+    curve = np.polynomial.Polynomial.fit(np.log([rate for rate, _ in known[near]]), scores[near], 2)
+    vertex = float(curve.deriv().roots()[0])
+    return Best(math.exp(vertex), float(curve(vertex)) * (-1 if greater_is_better else 1), True)
+
+
+def write_transfer(plan: Plan, tuning: Tuning, folder: Path) -> str:
+    """Write transfer.md and the figure with its numbers; return the table and how far best rates move."""
+    names = list(dict.fromkeys(name.rpartition("-")[0] for name in tuning))
+    figure = Figure(figsize=(4 * len(names), 3.6), layout="constrained")
+    panels = figure.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
+    rows, moves, lines = [], [], [f"| variant | width | best rate | {plan.score.label} |", "| --- | --- | --- | --- |"]
+    for panel, name in zip(panels, names):
+        panel.set(title=name, xlabel="learning rate", xscale="log", ylabel=plan.score.label)
+        found = []
+        for number, width in enumerate(plan.widths):
+            tried = tuning[f"{name}-{width}"]
+            rows += [(name, width, options[RATE], score) for options, score in tried]
+            points = sorted((options[RATE], score) for options, score in tried if score is not None)
+            panel.plot(*zip(*points), label=str(width), marker="o", markersize=4, **style(number))
+            found.append(best_rate(tried, bool(plan.score.greater_is_better)))
+            end = "" if found[-1].inside else " (the end of what was tried)"
+            lines.append(f"| {name} | {width} | {found[-1].rate:.2g}{end} | {found[-1].score:.4g} |")
+        move, ends = found[-1].rate / found[0].rate, f"{plan.widths[0]} to {plan.widths[-1]}"
+        moves.append(f"- {name}: from width {ends} the best rate changes by a factor of {move:.2f}.")
+    panels[-1].legend(title="width", frameon=False, fontsize=8)
+    save(figure, folder / "figures" / "transfer", ("variant", "width", RATE, plan.score.label), rows)
+    text = "\n".join([*lines, "", *moves])
+    write_text(folder / "transfer.md", text + "\n")
+    return text
