@@ -86,6 +86,7 @@ RESUMED = {
         "classification", "--lr_scheduler_type reduce_lr_on_plateau --neftune_noise_alpha 5 "
         "--dataloader_num_workers 1 --dataloader_persistent_workers true --set layer_drop=0.2 drop_path_rate=0.1",
     ),
+    "rates by width": ("causal", "--set parametrization=mup base_width=4 --optim muon"),
     "streamed translation": ("translation", "STREAM --predict_with_generate False"),
     "streamed ahead": ("causal", "STREAM --dataloader_num_workers 1 --max_steps -1 --max_tokens 1000"),
     **{f"streamed {job}": (job, "STREAM") for job in ("causal", "masked", "classification", "image_classification")},
@@ -134,6 +135,15 @@ def test_a_resumed_run_has_the_rates_of_its_command(optim: str, tmp_path: Path) 
     assert {group["initial_lr"] for group in groups} == {1e-2}
     assert 0.3 in {group["weight_decay"] for group in groups}
     assert {group["betas"][1] for group in groups if "betas" in group} == {0.9}
+
+
+@pytest.mark.parametrize(("optim", "factor"), [("adamw_torch_fused", 1 / 4), ("muon", 1 / 2)])
+def test_a_training_has_the_rates_of_mup(optim: str, factor: float, tmp_path: Path) -> None:
+    train(
+        "causal", tmp_path, "--optim", optim, "--learning_rate", "1e-2", "--set", "parametrization=mup", "base_width=4"
+    )
+    groups = torch.load(tmp_path / "checkpoint-6" / "optimizer.pt", weights_only=True)["param_groups"]
+    assert {group["initial_lr"] for group in groups} == {1e-2, 1e-2 * factor}
 
 
 def test_a_checkpoint_without_its_optimizer_is_not_resumed_from(trained, tmp_path: Path, capfd) -> None:

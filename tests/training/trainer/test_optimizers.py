@@ -121,3 +121,31 @@ def test_only_matrices_outside_tables_decay(kind) -> None:
     for name, parameter in names.items():
         spared = "bias" in name or "norm" in name or "embed" in name or parameter.ndim < 2
         assert (name not in decaying) == spared, name
+
+
+@pytest.mark.parametrize(("name", "factor"), [("adamw", 1 / 4), ("radam", 1 / 4), ("muon", 1 / 2)])
+def test_rates_of_a_mup_model_follow_the_width_and_rate_times_decay_stays(name, factor):
+    model = toy("decoder", hidden_size=256, parametrization="mup", base_width=64, tie_word_embeddings=False)
+    ours = name != "adamw"
+    optimizer = built(name, model) if ours else torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    before = {id(each): group["lr"] for group in optimizer.param_groups for each in group["params"]}
+    optimizers.scale_rates(optimizer, model)
+    rates = {id(each): group["lr"] for group in optimizer.param_groups for each in group["params"]}
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(before) == len(rates)
+    scaled = {part for part, each in model.named_parameters() if rates[id(each)] != before[id(each)]}
+    linear = {f"{part}.weight" for part, module in model.named_modules() if isinstance(module, nn.Linear)}
+    assert scaled == linear - {"lm_head.weight"}
+    for group in optimizer.param_groups:
+        part = next(part for part, each in model.named_parameters() if each is group["params"][0])
+        if part in scaled:
+            assert group["lr"] == pytest.approx(before[id(group["params"][0])] * factor)
+            assert group["lr"] * group["weight_decay"] == pytest.approx(before[id(group["params"][0])] * 0.1)
+    schedule = get_scheduler("linear", optimizer, 0, 10)
+    one, state = rates, optimizer.state_dict()
+    for each in model.parameters():
+        each.grad = torch.ones_like(each)
+    optimizer.step()
+    schedule.step()
+    rates = {id(each): group["lr"] for group in optimizer.param_groups for each in group["params"]}
+    assert all(rates[key] == pytest.approx(0.9 * rate) for key, rate in one.items())
+    optimizer.load_state_dict(state)  # of as many groups

@@ -1,0 +1,59 @@
+"""The best learning rate by width."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_comparing import FIELDS, plan_file, pretended, settings_of
+
+from vanillaformer.comparison.transfer import best_rate
+from vanillaformer.scripts import compare as program
+
+__all__ = ["pretended"]
+TUNE = {"learning_rate": [1e-4, 1e-3, 1e-2]}
+
+
+def test_each_variant_is_tuned_in_each_width_and_nothing_else_is_trained(tmp_path, pretended, capsys):
+    path = plan_file(tmp_path, tune=TUNE, budget={"steps": 5})
+    program.main([str(path), "--transfer", "widths=32,16", "--output_dir", str(tmp_path / "out")])
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 96}
+    settings = settings_of(tmp_path / "out", "tuning-gated-32-1-101")
+    assert settings["overrides"] == FIELDS | sizes | {"feed_forward": "gated"}
+    assert settings["learning_rate"] == 1e-3
+    assert not (tmp_path / "out" / "runs").exists()
+    assert len(list((tmp_path / "out" / "tuning").iterdir())) == 3 * 2 * 3
+    text = capsys.readouterr().out
+    assert text.index("| pre | 16 | 0.001 |") < text.index("| pre | 32 | 0.001 |")
+    assert "| post | 16 | 0.01 (the end of what was tried) |" in text
+    assert "- pre: from width 16 to 32 the best rate changes by a factor of 1.00." in text
+    assert (tmp_path / "out" / "transfer.md").read_text().splitlines()[0].startswith("| variant | width")
+    with (tmp_path / "out" / "figures" / "transfer.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 18
+
+
+def test_the_best_rate_is_the_vertex_over_the_logarithm():
+    rates = np.geomspace(1e-4, 1e-2, 5)
+    tried = [({"learning_rate": rate}, 2 + np.log(rate / 7e-4) ** 2) for rate in reversed(rates)]
+    assert best_rate([*tried, ({"learning_rate": 1.0}, None)], False) == pytest.approx((7e-4, 2.0, True))
+    assert best_rate([(options, -score) for options, score in tried], True) == pytest.approx((7e-4, -2.0, True))
+    assert not best_rate(tried[:2], False).inside
+
+
+@pytest.mark.parametrize(
+    ("changes", "widths", "words"),
+    [
+        ({}, "widths=16,32", "it needs `tune"),
+        ({"tune": TUNE | {"seed": [1, 2]}}, "widths=16,32", "seed is the comparison's to set"),
+        ({"tune": TUNE, "equal": "flops"}, "widths=16,32", "and no `equal`"),
+        ({"tune": TUNE}, "widths=16,20", "variant pre: num_attention_heads=2.5 in width 20: give other widths"),
+        ({"tune": TUNE, "arguments": {}}, "widths=16,32", "variant pre: --transfer needs a hidden_size"),
+        ({"tune": TUNE}, "widths=16", "write it as widths=64,128,256"),
+    ],
+)
+def test_what_cannot_be_scaled_is_refused(changes, widths, words, tmp_path: Path, capsys):
+    path = plan_file(tmp_path, **changes)
+    with pytest.raises(SystemExit) as refused:
+        program.main([str(path), "--transfer", widths, "--output_dir", str(tmp_path / "out")])
+    assert words in f"{refused.value}{capsys.readouterr().err}"
+    assert not (tmp_path / "out").exists()
