@@ -1,6 +1,6 @@
 """The scores of held-out data: functions of predictions and references, and a table that describes each.
 
-A new score is one function and one entry of `ENTRIES`.
+A new score is an entry of `scores.yaml` and one function, which `FUNCTIONS` names.
 """
 
 import difflib
@@ -9,13 +9,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
+from importlib.resources import files
 from numbers import Real
 from operator import eq
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
+import yaml
 from sacrebleu.metrics import BLEU, CHRF, TER
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, mean_squared_error
@@ -175,10 +177,10 @@ class Score:
 
     name: str  # its name among the metrics, without the prefix of the split
     label: str  # its name in cards and pictures
-    compares: tuple[Prediction, ...]  # the kinds of predictions that it is computed for
+    compares: Sequence[Prediction]  # the kinds of predictions that it is computed for
     greater_is_better: bool | None = True  # None for a description of the output that ranks nothing
     text: str | None = None  # how it is printed while training; None if it is not
-    papers: tuple[str, ...] = ()
+    papers: Sequence[str] = ()
     function: Callable[..., float] | None = None  # None where `compute.py` derives it from others
     inputs: Inputs = "texts"  # what the function compares; ids of classes or tokens, losses and numbers of tokens
     on_hub: bool = False  # whether the Hub lists it (https://hf.co/metrics)
@@ -203,63 +205,27 @@ class Score:
         return (brace + form or "{:.4g}").format(value)
 
 
-ENTRIES = (
-    Score("loss", "loss", get_args(Prediction), False, "loss {:.4f}", per_token=True),
-    Score(
-        "exact_match", "exact match (%)", ("texts",), True, "exact match {:.1f} %",
-        function=exact_match, on_hub=True, drawn=True,
-    ),
-    Score(
-        "bleu", "BLEU", ("texts",), True, "BLEU {:.1f}", ("papineni2002bleu", "post2018call"),
-        function=bleu, on_hub=True, resolution=0.5, drawn=True,
-    ),
-    Score(
-        "chrf", "chrF", ("texts",), True, "chrF {:.1f}", ("popovic2015chrf",),
-        function=chrf, on_hub=True, resolution=0.5,
-    ),
-    Score(
-        "ter", "TER (lower is better)", ("texts",), False, "TER {:.1f}", ("snover2006study",),
-        function=ter, on_hub=True, resolution=0.5,
-    ),
-    *(
-        Score(name, name, ("texts",), True, f"{name} {{:.1f}}", ("lin2004rouge",), function=rouge(name), optional=True)
-        for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")
-    ),
-    Score("gen_len", "tokens of an output, mean", ("texts",), None),
-    Score(
-        "perplexity", "perplexity per token", ("tokens",), False, "perplexity {:.2f}",
-        function=corpus_perplexity, inputs="losses", on_hub=True, per_token=True,
-    ),
-    Score("perplexity_per_character", "perplexity per character", ("next_tokens",), False),
-    Score("perplexity_per_byte", "perplexity per byte", ("next_tokens",), False),
-    Score("bits_per_byte", "bits per byte", ("next_tokens",), False, "bits per byte {:.3f}"),
-    Score(
-        "entity_f1", "F1 of entities", ("tags",), True, "entity F1 {:.1%}", ("tjong2003introduction",),
-        function=_of_entities("f1_score"), inputs="tags", drawn=True,
-    ),
-    Score("pearson", "Pearson correlation", ("values",), True, "Pearson {:.3f}",
-          function=_correlation(pearsonr), inputs="values", drawn=True),
-    Score("spearman", "Spearman correlation", ("values",), True, "Spearman {:.3f}",
-          function=_correlation(spearmanr), inputs="values"),
-    Score("mse", "mean squared error", ("values",), False,
-          function=_by_scikit_learn(mean_squared_error), inputs="values", on_hub=True),
-    Score("micro_f1", "F1, of all labels (micro)", ("labels",), True, "micro F1 {:.1%}", function=micro_f1,
-          inputs="ids", drawn=True),
-    Score("macro_f1", "F1, mean over labels (macro)", ("labels",), True, "macro F1 {:.1%}",
-          function=macro_f1, inputs="ids"),
-    Score("entity_precision", "precision of entities", ("tags",),
-          function=_of_entities("precision_score"), inputs="tags"),
-    Score("entity_recall", "recall of entities", ("tags",), function=_of_entities("recall_score"), inputs="tags"),
-    Score(
-        "accuracy", "accuracy", ("tokens", "classes", "labels", "tags"), True, "accuracy {:.1%}",
-        function=accuracy, inputs="ids", on_hub=True, drawn=True, per_token=True,
-    ),
-    Score("next_sentence_accuracy", "accuracy on next sentences", ("sentence_pairs",), text="next sentence {:.1%}"),
-    Score(
-        "f1", "F1, mean over classes", ("classes",), True, "F1 {:.1%}", function=macro_f1, inputs="ids", on_hub=True
-    ),
-)  # fmt: skip
-SCORES: dict[str, Score] = {score.name: score for score in ENTRIES}
+FUNCTIONS: dict[str, Callable[..., float]] = {
+    "exact_match": exact_match,
+    "bleu": bleu,
+    "chrf": chrf,
+    "ter": ter,
+    **{name: rouge(name) for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")},
+    "perplexity": corpus_perplexity,
+    "entity_f1": _of_entities("f1_score"),
+    "entity_precision": _of_entities("precision_score"),
+    "entity_recall": _of_entities("recall_score"),
+    "pearson": _correlation(pearsonr),
+    "spearman": _correlation(spearmanr),
+    "mse": _by_scikit_learn(mean_squared_error),
+    "micro_f1": micro_f1,
+    "macro_f1": macro_f1,
+    "f1": macro_f1,
+    "accuracy": accuracy,
+}
+"""The functions of scores; `compute.py` derives the others."""
+TABLE = yaml.safe_load((files(__package__) / "scores.yaml").read_text(encoding="utf-8"))
+SCORES = {name: Score(name, **fields, function=FUNCTIONS.get(name)) for name, fields in TABLE.items()}
 """All scores by name, in the order in which they are printed."""
 
 
@@ -269,7 +235,7 @@ def label(name: str) -> str:
 
 
 def scores_of(task: TaskName) -> list[Score]:
-    return [score for score in ENTRIES if not set(TASKS[task].predicts).isdisjoint(score.compares)]
+    return [score for score in SCORES.values() if not set(TASKS[task].predicts).isdisjoint(score.compares)]
 
 
 def compute_scores(
@@ -278,7 +244,7 @@ def compute_scores(
     """Return the scores of a kind of predictions that are computed from these inputs; `options` are by score."""
     return {
         score.name: score.function(predictions, references, **options.get(score.name, {}))
-        for score in ENTRIES
+        for score in SCORES.values()
         if score.function and kind in score.compares and score.inputs == inputs and not score.optional
     }
 

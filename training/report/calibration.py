@@ -43,26 +43,27 @@ MAX_TOKENS = 50_000_000
 
 def fit_outputs(run: Run, trainer: RunTrainer, rows: Dataset | None, svm: "LinearSvm | None" = None) -> None:
     """Add n-gram logits to a trained model, calibrate it on validation rows if asked to, and save it."""
-    if svm is not None:
+    layer = output_layer(trainer.model)
+    obstacle = obstacle_to_fitting(trainer, rows, layer)
+    if svm is not None and obstacle:
+        report(f"No linear classifier is added to the model: {obstacle}.")
+    elif svm is not None:
         with optional("The n-gram logits", run.failed):
-            add_ngram_logits(run, trainer, svm, rows)
-    if trainer.args.calibrate:
+            add_ngram_logits(run, trainer, svm, rows, layer)
+    if trainer.args.calibrate and obstacle:
+        report(f"The probabilities are not calibrated: {obstacle}.")
+    elif trainer.args.calibrate:
         with optional("The calibration", run.failed):
-            calibrate(run, trainer, rows)
+            calibrate(run, trainer, rows, layer)
     if {"ngram_logits", "calibration"} & run.details.keys():  # which change weights
         trainer.save_model()
 
 
-def calibrate(run: Run, trainer: RunTrainer, rows: Dataset | None) -> None:
+def calibrate(run: Run, trainer: RunTrainer, rows: Any, layer: Any) -> None:
     """Fit a temperature on tokenized validation rows, divide the model's logits by it, and note the effect."""
-    layer = output_layer(trainer.model)
-    if obstacle := obstacle_to_fitting(trainer, rows, layer):
-        report(f"The probabilities are not calibrated: {obstacle}.")
-        return
-    output = trainer.predict(rows, metric_key_prefix="eval")  # type: ignore[arg-type]
+    output = trainer.predict(rows, metric_key_prefix="eval")
     labels, logits = (torch.as_tensor(each) for each in labels_and_predictions(output))
     temperature = 1 / fit_scales([logits], labels)[0]
-    assert layer is not None
     scale_logits(trainer.model, layer, 1 / temperature)
     before, after = (reliability(logits / divisor, labels) for divisor in (1.0, temperature))
     run.details["calibration"] = {"temperature": temperature, "rows": len(labels), "before": before, **after}
@@ -213,16 +214,10 @@ def linear_svm(ngrams: csr_matrix, labels: np.ndarray, classes: int) -> LinearSv
     return LinearSvm(table, biases, len(labels))
 
 
-def add_ngram_logits(run: Run, trainer: RunTrainer, svm: LinearSvm, rows: Dataset | None) -> None:
+def add_ngram_logits(run: Run, trainer: RunTrainer, svm: LinearSvm, rows: Any, layer: Any) -> None:
     """Add a linear classifier to a model's logits, scaled to suit validation rows (tokenized), and note accuracies."""
     model: Any = trainer.model
-    layer = output_layer(model)
-    if obstacle := obstacle_to_fitting(trainer, rows, layer):
-        report(f"No linear classifier is added to the model: {obstacle}.")
-        return
-    assert rows is not None
-    assert layer is not None
-    output = trainer.predict(rows, metric_key_prefix="eval")  # type: ignore[arg-type]
+    output = trainer.predict(rows, metric_key_prefix="eval")
     labels, deep = (torch.as_tensor(each) for each in labels_and_predictions(output))
     ngrams, _ = ngrams_of(model.wide, rows.select(evaluation_order(rows)), trainer.data_collator)
     parts = [deep.double(), torch.as_tensor(ngrams @ svm.table + svm.bias)]

@@ -11,7 +11,7 @@ from matplotlib.font_manager import findfont, get_font
 
 from vanillaformer.console.drawing import save_figure
 
-from ..metrics.scores import ENTRIES
+from ..metrics.scores import SCORES
 
 NUMBERED = 40  # maximum number of classes of a picture with numbers in it
 
@@ -23,7 +23,9 @@ def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
     for name, label in (("loss", "training loss"), ("eval_loss", "validation loss")):
         if points := curve(log_history, name):
             axes.plot(*zip(*points), label=label, marker="." if name == "eval_loss" else None)
-    score = next((score for score in ENTRIES if score.drawn and curve(log_history, f"eval_{score.name}")), None)
+    score = next(
+        (score for score in SCORES.values() if score.drawn and curve(log_history, f"eval_{score.name}")), None
+    )
     if score is not None:
         right = axes.twinx()
         right.plot(*zip(*curve(log_history, f"eval_{score.name}")), color="tab:green", marker=".", label=score.label)

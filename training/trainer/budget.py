@@ -69,22 +69,17 @@ class Budget(StatefulCallback):
     left: Any
     """The rest of the budget for steps."""
 
-    def begin(self, device: Any) -> None:
-        """Measure the part spent before training begins, or before it was interrupted."""
-        raise NotImplementedError
-
-    def measure_step(self, device: Any) -> None:
-        """Measure the part spent in a step."""
-        raise NotImplementedError
+    begin: Callable[[Any], None]
+    """Measures the part spent before training begins, or before it was interrupted."""
+    measure_step: Callable[[Any], None]
+    """Measures the part spent in a step."""
+    texts: Callable[[Any, float], tuple[list[str], list[str]]]
+    """Returns the spent and the remaining budget and the speed, in words, by the state and the seconds of training."""
 
     @property
     def next_step(self) -> float:
         """The estimated cost of the next step."""
         return self.step
-
-    def texts(self, state: Any, seconds: float) -> tuple[list[str], list[str]]:
-        """Return the spent and the remaining budget and the speed, in words; `seconds` are those of training."""
-        raise NotImplementedError
 
     def total_steps(self, step: int) -> int:
         """Return how many steps the run will have; `UNLIMITED` while that is unknown."""
