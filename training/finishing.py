@@ -32,7 +32,7 @@ from .report.diagnosis import RunSummary, diagnose
 from .report.plots import loss_curve
 from .run_folder.files import CARD, extra_checkpoints, write_lines, written_aside
 from .run_folder.run import Run, discard
-from .tasks.base import Tokenizers, TrainingTask
+from .tasks.base import TrainingTask
 from .trainer.budget import option_value
 from .trainer.callbacks import scores_text
 from .trainer.saving import push_run, temporarily
@@ -49,9 +49,7 @@ ADVISED = {"label_smoothing_factor", "token_dropout", "r_drop", "shift"}
 """Training arguments that the diagnosis can recommend."""
 
 
-def score_and_predict(
-    run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict, tokenizers: Tokenizers
-) -> None:
+def score_and_predict(run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict) -> None:
     """Score validation and test data into `run.metrics`, and write what was predicted for the last of them.
 
     That is `predictions_test.jsonl` (`predictions_validation.jsonl` without test data): a line for each row, in the
@@ -77,10 +75,10 @@ def score_and_predict(
             sides: Any = tree_map(lambda values, order=order: values[order], tuple(output[:2]))
             output = PredictionOutput(sides[0], sides[1], {})
             with optional(f"predictions_{split}.jsonl", run.failed):
-                records = task.records(run, trainer, rows[split], output, tokenizers, split)
+                records = task.records(run, trainer, rows[split], output, split)
                 if records is not None:
                     write_lines(run.folder / f"predictions_{split}.jsonl", records)
-    task.add_samples(run, trainer, rows, tokenizers)
+    task.add_samples(run, trainer, rows)
 
 
 def training_scores(task: TrainingTask, trainer: RunTrainer, rows: Dataset, held_out: int) -> dict[str, float]:
@@ -100,14 +98,7 @@ def training_scores(task: TrainingTask, trainer: RunTrainer, rows: Dataset, held
 
 
 def summarize_run(
-    run: Run,
-    task: TrainingTask,
-    trainer: RunTrainer,
-    rows: DatasetDict,
-    tokenizers: Tokenizers,
-    *,
-    data: TaskData,
-    history: Sequence[dict[str, Any]],
+    run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict, data: TaskData, history: list[dict[str, Any]]
 ) -> None:
     """Put scores on training rows, baselines and the diagnosis into `run.details`, and draw `loss_curve.png`.
 
@@ -124,7 +115,7 @@ def summarize_run(
     texts = data.splits["train"]
     if data.stream is not None:
         report(f"Baselines are computed from the first {len(texts):,} rows of the stream.")
-    fitted = BaselineData(texts, train_rows, tokenizers, trainer.data_collator, trainer.compute_metrics)
+    fitted = BaselineData(texts, train_rows, task.tokenizers, trainer.data_collator, trainer.compute_metrics)
     baselines = (*task.baselines, *(task.trained_baselines if trainer.args.baseline else ()))
     with optional("Baselines", run.failed):
         held_out = {prefix: rows[split] for split, prefix in PREFIXES.items() if split in rows}

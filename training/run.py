@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from datasets import DatasetDict, disable_progress_bars
 from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_bars
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from vanillaformer.acceleration import chosen, keep
@@ -43,7 +43,7 @@ from .report.card.facts import card_example, data_source, training_facts
 from .run_folder.files import locked, move_aside, resume_point, spent_of_budget
 from .run_folder.run import Run, compared_settings, keep_rows_per_step, open_folder, recover
 from .tasks import PROGRAMS, task_of
-from .tasks.base import Tokenizers, TrainingTask
+from .tasks.base import TrainingTask
 from .tokenizers import prepare_tokenizers
 from .trainer.account import check_equal
 from .trainer.adaptation import measure_new_model, with_adapters
@@ -77,25 +77,26 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         example = task.example(run, data)
         if run.finished and not run.needs_test:
             return already_finished(run, task, example=example)
-        tokenizers: Tokenizers = prepare_tokenizers(run, task, *columns) if (columns := task.columns(data)) else ()
+        if columns := task.columns(data):
+            task.tokenizers = prepare_tokenizers(run, task, *columns)
         with first(desc="preparing the rows"):
-            rows = task.rows(data, tokenizers)
-        stream = None if data.stream is None else task.stream(data.stream, tokenizers)
+            rows = task.rows(data)
+        stream = None if data.stream is None else task.stream(data.stream)
         if task.training_args.dry_run:
             from .plan import print_plan  # which other runs do not need
 
             with torch.device("meta"):
                 saved, labels = task.model_args.saved, task.labels(data)
-                config = open_config(saved) if saved else new_model(run, task, *tokenizers, labels=labels).config
+                config = open_config(saved) if saved else new_model(run, task, labels).config
             print_plan(task, config, rows["train"])
             return run
-        model = built_by_first(partial(new_model, run, task, *tokenizers, labels=task.labels(data)))
+        model = built_by_first(partial(new_model, run, task, task.labels(data)))
         task.fit_model(model, run)
-        collator = task.collator(model, rows, tokenizers)
+        collator = task.collator(model, rows)
         transformers_logging.disable_progress_bar()  # from here on: it has one for each file
         counted = collator.computed if isinstance(collator, PackedBatches) else None
         options: dict[str, Any] = {"sample": stream is not None, "packed": counted}
-        run.details["data"] = describe_data(rows, tokenizers, task.training_args, data.stats, **options)
+        run.details["data"] = describe_data(rows, task.tokenizers, task.training_args, data.stats, **options)
         model = divide(model, task, rows["train"])
         train_rows: Any = rows["train"] if stream is None else stream
         if stream is not None:
@@ -106,7 +107,7 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
             train_dataset=train_rows,
             eval_dataset=rows["validation"],
             data_collator=collator,
-            **task.scoring(run, tokenizers),
+            **task.scoring(run),
         )
         if task.model_args.saved is not None or task.model_args.save_as is not None:
             from .native import native_form
@@ -115,7 +116,7 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
             other = getattr(task.tokenizer_args, "tokenizer_name_or_path", None) or task.data_args.turns_column
             kept = None if other else task.model_args.saved
             trainer.saved_form = partial(native_form, save_as=task.model_args.save_as, origin=kept)
-        train_and_save(run, task, trainer, rows, tokenizers, data=data, example=example)
+        train_and_save(run, task, trainer, rows, data, example)
         task.finish(run, data)
         return run
 
@@ -200,14 +201,12 @@ def _open(run: Run, task: TrainingTask) -> None:
             report(f"Training for up to {amount} (--{option}){resumed}")
 
 
-def new_model(
-    run: Run, task: TrainingTask, *tokenizers: PreTrainedTokenizerBase, labels: list[str] | None = None
-) -> PreTrainedModel:
+def new_model(run: Run, task: TrainingTask, labels: list[str] | None) -> PreTrainedModel:
     """Return the model to train, that of the folder if the run is finished."""
     model = build_model(
         task.name,
         task.model_args,
-        *tokenizers,
+        *task.tokenizers,
         length=task.length,
         seed=task.training_args.seed,
         labels=labels,
@@ -215,7 +214,7 @@ def new_model(
         trained=run.folder if run.finished else None,
     )
     if task.name == "translation":
-        set_language(model, tokenizers[-1])
+        set_language(model, task.tokenizers[-1])
     if task.model_args.saved is not None or task.model_args.save_as is not None:
         from .native import as_ours  # with the tables of all architectures, which other runs do not need
 
@@ -242,21 +241,14 @@ def divide(model: PreTrainedModel, task: TrainingTask, rows: Any) -> PreTrainedM
 
 
 def train_and_save(
-    run: Run,
-    task: TrainingTask,
-    trainer: RunTrainer,
-    rows: DatasetDict,
-    tokenizers: Tokenizers,
-    *,
-    data: TaskData,
-    example: str,
+    run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict, data: TaskData, example: str
 ) -> None:
     """Train (or resume), save the best model, score it, and write predictions, pictures, card and record.
 
     A run that is finished is not trained, but its test data scored.
     """
-    if tokenizers and tokenizers[0] is not tokenizers[1]:
-        trainer.target_tokenizer = tokenizers[1]
+    if task.tokenizers and task.tokenizers[0] is not task.tokenizers[1]:
+        trainer.target_tokenizer = task.tokenizers[1]
     sizes = {split: len(part) for split, part in rows.items()}
     name = data_source(task.data_args, task.name).name
     report(f"Data: {name}: " + ", ".join(f"{size:,} {split} rows" for split, size in sizes.items()))
@@ -272,13 +264,13 @@ def train_and_save(
     if run.finished:
         rows = DatasetDict(test=rows["test"])
     else:
-        limit_length(tokenizers, readable_length(cast(Any, trainer.model).config))
+        limit_length(task.tokenizers, readable_length(cast(Any, trainer.model).config))
         _train(run, task, trainer, rows)
     history = list(trainer.state.log_history)
     with optional("Scores and predictions", run.failed):
-        score_and_predict(run, task, trainer, rows, tokenizers)
+        score_and_predict(run, task, trainer, rows)
     run.details |= {"rows": sizes}
-    summarize_run(run, task, trainer, rows, tokenizers, data=data, history=history)
+    summarize_run(run, task, trainer, rows, data, history)
     details = {name: run.details[name] for name in EXTRA_METRICS & run.details.keys()}
     with optional("all_results.json", run.failed):
         trainer.save_metrics("all", run.metrics | details, combined=False)

@@ -101,6 +101,7 @@ class TrainingTask:
     auto_defaults: ClassVar[tuple[TaskName, ...]]  # the tasks of the program whose defaults follow the data
     follow: ClassVar[str]  # what follows the data, in words for `--help`
     trainer_class: ClassVar[type[RunTrainer]] = RunTrainer
+    tokenizers: Tokenizers = ()  # from the preparation of the rows on
     lengths: LengthRule | None = None  # how the lengths of rows follow the tokens, if they do
     baselines: tuple[Baseline, ...]  # the trivial ones, which are always scored
     trained_baselines: tuple[Baseline, ...] = ()  # those that are trained, with --baseline
@@ -167,11 +168,11 @@ class TrainingTask:
         """Return the training texts that tokenizers are trained on: one column, or source and target."""
         return []
 
-    def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
+    def rows(self, data: TaskData) -> DatasetDict:
         """Return the splits as the model reads them."""
         raise NotImplementedError
 
-    def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
+    def stream(self, texts: TextStream) -> StreamedRows:
         """Return the rows of a stream as the model reads them."""
         raise NotImplementedError
 
@@ -182,11 +183,11 @@ class TrainingTask:
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
         """Set how the model is trained and decodes, and check that it can do what the options ask for."""
 
-    def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
+    def collator(self, model: PreTrainedModel, rows: DatasetDict) -> Any:
         """Return what makes batches of rows."""
         raise NotImplementedError
 
-    def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
+    def scoring(self, run: Run) -> dict[str, Any]:
         """Return the arguments of the trainer that say what is scored, and how."""
         raise NotImplementedError
 
@@ -201,17 +202,11 @@ class TrainingTask:
         return {}
 
     def records(
-        self,
-        run: Run,
-        trainer: RunTrainer,
-        rows: Dataset,
-        output: PredictionOutput,
-        tokenizers: Tokenizers,
-        split: str,
+        self, run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOutput, split: str
     ) -> Iterator[dict[str, Any]] | None:
         """Yield input, reference and prediction of each row of a split, or return None where that says nothing."""
 
-    def add_samples(self, run: Run, trainer: RunTrainer, rows: DatasetDict, tokenizers: Tokenizers) -> None:
+    def add_samples(self, run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
         """Add samples of what the model makes of held-out rows to the folder of a run."""
 
     def finish(self, run: Run, data: TaskData) -> None:

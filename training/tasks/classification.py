@@ -35,7 +35,7 @@ from ..report.card.facts import WIDTH, example_row, first_words
 from ..run_folder.run import Run
 from ..trainer.losses import TokenDropoutArguments
 from ..training_arguments import EVALUATION, OUTPUT, SAMPLING_STRATEGIES, TRAINING, RunDefaults, best_checkpoint_help
-from .base import Default, HardwareFacts, LengthRule, Tokenizers, TrainingTask
+from .base import Default, HardwareFacts, LengthRule, TrainingTask
 from .problems import problem_of
 
 UNKNOWN_WORDS = 0.35  # share of held-out words without which words are no good tokens
@@ -134,36 +134,36 @@ class Classification(TrainingTask):
         separator = None if self.data_args.text_pair_column is None else PAIR
         return [TextColumn(data.splits["train"], "text", separator)]
 
-    def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
-        set_truncation_side(tokenizers[0], self.data_args.truncation_side)
+    def rows(self, data: TaskData) -> DatasetDict:
+        set_truncation_side(self.tokenizers[0], self.data_args.truncation_side)
         options = {"num_proc": self.data_args.preprocessing_num_workers, "long_texts": self.data_args.long_texts}
-        if self.data_args.text_pair_column is not None and tokenizers[0].sep_token is None:
+        if self.data_args.text_pair_column is not None and self.tokenizers[0].sep_token is None:
             raise ValueError(
                 f"--text_pair_column {self.data_args.text_pair_column}: the tokenizer has no token to put between two "
                 "texts; train an encoder"
             )
         texts = self.problem.with_targets(data.splits)
-        return classification_rows(texts, tokenizers[0], max_length=self.length, **options)
+        return classification_rows(texts, self.tokenizers[0], max_length=self.length, **options)
 
-    def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
-        encode = encode_texts(tokenizers[0], self.length)
+    def stream(self, texts: TextStream) -> StreamedRows:
+        encode = encode_texts(self.tokenizers[0], self.length)
         return StreamedRows(texts, encode, long_texts=self.data_args.long_texts)
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
         model.config.problem_type = self.problem.kind  # type: ignore[assignment]
 
-    def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
+    def collator(self, model: PreTrainedModel, rows: DatasetDict) -> Any:
         typed = "token_type_ids" in rows["train"].column_names and getattr(model.config, "type_vocab_size", 2) == 1
         if typed and self.data_args.text_pair_column is not None:
             raise ValueError(
                 f"--text_pair_column {self.data_args.text_pair_column}: the model has type_vocab_size=1, but a pair "
                 "has two types of tokens: --set type_vocab_size=2"
             )
-        padded = DataCollatorWithPadding(tokenizers[0])
+        padded = DataCollatorWithPadding(self.tokenizers[0])
         return fit_packing(model, self.data_args.packing, rows["train"], self.training_args, padded)
 
-    def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
-        return {"processing_class": tokenizers[0], "compute_metrics": self.problem.metrics()}
+    def scoring(self, run: Run) -> dict[str, Any]:
+        return {"processing_class": self.tokenizers[0], "compute_metrics": self.problem.metrics()}
 
     def before_training(self, trainer: Any) -> None:
         self.svm = fit_ngram_svm(trainer)
@@ -171,7 +171,7 @@ class Classification(TrainingTask):
     def after_training(self, run: Run, trainer: Any, rows: Any) -> None:
         fit_outputs(run, trainer, rows, self.svm)
 
-    def records(self, run: Run, trainer: Any, rows: Any, output: Any, tokenizers: Any, split: str) -> Any:
+    def records(self, run: Run, trainer: Any, rows: Any, output: Any, split: str) -> Any:
         texts = [text.replace(PAIR, "\t") for text in rows["text"]]
         return self.problem.records(run, trainer.model.config.id2label, texts, output, split)
 

@@ -43,7 +43,7 @@ from ..report.classes import class_records
 from ..run_folder.files import EXAMPLE
 from ..run_folder.run import Run
 from ..training_arguments import EVALUATION, OPTIMIZER, OUTPUT, TRAINING, RunDefaults, best_checkpoint_help
-from .base import Default, HardwareFacts, Tokenizers, TrainingTask
+from .base import Default, HardwareFacts, TrainingTask
 
 MOST_EPOCHS, FEWEST_EPOCHS = 60, 10  # passes over few and over many images
 SMALL = 20  # pixels of a side below which a shift by one changes too much
@@ -137,7 +137,7 @@ class Images(TrainingTask):
     def example(self, run: Run, data: TaskData) -> str:
         return str(run.folder / EXAMPLE)
 
-    def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
+    def rows(self, data: TaskData) -> DatasetDict:
         saved, size = self.model_args.saved, self.data_args.image_size
         if saved is None or not (saved / IMAGE_PROCESSOR).is_file():
             self.processor = images.new_processor(data.splits["train"], size)
@@ -146,7 +146,7 @@ class Images(TrainingTask):
             self.processor = images.image_processor(size, list(found.image_mean), list(found.image_std))
         return images.image_rows(data.splits)
 
-    def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
+    def stream(self, texts: TextStream) -> StreamedRows:
         return StreamedRows(texts, images.encode_images)
 
     def fields(self) -> dict[str, Any]:
@@ -154,20 +154,20 @@ class Images(TrainingTask):
         patch = {"patch_size": usual_patch(size)} if self.model_args.preset is None else {}
         return {"image_size": size, **patch}
 
-    def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
+    def collator(self, model: PreTrainedModel, rows: DatasetDict) -> Any:
         options = self.training_args
         if self.name == "image_classification":
             return images.ImageCollator(self.processor, options, options.seed)
         return images.PatchMasking(self.processor, model.config.patch_size, options.mask_ratio, options, options.seed)
 
-    def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
+    def scoring(self, run: Run) -> dict[str, Any]:
         scored = {"compute_metrics": classification_metrics} if self.name == "image_classification" else {}
         return {"processing_class": self.processor, **scored}
 
     def after_training(self, run: Run, trainer: Any, rows: Any) -> None:
         fit_outputs(run, trainer, rows)
 
-    def records(self, run: Run, trainer: Any, rows: Dataset, output: Any, tokenizers: Any, split: str) -> Any:
+    def records(self, run: Run, trainer: Any, rows: Dataset, output: Any, split: str) -> Any:
         return class_records(run, trainer.model.config.id2label, ("image", rows["name"]), output, split)
 
     def finish(self, run: Run, data: TaskData) -> None:

@@ -163,16 +163,17 @@ class LanguageModel(TrainingTask):
         separator = None if self.data_args.turns_column is None else SEPARATOR
         return [TextColumn(data.splits["train"], "text", separator)]
 
-    def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
+    def rows(self, data: TaskData) -> DatasetDict:
         texts = data.splits
         if self.data_args.turns_column is not None:
-            set_chat_template(tokenizers[0])
+            set_chat_template(self.tokenizers[0])
             texts = reverse_dialogues(texts) if self.data_args.reverse_turns else texts
-        return language_model_rows(texts, tokenizers[0], self.data_args, self.training_args)
+        return language_model_rows(texts, self.tokenizers[0], self.data_args, self.training_args)
 
-    def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
+    def stream(self, texts: TextStream) -> StreamedRows:
         size, stride = self.data_args.block_size, self.data_args.block_stride
-        return StreamedRows(texts, *block_cutter(tokenizers[0], size, stride, objective=self.training_args.objective))
+        cutter = block_cutter(self.tokenizers[0], size, stride, objective=self.training_args.objective)
+        return StreamedRows(texts, *cutter)
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
         set_generation(model, self.name, length=self.data_args.block_size)
@@ -182,28 +183,28 @@ class LanguageModel(TrainingTask):
         if self.data_args.packing:
             check_packing(model, self.training_args) if self.denoises else check_attention(model)
 
-    def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
-        return language_model_collator(model, tokenizers[0], self.data_args.block_size, self.training_args)
+    def collator(self, model: PreTrainedModel, rows: DatasetDict) -> Any:
+        return language_model_collator(model, self.tokenizers[0], self.data_args.block_size, self.training_args)
 
-    def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
+    def scoring(self, run: Run) -> dict[str, Any]:
         causal = self.name == "causal"
-        metrics: Any = compute.language_model_metrics(tokenizers[0] if causal else None)
+        metrics: Any = compute.language_model_metrics(self.tokenizers[0] if causal else None)
         preprocess: Any = compute.token_scores(causal=causal)
         if self.name == "mlm+nsp":
             metrics, preprocess = compute.pretraining_metrics, compute.pretraining_scores
         return {
-            "processing_class": tokenizers[0],
+            "processing_class": self.tokenizers[0],
             "compute_metrics": metrics,
             "preprocess_logits_for_metrics": preprocess,
         }
 
-    def records(self, run: Run, trainer: Any, rows: Any, output: Any, tokenizers: Tokenizers, split: str) -> Any:
-        return None if self.name == "causal" else filled_in(output, tokenizers[0])
+    def records(self, run: Run, trainer: Any, rows: Any, output: Any, split: str) -> Any:
+        return None if self.name == "causal" else filled_in(output, self.tokenizers[0])
 
-    def add_samples(self, run: Run, trainer: Any, rows: DatasetDict, tokenizers: Tokenizers) -> None:
+    def add_samples(self, run: Run, trainer: Any, rows: DatasetDict) -> None:
         if TASKS[self.name].generates and "validation" in rows:
             with optional(SAMPLES, run.failed):
-                write_samples(run.folder, trainer, rows["validation"], tokenizers[0])
+                write_samples(run.folder, trainer, rows["validation"], self.tokenizers[0])
 
 
 def filled_in(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> Iterator[dict[str, Any]]:

@@ -35,7 +35,7 @@ from ..report.baselines import Baseline, BaselineData, Scorer
 from ..report.card.facts import WIDTH, example_row, first_words
 from ..run_folder.run import Run
 from ..training_arguments import EPOCHS, EVALUATION, OUTPUT, SAMPLING_STRATEGIES, RunDefaults, best_checkpoint_help
-from .base import Default, HardwareFacts, Tokenizers, TrainingTask, names_of_training
+from .base import Default, HardwareFacts, TrainingTask, names_of_training
 
 OUTSIDE = "O"  # the tag of words that are part of no entity
 PREFIXES = ("B-", "I-", "E-", "S-", "L-", "U-")
@@ -102,20 +102,20 @@ class TokenClassification(TrainingTask):
     def columns(self, data: TaskData) -> list[Any]:
         return [TextColumn(data.splits["train"], "tokens")]
 
-    def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
-        tokenizer, texts = text_tokenizer(tokenizers[0]), data.splits
+    def rows(self, data: TaskData) -> DatasetDict:
+        tokenizer, texts = text_tokenizer(self.tokenizers[0]), data.splits
         if not tokenizer.is_fast:
             raise ValueError("the tokenizer must be a fast one, which knows the position of each token in a text")
         encode = partial(tagged_pieces, tokenizer=tokenizer, names=self.labels(data), length=self.length)
         rows = with_raw_texts(map_splits(texts, encode, self.data_args.preprocessing_num_workers), texts)
         return handle_long_texts(texts, rows, {"tokens": self.length}, self.data_args.long_texts)
 
-    def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
-        return partial(collate, padded=DataCollatorForTokenClassification(tokenizers[0]))
+    def collator(self, model: PreTrainedModel, rows: DatasetDict) -> Any:
+        return partial(collate, padded=DataCollatorForTokenClassification(self.tokenizers[0]))
 
-    def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
+    def scoring(self, run: Run) -> dict[str, Any]:
         return {
-            "processing_class": tokenizers[0],
+            "processing_class": self.tokenizers[0],
             "compute_metrics": lambda prediction: tag_scores(*zip(*self.tags_of(prediction))),
             # Of the logits only the likeliest tag of each piece is kept (B, T)
             "preprocess_logits_for_metrics": lambda logits, _: (
@@ -133,9 +133,7 @@ class TokenClassification(TrainingTask):
             known = labels != IGNORE_INDEX
             yield self.names[chosen[known]].tolist(), self.names[labels[known]].tolist()
 
-    def records(
-        self, run: Run, trainer: Any, rows: Dataset, output: Any, tokenizers: Tokenizers, split: str
-    ) -> Iterator[dict[str, Any]]:
+    def records(self, run: Run, trainer: Any, rows: Dataset, output: Any, split: str) -> Iterator[dict[str, Any]]:
         predictions, references = zip(*self.tags_of(output))
         options: dict[str, Any] = {"output_dict": True, "zero_division": 0}
         found = seqeval().classification_report(*entities(references, predictions), **options)

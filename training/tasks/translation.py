@@ -188,22 +188,22 @@ class Translation(TrainingTask):
             given.extra_special_tokens = list(dict.fromkeys((*given.extra_special_tokens, *self.language_tokens)))
         return [TextColumn(data.splits["train"], name) for name in ("source", "target")]
 
-    def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
+    def rows(self, data: TaskData) -> DatasetDict:
         splits, temperature = data.splits, self.data_args.task_temperature
         if temperature != 1:
             chosen = sampled_rows(splits["train"][GROUP][:], temperature, self.training_args.seed)
             splits = DatasetDict({**splits, "train": splits["train"].select(chosen)})
         return translation_rows(
             splits,
-            *tokenizers,
+            *self.tokenizers,
             max_source_length=self._lengths[0],
             max_target_length=self._lengths[1],
             num_proc=self.data_args.preprocessing_num_workers,
             long_texts=self.data_args.long_texts,
         )
 
-    def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
-        source, target = tokenizers
+    def stream(self, texts: TextStream) -> StreamedRows:
+        source, target = self.tokenizers
         encode = encode_pairs(source, target, *self._lengths)
         return StreamedRows(texts, encode, long_texts=self.data_args.long_texts)
 
@@ -215,24 +215,23 @@ class Translation(TrainingTask):
             attend_eagerly(model)
         set_generation(model, "translation", length=self._lengths[1], **self.training_args.search())
 
-    def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
-        padded = DataCollatorForSeq2Seq(tokenizers[0], model=model)
+    def collator(self, model: PreTrainedModel, rows: DatasetDict) -> Any:
+        padded = DataCollatorForSeq2Seq(self.tokenizers[0], model=model)
         return fit_packing(model, self.data_args.packing, rows["train"], self.training_args, padded)
 
-    def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
+    def scoring(self, run: Run) -> dict[str, Any]:
         if not self.training_args.predict_with_generate:
             return {}
         run.details["groups"] = list(self.groups)
-        run.details["signatures"] = sacrebleu_signatures(**self._bleu_options)
-        return {
-            "compute_metrics": translation_metrics(tokenizers[1], self.training_args.metrics, **self._bleu_options)
-        }
+        options = self._bleu_options
+        run.details["signatures"] = sacrebleu_signatures(**options)
+        return {"compute_metrics": translation_metrics(self.tokenizers[1], self.training_args.metrics, **options)}
 
     def test_options(self) -> dict[str, Any]:
         return {"num_beams": self.training_args.num_beams}
 
-    def records(self, run: Run, trainer: Any, rows: Any, output: Any, tokenizers: Tokenizers, split: str) -> Any:
-        ids, tokenizer = labels_and_predictions(output)[1], tokenizers[1]
+    def records(self, run: Run, trainer: Any, rows: Any, output: Any, split: str) -> Any:
+        ids, tokenizer = labels_and_predictions(output)[1], self.tokenizers[1]
         ids = np.where(ids == IGNORE_INDEX, tokenizer.pad_token_id, ids)
         predictions = tokenizer.batch_decode(list(ids), skip_special_tokens=True)
         for source, reference, prediction in zip(rows["source"], rows["target"], predictions):

@@ -189,7 +189,7 @@ def test_a_run_leaves_entities_by_kind(tmp_path: Path) -> None:
     names.tags_of = lambda prediction: task.TokenClassification.tags_of(names, prediction)
     run: Any = SimpleNamespace(details={})
     rows = {"tokens": ["Angela Merkel Paris"]}
-    records = list(task.TokenClassification.records(names, run, None, rows, output, (), "test"))  # type: ignore
+    records = list(task.TokenClassification.records(names, run, None, rows, output, "test"))  # type: ignore
     wanted, predicted = ["B-PER", "I-PER", "B-LOC"], ["B-PER", "O", "B-LOC"]
     assert records == [{"text": rows["tokens"][0], "reference": wanted, "prediction": predicted}]
     report = classification_report([wanted], [predicted], output_dict=True, zero_division=0)
