@@ -40,10 +40,8 @@ def print_plan(task: Any, config: Any, rows: Any) -> None:
     processes = math.prod(sizes.values()) if sizes else args.world_size
     parts = processes // sizes.get("tp", 1)
     lengths = row_lengths(rows)
-    step, (target, source) = (
-        args.train_batch_size * args.gradient_accumulation_steps * parts,
-        sides(task, config, rows),
-    )
+    step = args.train_batch_size * args.gradient_accumulation_steps * parts
+    target, source = sides(task, config, rows)
     if args.tokens_per_batch is not None:
         step = max(1, round(args.tokens_per_batch / lengths.sum(axis=1).mean()))
     with torch.device("meta"):

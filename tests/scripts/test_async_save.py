@@ -12,7 +12,7 @@ from script_runs import arguments, assert_equal_weights, die_after_four, kill, l
 from test_parallel import train_in
 
 from vanillaformer.training.run_folder.files import SAVING, checkpoints, is_complete
-from vanillaformer.training.trainer.background import Background
+from vanillaformer.training.trainer.saving import Background
 from vanillaformer.training.trainer.trainer import RunTrainer
 
 RECIPES = {

@@ -8,6 +8,7 @@ import numpy as np
 from datasets import Dataset, DatasetDict
 from sklearn.linear_model import Ridge
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.preprocessing import MultiLabelBinarizer
 
 from vanillaformer.data.rows import label_names
 from vanillaformer.data.tasks import Prediction, TaskName
@@ -121,11 +122,7 @@ class Several(NumericProblem):
 
     def read(self, rows: Dataset) -> np.ndarray:
         names = self.names or self.labels(DatasetDict(train=rows))
-        numbers = {name: number for number, name in enumerate(names)}
-        found = np.zeros((len(rows), len(numbers)))
-        for row, text in enumerate(rows["labels"]):
-            found[row, [numbers[name] for name in json.loads(text)]] = 1
-        return found
+        return MultiLabelBinarizer(classes=names).fit_transform([json.loads(text) for text in rows["labels"]])
 
     def answers(self, values: Any) -> np.ndarray:
         return (np.asarray(values) > 0).astype(int)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, TrainerCallback
 from transformers.pytorch_utils import Conv1D
 
 from vanillaformer.configuration import VanillaConfig
-from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, check_limits, option
+from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, option
 from vanillaformer.console.reporting import report
 from vanillaformer.data.streaming import PLACES
 
@@ -37,13 +37,12 @@ class AdaptationArguments:
     HELP_GROUP = "Fine-tuning"
 
     freeze: list[str] = option([], "Parameters to freeze, by parts of their names")
-    lora_rank: int = option(0, "LoRA: rank, merged when saved; 0 for none")
+    lora_rank: int = option(0, "LoRA: rank, merged when saved; 0 for none", limit=NOT_NEGATIVE)
     lora_alpha: int = option(16, "LoRA: adapters are scaled by this value / rank")
-    lora_dropout: float = option(0.0, "LoRA: dropout on the inputs of the adapters")
+    lora_dropout: float = option(0.0, "LoRA: dropout on the inputs of the adapters", limit=BELOW_ONE)
     lora_targets: list[str] = option(["q_proj", "v_proj"], "LoRA: names of the layers with adapters")
 
     def check(self: Any) -> None:
-        check_limits(self, {"lora_rank": NOT_NEGATIVE, "lora_dropout": BELOW_ONE})
         flag = f"--lora_rank {self.lora_rank}"
         if not self.lora_rank:
             for name, default in vars(AdaptationArguments()).items():

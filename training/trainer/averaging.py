@@ -1,6 +1,5 @@
 """One model out of many steps: the average of the last checkpoints, or the moving average of the weights."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, option
 from vanillaformer.console.reporting import report
+from vanillaformer.hub.file_names import SHARDS, WEIGHTS
 
 from ..run_folder.files import checkpoints
 from .parallel import load_weights, local_part
@@ -55,10 +54,8 @@ def average(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
     totals: dict[str, torch.Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     for folder in folders:
-        index = folder / SAFE_WEIGHTS_INDEX_NAME
-        shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values() if index.is_file() else ()
-        for file in set(shards) or {SAFE_WEIGHTS_NAME}:
-            for name, value in load_file(folder / file).items():
+        for file in [*folder.glob(SHARDS)] or [folder / WEIGHTS]:
+            for name, value in load_file(file).items():
                 dtypes[name] = value.dtype
                 totals[name] = totals.get(name, 0) + value.double() if value.is_floating_point() else value
     return {
