@@ -29,22 +29,14 @@ COUNTED = "vanillaformer_counted"
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes of a training step on one device.
+    """Bytes of a training step on one device."""
 
-    Attributes:
-        weights: The weights, with which the optimizer works.
-        gradients: One value for each weight, from the backward pass to the optimizer's step.
-        optimizer: What the optimizer keeps.
-        activations: What the forward pass keeps for the backward pass; it holds no logits, but the gradient of the
-            output layer that is computed with the loss.
-        workspace: What exists for a moment: a chunk of logits, or gradients by the widest activations.
-    """
-
-    weights: int
-    gradients: int
-    optimizer: int
+    weights: int  # with which the optimizer works
+    gradients: int  # one value for each weight, from the backward pass to the optimizer's step
+    optimizer: int  # what it keeps
+    # What the forward pass keeps for the backward pass: no logits, but the output layer's gradient, made with the loss
     activations: int
-    workspace: int
+    workspace: int  # what exists for a moment: a chunk of logits, or gradients by the widest activations
 
     @property
     def peak(self) -> int:

@@ -334,14 +334,9 @@ def parse_arguments(program: str, argv: Sequence[str] | None = None) -> Argument
 
 def config_fields(kinds: Sequence[str]) -> list[str]:
     """Return the fields that our configurations of kinds of models add to those of transformers, with their values."""
-    classes = {entry.config_class for entry in PRESETS.values()}
+    classes = {entry.config_class for entry in PRESETS.values() if KINDS[entry.config_class.model_type] in kinds}
     known = {entry.name for entry in dataclasses.fields(PreTrainedConfig)}  # type: ignore[arg-type]
-    found = {
-        entry.name
-        for config_class in classes
-        if KINDS[config_class.model_type] in kinds
-        for entry in dataclasses.fields(config_class)
-    }
+    found = {entry.name for config_class in classes for entry in dataclasses.fields(config_class)}
     names = sorted(name for name in found - known if not name.endswith(("_token_id", "vocab_size")))
     choices = OPTIONS if "image_encoder" in kinds else OPTIONS | {"position_embedding_type": SEQUENCE_POSITION_CHOICES}
     return [f"{name} ({', '.join(choices[name])})" if name in choices else name for name in names]

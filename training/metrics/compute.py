@@ -33,7 +33,7 @@ def translation_metrics(
     def compute_metrics(
         prediction: EvalPrediction, references: Sequence[str] | None = None, groups: Sequence[str] = ()
     ) -> dict[str, float]:
-        outputs = np.asarray(_first(prediction.predictions))
+        outputs = np.asarray(first_output(prediction.predictions))
         if references is None:
             references = decoded(prediction.label_ids)
         # Without the start token and what follows </s>; rows are filled up with padding, by beam search also with </s>
@@ -62,7 +62,7 @@ def translation_metrics(
 
 def classification_metrics(prediction: EvalPrediction) -> dict[str, float]:
     """A `compute_metrics` for a classifier: accuracy and f1 (macro), from logits (N, classes)."""
-    return compute_scores("classes", "ids", _first(prediction.predictions).argmax(axis=-1), prediction.label_ids)
+    return compute_scores("classes", "ids", first_output(prediction.predictions).argmax(axis=-1), prediction.label_ids)
 
 
 def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> ComputeMetrics:
@@ -125,7 +125,7 @@ def token_scores(*, causal: bool) -> Callable[[Any, torch.Tensor], tuple[torch.T
     """
 
     def scores(logits: Any, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = _first(logits)  # (B, T, V)
+        logits = first_output(logits)  # (B, T, V)
         if causal:
             logits, labels = logits[:, :-1], labels[:, 1:]
         predicted = logits.argmax(dim=-1)
@@ -140,7 +140,7 @@ def token_scores(*, causal: bool) -> Callable[[Any, torch.Tensor], tuple[torch.T
     return scores
 
 
-def _first(outputs: Any) -> Any:
+def first_output(outputs: Any) -> Any:
     """Return the logits (or ids) of a model with several outputs."""
     return outputs[0] if isinstance(outputs, tuple) else outputs
 
@@ -190,9 +190,6 @@ def _byte_table(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
             continue
         if token in added or not BYTES.keys() >= set(token):
             table[number] = len(token), len(token.encode())
-        else:
-            table[number] = (
-                sum(not 0x80 <= BYTES[sign] <= 0xBF for sign in token),
-                len(token),
-            )  # 10xxxxxx continues one
+        else:  # a byte 10xxxxxx continues a character
+            table[number] = sum(not 0x80 <= BYTES[sign] <= 0xBF for sign in token), len(token)
     return table

@@ -222,9 +222,8 @@ def add_ngram_logits(run: Run, trainer: RunTrainer, svm: LinearSvm, rows: Any, l
     ngrams, _ = ngrams_of(model.wide, rows.select(evaluation_order(rows)), trainer.data_collator)
     parts = [deep.double(), torch.as_tensor(ngrams @ svm.table + svm.bias)]
     scales = fit_scales(parts, labels)
+    scale_logits(model, layer, scales[0])  # the table is still 0
     with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.mul_(scales[0])
         layer.bias.add_(torch.as_tensor(svm.bias).to(layer.bias) * scales[1])
         table = model.wide.ngram_logits.weight
         table.copy_(torch.as_tensor(svm.table).to(table) * scales[1])

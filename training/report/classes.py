@@ -13,6 +13,7 @@ from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.console.reporting import optional, report
 
+from ..metrics.compute import first_output
 from ..run_folder.run import Run
 from .plots import confusion_picture
 
@@ -25,8 +26,7 @@ PREFIXES = {"validation": "eval", "test": "test"}
 
 def labels_and_predictions(output: PredictionOutput) -> tuple[Any, Any]:
     """Return the labels and predictions of an output, for a classifier the logits, without what else it has."""
-    predictions: Any = output.predictions
-    return output.label_ids, predictions[0] if isinstance(predictions, tuple) else predictions
+    return output.label_ids, first_output(output.predictions)
 
 
 def class_records(

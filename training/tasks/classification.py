@@ -107,24 +107,15 @@ class Classification(TrainingTask):
 
     def defaults(self, data: TaskData, hardware: HardwareFacts) -> list[Default]:
         texts, held_out = (TextColumn(data.splits[split], "text").sample() for split in ("train", "validation"))
-        facts = text_facts(
-            texts,
-            held_out,
-            rows=len(data.splits["train"]),
-            classes=len(label_names(data.splits)),
-            held_out=len(data.splits["validation"]),
-        )
+        sizes = {"rows": len(data.splits["train"]), "held_out": len(data.splits["validation"])}
+        facts = text_facts(texts, held_out, classes=len(label_names(data.splits)), **sizes)
         given, tokenizer_args = self.data_args, self.tokenizer_args
         assert tokenizer_args is not None
         limit = self.model_args.config_overrides().get("max_position_embeddings", LENGTHS.longest)
         length = given.max_length if was_given(given, "max_length") else limit
         chosen = was_given(tokenizer_args, "tokenizer_algorithm")
-        algorithm = tokenizer_args.tokenizer_algorithm if chosen else None
-        return [
-            entry
-            for entry in classifier_defaults(facts, length, algorithm)
-            if data.stream is None or entry.option != "max_epochs"
-        ]
+        found = classifier_defaults(facts, length, tokenizer_args.tokenizer_algorithm if chosen else None)
+        return [entry for entry in found if data.stream is None or entry.option != "max_epochs"]
 
     def example(self, run: Run, data: TaskData) -> str:
         sides = example_row(data.splits["validation"], "text").split(PAIR)

@@ -30,6 +30,7 @@ from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.tokenization.passages import first_pieces
 
 from ..arguments import ModelArguments, TokenizerArguments
+from ..metrics.compute import first_output
 from ..metrics.scores import compute_scores, seqeval
 from ..report.baselines import Baseline, BaselineData, Scorer
 from ..report.card.facts import WIDTH, example_row, first_words
@@ -118,9 +119,7 @@ class TokenClassification(TrainingTask):
             "processing_class": self.tokenizers[0],
             "compute_metrics": lambda prediction: tag_scores(*zip(*self.tags_of(prediction))),
             # Of the logits only the likeliest tag of each piece is kept (B, T)
-            "preprocess_logits_for_metrics": lambda logits, _: (
-                logits[0] if isinstance(logits, tuple) else logits
-            ).argmax(-1),
+            "preprocess_logits_for_metrics": lambda logits, _: first_output(logits).argmax(-1),
         }
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:

@@ -139,9 +139,7 @@ def with_adapters(model: PreTrainedModel, arguments: AdaptationArguments) -> nn.
         if not found:
             names = sorted({name.rpartition(".")[2] for name in layers})
             raise ValueError(f"--lora_targets {target}: the model's linear layers are called {', '.join(names)}")
-    heads = [
-        name for name in NEW_HEADS if hasattr(model, name) and any(True for _ in getattr(model, name).parameters())
-    ]
+    heads = [name for name in NEW_HEADS if list(getattr(model, name, nn.Module()).parameters())]
     if not model.name_or_path:
         report("Warning: --lora_rank trains adapters of a new model, whose random weights are not trained.")
     config = LoraConfig(

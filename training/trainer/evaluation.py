@@ -17,12 +17,6 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .saving import SavingTrainer, temporarily
 
-# Options of the training that would leave rows out of a score, or score those again that were scored before
-ALL_ROWS: dict[str, Any] = {
-    **{"dataloader_drop_last": False, "dataloader_persistent_workers": False},
-    "train_sampling_strategy": "sequential",
-}
-
 
 class EvaluatingTrainer(SavingTrainer):
     """A `Trainer` whose held-out loss is `Σ CE / N` over all N targets, and which scores the same weights once.
@@ -46,7 +40,9 @@ class EvaluatingTrainer(SavingTrainer):
         if isinstance(rows, Dataset):
             texts = [name for name in RAW_TEXTS if name in rows.column_names]
             rows = rows.remove_columns(texts).select(evaluation_order(rows), keep_in_memory=True)
-        with temporarily(self.args, **ALL_ROWS):
+        # The options of the training would leave rows out of a score, or score those again that were scored before
+        off = {"dataloader_drop_last": False, "dataloader_persistent_workers": False}
+        with temporarily(self.args, train_sampling_strategy="sequential", **off):
             return super().get_eval_dataloader(rows)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:

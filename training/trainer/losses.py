@@ -140,14 +140,14 @@ class CrossEntropy:
             outputs = model(**batch.inputs)  # the mean over the numbers, or over the labels
             return {**outputs, "loss": outputs["loss"] * labels.numel() / items}
         if labels.ndim > 1:
-            return self.of_tokens(model, batch, options)
+            return self.of_tokens(model, inner, batch, options)
         wanted = {name: value for name, value in options.items() if name != "return_logits"}
         outputs = model(**without_labels(batch.inputs), **wanted)
         loss = smoothed_loss(outputs["logits"], labels, self.label_smoothing, num_items_in_batch=items)
         return {**outputs, "loss": loss}
 
-    def of_tokens(self, model: nn.Module, batch: Batch, options: dict[str, bool]) -> Any:
-        """Return the outputs of a model of tokens; the logits are those of positions with a target, (N, V).
+    def of_tokens(self, model: nn.Module, inner: Any, batch: Batch, options: dict[str, bool]) -> Any:
+        """Return the outputs of `inner`, a model of tokens; the logits are those of positions with a target, (N, V).
 
         A native model's loss, and that of tags, is computed by its class: its cross-entropy is exchanged for the
         smoothed one, and other summands are kept.
@@ -155,7 +155,6 @@ class CrossEntropy:
         inputs, pairs = batch.inputs, batch.second_items
         smoothing: dict[str, Any] = {"label_smoothing": self.label_smoothing, "num_items_in_batch": batch.items}
         wanted: dict[str, Any] = {name: value for name, value in options.items() if name != "return_logits"}
-        inner: Any = extract_model_from_parallel(getattr(model, "module", model), keep_torch_compile=False)
         if isinstance(inner.config, VanillaConfig) and inner.loss_type != "ForTokenClassification":
             wanted |= {} if pairs is None else {"num_pairs_in_batch": pairs}
             logits = options.get("return_logits", False)

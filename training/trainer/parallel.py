@@ -246,19 +246,17 @@ class ParallelTrainer(Trainer):
         if checkpoint is None or (whole and not self.is_distributed_loading_by_transformers):
             return super()._load_optimizer_and_scheduler(checkpoint)
         if whole:
-            take_over_state(
-                self.optimizer, torch.load(Path(checkpoint, WHOLE), map_location="cpu", weights_only=True), self.model
-            )
+            state = torch.load(Path(checkpoint, WHOLE), map_location="cpu", weights_only=True)
+            take_over_state(self.optimizer, state, self.model)
         else:
+            parts = Path(checkpoint, PARTS)
             groups = self.optimizer.param_groups  # of which torch cannot load those without parameters
             self.optimizer.param_groups = [group for group in groups if group["params"]]
             try:
-                load_optimizer_distributed(self.model, self.optimizer, str(Path(checkpoint, PARTS)))
+                load_optimizer_distributed(self.model, self.optimizer, str(parts))
             except CheckpointException as error:
                 first = next(iter(error.failures.values()))[0]
-                raise ValueError(
-                    f"{Path(checkpoint, PARTS)} cannot be read as a state of the optimizer: {first}"
-                ) from error
+                raise ValueError(f"{parts} cannot be read as a state of the optimizer: {first}") from error
             loaded = iter(self.optimizer.param_groups)
             self.optimizer.param_groups = [next(loaded) if group["params"] else group for group in groups]
         schedule: Any = torch.load(Path(checkpoint, "scheduler.pt"), weights_only=True)

@@ -163,11 +163,9 @@ class RunTrainer(EvaluatingTrainer):
             step = self._read_step(epoch_iterator, num_batches, device)
         following = self._read_step(epoch_iterator, self.args.gradient_accumulation_steps, device)
         self.ahead = epoch_iterator, following
-        flops = self.budget.option == "max_flops"
-        sizes = [
-            sum(self.account.size_of(batch, flops=flops) for batch in samples) for samples, *_ in (step, following)
-        ]
-        self.budget.sizes = sum(from_all(sizes[0], device)), sum(from_all(sizes[1], device))
+        size = partial(self.account.size_of, flops=self.budget.option == "max_flops")
+        sizes = [sum(from_all(sum(map(size, samples)), device)) for samples, *_ in (step, following)]
+        self.budget.sizes = sizes[0], sizes[1]
         samples, items, self.idle, self.second_items = step
         return samples, items
 
