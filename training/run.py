@@ -168,15 +168,12 @@ def start(task: TrainingTask, argv: Sequence[str] | None) -> Iterator[Run]:
 def _open(run: Run, task: TrainingTask) -> None:
     """Look at the folder of a run, check the model, and say where training begins."""
     training_args = task.training_args
-    resume = training_args.resume_from_checkpoint
+    given = training_args.resume_from_checkpoint
+    resume = None if str(given).lower() in ("none", "true") else given
     with training_args.main_process_first(local=False, desc="looking at the run's folder"):
         if training_args.process_index == 0 and run.folder.is_dir():
             recover(run.folder)
-        open_folder(
-            run,
-            overwrite=training_args.overwrite_output_dir,
-            resume_from=None if str(resume).lower() in ("none", "true") else resume,
-        )
+        open_folder(run, overwrite=training_args.overwrite_output_dir, resume_from=resume)
         if not run.finished:
             # A saved one is fetched and looked through; one that follows the data will be long enough
             length = 0 if task.uses_auto_defaults else task.length
