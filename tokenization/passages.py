@@ -34,9 +34,6 @@ class StoredTexts:
         for self.count, text in enumerate(texts, start=1):
             pickle.dump(text, self.file)
 
-    def __len__(self) -> int:
-        return self.count
-
     def __iter__(self) -> Iterator[str]:
         self.file.seek(0)
         for _ in range(self.count):

@@ -114,8 +114,7 @@ class OnnxEngine(Engine):
 
     def classify_rows(self, rows: Rows, token_type_ids: Rows | None) -> np.ndarray:
         self.check_lengths(rows, 0)
-        filler = self.config.pad_token_id
-        ids, mask = padded(rows, 0 if filler is None else filler)
+        ids, mask = padded(rows, self.config.pad_token_id or 0)
         segments = torch.zeros_like(ids) if token_type_ids is None else padded(token_type_ids, 0)[0]
         outputs = self.run(MODEL, input_ids=ids, attention_mask=mask, token_type_ids=segments)
         return next(outputs[name] for name in ("prediction_logits", "logits") if name in outputs).float().numpy()
