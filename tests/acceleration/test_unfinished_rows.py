@@ -1,6 +1,7 @@
 """Attention with cheap dropout against torch's SDPA, and finished texts that leave the batch: the same tokens."""
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -141,6 +142,12 @@ ENDS = [2, 9, 3, 3, 4, 5, 9, 2, 3, 2, 4, 3]
 END = 3
 
 
+def end_rows(prompt: int, vocabulary: int) -> Callable[[int, torch.Tensor], list[int]]:
+    """Return which tokens may follow: each row ends after its number of tokens, counted from the prompt."""
+    others = [token for token in range(vocabulary) if token != END]
+    return lambda row, ids: [END] if ENDS[row] <= len(ids) - prompt + 1 else others
+
+
 def batch() -> dict[str, torch.Tensor]:
     lengths = torch.tensor([5, 20, 3, 4, 5, 6, 3, 18, 4, 5, 3, 4])
     mask = torch.arange(int(lengths.max())) < lengths[:, None]
@@ -153,15 +160,10 @@ def inputs_of(kind: str) -> dict[str, torch.Tensor]:
 
 
 def generate(model: Any, kind: str, **options: Any) -> Any:
-    """Generate texts of which each row ends after its number of tokens, counted from the prompt."""
     inputs = inputs_of(kind)
     prompt = 1 if kind == "encoder_decoder" else inputs["input_ids"].shape[1]
     settings = {"max_new_tokens": 12, "eos_token_id": END, "pad_token_id": PAD}
-    others = [token for token in range(model.lm_head.out_features) if token != END]
-
-    def allowed(row: int, ids: torch.Tensor) -> list[int]:
-        return [END] if ENDS[row] <= len(ids) - prompt + 1 else others
-
+    allowed = end_rows(prompt, model.lm_head.out_features)
     return model.generate(**inputs, **settings, prefix_allowed_tokens_fn=allowed, **options)
 
 

@@ -10,11 +10,14 @@ from vanillaformer.exploration.recording import Recording, record, stacks
 KINDS = ("encoder_decoder", "decoder", "encoder", "image_encoder")
 
 
+def doubled(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
+
+
 def recorded(kind: str, batch: int = 1, **fields: Any) -> Recording:
     """A recording of a toy of this kind."""
     inputs = {name: value for name, value in inputs_of(kind, batch).items() if name != "attention_mask"}
-    inputs = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
-    return record(toy(kind, **fields).double(), inputs)
+    return record(toy(kind, **fields).double(), doubled(inputs))
 
 
 def example_of(recording: Recording, targets: Any = None) -> Example:

@@ -124,7 +124,7 @@ CHOSEN = {
 def test_defaults_that_follow_the_data_are_named(task: str, page) -> None:
     text = " ".join(page(TASKS[task].program).split("Examples:")[0].split())
     option, words = CHOSEN[task]
-    assert any(option in names for names in FOLLOWED.values())
+    assert option in FOLLOWED
     named = text.partition(" Without --preset and --max_steps, ")[2].partition(" follow the data.")[0]
     assert words in named
 
