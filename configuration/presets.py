@@ -56,4 +56,5 @@ def preset(name: str, **overrides: Any) -> VanillaConfig:
     config_class.refuse_unknown(overrides)  # with the field that was meant
     for field in overrides.keys() - config_class.keywords() - {*TRANSFORMERS_NAMES}:
         raise ValueError(f"{config_class.__name__} has no field {field!r} (value {overrides[field]!r})")
-    return config_class(**(PRESETS[name].fields | overrides))
+    given = {"initialization": None} if overrides.get("parametrization") == "mup" else {}  # which comes with its own
+    return config_class(**(PRESETS[name].fields | given | overrides))

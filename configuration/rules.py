@@ -250,12 +250,15 @@ class BlockRules(BlockFields):
             )
 
     def validate_block_factors(self) -> None:
-        """There is one factor on the embeddings, and one on the sublayers if their outputs are added to something."""
+        """There is one factor on the embeddings, one on the sublayers if they are added, and none by width."""
         if self.norm_placement == "no_residual" and self.residual_scale != 1:
             raise ValueError(f"residual_scale={self.residual_scale}: norm_placement='no_residual' has no residual sum")
         for name, other in (("embedding_scale", "scale_embedding"), ("residual_scale", "layer_scale_init_value")):
             if getattr(self, name) != 1 and getattr(self, other):
                 raise ValueError(f"{name}={getattr(self, name)} and {other}={getattr(self, other)}: give one of them")
+        for name in ("scale_embedding", "scale_decoder_outputs") if self.parametrization == "mup" else ():
+            if getattr(self, name):
+                raise ValueError(f"parametrization='mup' needs {name}=False: its factor would grow with the width")
 
     def validate_block_mimetic(self) -> None:
         """Mimetic initialization factors a matrix of the model's width for each head."""

@@ -165,6 +165,8 @@ def random_fields(draw: Random, kind: str) -> dict[str, Any]:
     # gated layers square the stream: without a norm, one that starts √D times as long leaves float32
     fields["scale_embedding"] &= fields["norm_placement"] != "no_norm"
     fields["scale_embedding"] &= fields["embedding_scale"] == 1.0
+    for name in {"scale_embedding", "scale_decoder_outputs"} & fields.keys():
+        fields[name] &= fields["parametrization"] == "standard"
     fields["base_width"] = fields["base_width"] if fields["parametrization"] == "mup" else BlockConfig.base_width
     if kind == "encoder_decoder":
         one_vocabulary = fields["decoder_vocab_size"] in (None, fields["vocab_size"])

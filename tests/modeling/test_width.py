@@ -11,7 +11,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
-from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM
+from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM, preset
 from vanillaformer.configuration.options import FEED_FORWARD_CHOICES
 from vanillaformer.training.trainer.optimizers import build_optimizer, decaying_names, scale_rates
 
@@ -90,6 +90,15 @@ def test_the_parts_of_mup_follow_the_width_of_the_config():
     assert VanillaDecoderConfig(hidden_size=128, num_attention_heads=2).attention_scale is None
     with pytest.raises(StrictDataclassError, match="base_width=64 only applies to parametrization='mup'"):
         VanillaDecoderConfig(base_width=64)
+    for name in ("scale_embedding", "scale_decoder_outputs"):
+        with pytest.raises(StrictDataclassError, match=f"parametrization='mup' needs {name}=False"):
+            preset("t5", parametrization="mup", **{"scale_decoder_outputs": False, name: True})
+
+
+def test_a_preset_made_with_mup_starts_as_it_says():
+    assert preset("llama-tiny").initialization == "normal"
+    assert preset("llama-tiny", parametrization="mup").initialization == "mup"
+    assert preset("llama-tiny", parametrization="mup", initialization="t5").initialization == "t5"
 
 
 def test_what_mup_starts_with_does_not_grow_with_the_width():

@@ -79,7 +79,7 @@ class MuonWithAdamW(Optimizer):
             self.parts += [Muon(matrices, lr=lr * lr_factor, momentum=momentum, adjust_lr_fn="match_rms_adamw")]
         if others:
             self.parts += [AdamW(others, lr=lr, betas=betas, eps=eps)]
-        super().__init__([group for part in self.parts for group in part.param_groups], {})
+        super().__init__([group for part in self.parts for group in part.param_groups], {"lr": lr})
         self.take_groups()
 
     def take_groups(self) -> None:
@@ -150,25 +150,33 @@ def scale_rates(optimizer: Optimizer, model: nn.Module) -> None:
     """Divide the rates of a muP model's matrices by m = D / base_width (Yang et al. 2021), those of Muon by √m.
 
     That of Muon changes a matrix by √D (`match_rms_adamw`), where the width of the outputs asks for 1. The decay
-    times the rate stays as it was. Embeddings, output layer, norms, biases and adapters keep their rate.
+    times the rate stays as it was. Embeddings, output layer, maps of pixels, norms, biases and adapters keep their
+    rate, and come first in their group: the first rate of all is the one that is logged.
     """
     config: Any = getattr(model, "config", None)
     if getattr(config, "parametrization", "standard") == "standard":
         return
-    tables = embedding_names(model) | {"lm_head.weight"}
-    maps = [f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    hidden = {id(model.get_parameter(name)) for name in maps if name not in tables and "lora_" not in name}
+    if isinstance(optimizer, torch.optim.SGD):
+        raise ValueError("--optim sgd: the rates of parametrization='mup' are for Adam, its relatives and Muon")
+    outside = {"lm_head", *["patch_embeddings"] * (getattr(config, "patch_embedding", None) == "linear")}
+    hidden = {
+        id(module.weight)
+        for name, module in model.named_modules()
+        if (isinstance(module, nn.Linear) or getattr(module, "in_channels", 0) > getattr(config, "num_channels", 0))
+        and outside.isdisjoint(name.split("."))
+        and "lora_" not in name
+    }
     parts = getattr(optimizer, "parts", [optimizer])
     for part in parts:
         factor = (config.base_width / config.hidden_size) ** (0.5 if isinstance(part, Muon) else 1.0)
-        groups: Groups = []
+        groups, slower = Groups(), Groups()
         for group in part.param_groups:
             scaled = [parameter for parameter in group["params"] if id(parameter) in hidden]
             others = [parameter for parameter in group["params"] if id(parameter) not in hidden]
             rates = {"lr": group["lr"] * factor, "weight_decay": group["weight_decay"] / factor}
             groups += [group | {"params": others}] * bool(others)
-            groups += [group | {"params": scaled} | rates] * bool(scaled)
-        part.param_groups = groups
+            slower += [group | {"params": scaled} | rates] * bool(scaled)
+        part.param_groups = groups + slower
     if isinstance(optimizer, MuonWithAdamW):
         optimizer.take_groups()
 

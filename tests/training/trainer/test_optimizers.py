@@ -149,3 +149,31 @@ def test_rates_of_a_mup_model_follow_the_width_and_rate_times_decay_stays(name, 
     rates = {id(each): group["lr"] for group in optimizer.param_groups for each in group["params"]}
     assert all(rates[key] == pytest.approx(0.9 * rate) for key, rate in one.items())
     optimizer.load_state_dict(state)  # of as many groups
+
+
+@pytest.mark.parametrize(
+    ("patches", "slower"),
+    [
+        ("convolution", []),
+        ("linear", []),
+        ("early_convolutions", ["projection.weight", "convolutions.1.weight"]),
+    ],
+)
+def test_maps_of_pixels_keep_the_rate_of_a_mup_model_and_are_the_first_group(patches, slower):
+    model = toy("image_encoder", parametrization="mup", base_width=8, patch_embedding=patches)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizers.scale_rates(optimizer, model)
+    first = {id(each) for each in optimizer.param_groups[0]["params"]}
+    parts = model.model.embeddings.patch_embeddings.named_parameters()
+    assert [name for name, each in parts if id(each) not in first] == slower
+    assert optimizer.param_groups[0]["lr"] == 1e-2  # which is logged
+
+
+def test_an_optimizer_that_does_not_divide_by_sizes_of_gradients_has_no_rates_of_mup():
+    with pytest.raises(ValueError, match="--optim sgd: the rates of parametrization='mup'"):
+        optimizers.scale_rates(torch.optim.SGD(toy("decoder").parameters()), toy("decoder", parametrization="mup"))
+
+
+def test_muon_has_schedules_that_end_at_a_rate():
+    schedule = get_scheduler("cosine_with_min_lr", built("muon", toy("decoder")), 0, 10, {"min_lr": 1e-3})
+    assert schedule.lr_lambdas[0](10) == pytest.approx(0.1)
