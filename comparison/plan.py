@@ -19,7 +19,7 @@ from vanillaformer.training.trainer.budget import LENGTHS
 Options = dict[str, Any]
 KEYS = (
     *("program", "arguments", "variants", "seeds", "budget", "baseline", "score", "equal", "tune", "tuning_seeds"),
-    *("extend", "sequential", "family"),
+    *("extend", "sequential", "family", "ladder"),
 )
 BUDGETS = {
     "tokens": "tokens of the training data that are read",

@@ -13,7 +13,7 @@ from vanillaformer.console.drawing import save, style
 from vanillaformer.hub.atomic_files import write_text
 
 from .comparing import Tuning
-from .plan import Options, Plan, merged
+from .plan import Options, Plan, fields_of, merged
 
 RATE = "learning_rate"
 # Fields of the configuration that grow with `hidden_size`, so that heads keep their width
@@ -23,22 +23,26 @@ SIZES = (
 )
 
 
+def sizes_at(options: Options, width: int, source: str) -> Options:
+    """Return the sizes of a config that options give, in another width; raise ValueError if there is none."""
+    fields = fields_of(options.get("overrides"))
+    if "hidden_size" not in fields:
+        raise ValueError(f"{source}: overrides: other widths need a hidden_size that sizes are relative to")
+    sizes = {size: fields[size] * width / fields["hidden_size"] for size in SIZES if fields.get(size)}
+    for size, value in sizes.items():
+        if value % 1 or value < 1:
+            raise ValueError(f"{source}: {size}={value:g} in width {width}: give other widths")
+    return {size: int(value) for size, value in sizes.items()}
+
+
 def at_widths(plan: Plan, widths: Sequence[int]) -> Plan:
     """Return a plan of which each variant is tuned in each width; raise ValueError if its sizes cannot be scaled."""
     if [*plan.tune] != [RATE] or plan.equal:
         raise ValueError(f"--transfer draws scores over rates: it needs `tune: {{{RATE}: [...]}}` and no `equal`")
     variants: dict[str, Options] = {}
     for name, options in plan.variants.items():
-        fields = merged(plan.arguments, options).get("overrides", {})
         for width in widths:
-            if "hidden_size" not in fields:
-                raise ValueError(f"variant {name}: --transfer needs a hidden_size that sizes are relative to")
-            given = [size for size in SIZES if fields.get(size)]
-            sizes = {size: fields[size] * width / fields["hidden_size"] for size in given}
-            broken = next((size for size, value in sizes.items() if value % 1 or value < 1), None)
-            if broken:
-                raise ValueError(f"variant {name}: {broken}={sizes[broken]:g} in width {width}: give other widths")
-            scaled = {"overrides": {size: int(value) for size, value in sizes.items()}}
+            scaled = {"overrides": sizes_at(merged(plan.arguments, options), width, f"variant {name}")}
             variants[f"{name}-{width}"] = merged(options, scaled)
     return replace(plan, variants=variants, baseline=next(iter(variants)), widths=tuple(widths), added=(), family=None)
 

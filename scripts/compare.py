@@ -27,8 +27,10 @@ from vanillaformer.comparison.comparing import compare
 from vanillaformer.comparison.plan import EQUAL, read_added, read_plan
 from vanillaformer.comparison.report import write_report
 from vanillaformer.comparison.transfer import at_widths, write_transfer
+from vanillaformer.console.parsing import read_settings
 from vanillaformer.console.program import CommandParser, program
 from vanillaformer.console.reporting import report
+from vanillaformer.forecasting.ladder import forecast
 
 BETTER, UNDECIDED, WORSE = 0, 3, 4  # exit codes of --json
 
@@ -96,6 +98,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder, new = args.output_dir or Path("runs") / args.plan.stem, dict(args.add)
     replaced = {"seeds": args.seeds, "tune": dict(args.tune) if args.tune else None, "equal": args.equal}
     replaced |= {"sequential": args.sequential, "family": args.family, "extend": args.extend}
+    if "ladder" in read_settings(args.plan):
+        given = {
+            **replaced,
+            "seeds": None,
+            "transfer": args.transfer,
+            "add": args.add,
+            "share": args.share,
+            "json": args.json,
+        }
+        if names := [name for name, value in given.items() if value]:
+            raise ValueError(f"--{names[0]}: not with a plan that has a ladder")
+        report(forecast(args.plan, folder, jobs=args.jobs, overwrite=args.overwrite, seeds=args.seeds))
+        return
     plan = read_plan(args.plan, read_added(folder, new), **replaced)
     if args.transfer:
         if args.json:

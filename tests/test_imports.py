@@ -18,6 +18,7 @@ FOLDERS_BELOW = {
     "training": {"acceleration", "console", "configuration", "conversion", "modeling", "tokenization", "hub", "data"},
     "inference": {"console", "configuration", "modeling", "tokenization", "hub", "data", "training", "conversion"},
     "comparison": {"", "console", "modeling", "hub", "data", "training"},
+    "forecasting": {"comparison", "console", "hub", "modeling", "training"},
     "exploration": {
         "",
         "console",
@@ -29,6 +30,7 @@ FOLDERS_BELOW = {
         "comparison",
         "console",
         "exploration",
+        "forecasting",
         *("configuration", "modeling", "tokenization", "hub", "data", "training", "conversion", "inference"),
     },
 }  # "" is the package root

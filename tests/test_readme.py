@@ -91,7 +91,7 @@ def test_the_pages_on_training_and_parts_have_examples_that_run(capsys):
 
 
 FOLDERS = (
-    "acceleration|benchmarks|comparison|configuration|console|conversion|data|docs|exploration|hub|inference|modeling"
+    "acceleration|benchmarks|comparison|configuration|console|conversion|data|docs|exploration|forecasting|hub|inference|modeling"
     "|scripts|tests|tokenization|tools|training"
 )
 

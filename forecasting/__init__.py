@@ -1,0 +1,1 @@
+"""The loss of a larger model, predicted from smaller ones."""

@@ -1,0 +1,221 @@
+"""A ladder of trainings, and the loss of a larger one, predicted before it is trained."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from transformers import AutoConfig
+
+from vanillaformer.comparison.comparing import Work
+from vanillaformer.comparison.plan import Plan, mapping, read_plan
+from vanillaformer.comparison.resolving import check_variants
+from vanillaformer.comparison.results import LEAST_STEPS, Result, read_record, read_result
+from vanillaformer.comparison.running import Job, Outcome, Runner
+from vanillaformer.comparison.transfer import sizes_at
+from vanillaformer.console.drawing import save, style
+from vanillaformer.console.parsing import read_settings
+from vanillaformer.console.reporting import report
+from vanillaformer.hub.atomic_files import write_text
+from vanillaformer.modeling.counts import count_parameters
+from vanillaformer.training.run_folder.files import locked
+from vanillaformer.training.trainer.budget import in_short
+
+from .law import QUANTILES, Law, Points, fit, interval, iso_flop, resampled
+
+KEYS = ("widths", "tokens_per_parameter", "held_out")
+LEAST_RUNS = 8  # of which five numbers are fitted
+UNMEASURED = 1e15  # tokens, before it is known how many each run gets
+BUDGETS = (1, 10, 100)  # of the held-out run, for which the report names the best model
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Sizes and lengths of the trainings."""
+
+    widths: tuple[int, ...]  # in ascending order; the last one is held out
+    ratios: tuple[float, ...]  # tokens for each parameter that the other widths are trained on
+    held_out: float  # and the last one
+
+
+def read_ladder(path: Path, seeds: Sequence[int] | None = None) -> tuple[Plan, Ladder]:
+    """Return the plan of a file with a key `ladder`, a variant for each width, and its ladder."""
+    content = read_settings(path)
+    steps = mapping(path, "ladder", content.get("ladder"))
+    if missing := [key for key in KEYS if key not in steps] + [key for key in steps if key not in KEYS]:
+        raise ValueError(f"{path}: ladder: {missing[0]}; it needs {', '.join(KEYS)} and nothing else")
+    if given := [key for key in ("variants", "budget", "tune", "equal", "sequential", "family") if key in content]:
+        raise ValueError(f"{path}: {given[0]}: not in a plan with a ladder, which has a training for each size")
+    for key, value in steps.items():
+        numbers = value if isinstance(value, list) else [value]
+        whole = all(type(number) is int if key == "widths" else type(number) in (int, float) for number in numbers)
+        if not whole or min(numbers, default=0) <= 0 or sorted(set(numbers)) != numbers:
+            raise ValueError(f"{path}: ladder: {key}: {value!r}; it must be numbers above 0 in ascending order")
+    widths, ratios = steps["widths"], steps["tokens_per_parameter"]
+    runs = (len(widths) - 1) * len(ratios) if isinstance(widths, list) and isinstance(ratios, list) else 0
+    if runs < LEAST_RUNS or min(len(widths) - 1, len(ratios)) < 3 or isinstance(steps["held_out"], list):
+        raise ValueError(
+            f"{path}: ladder: three widths besides the largest, three tokens_per_parameter and {LEAST_RUNS} runs are "
+            "the least that the five numbers of the law follow from; held_out is one number"
+        )
+    arguments = mapping(path, "arguments", content.get("arguments"))
+    variants = {f"width-{width}": {"overrides": sizes_at(arguments, width, str(path))} for width in widths}
+    seeds = seeds or content.get("seeds", [1])
+    plan = read_plan(path, variants=variants, budget={"tokens": UNMEASURED}, seeds=seeds)
+    return plan, Ladder(tuple(widths), tuple(ratios), steps["held_out"])
+
+
+class Climb:
+    """The trainings of a ladder in a folder."""
+
+    def __init__(self, plan: Plan, ladder: Ladder, folder: Path, jobs: int, overwrite: bool):
+        self.plan, self.ladder, self.folder = plan, ladder, folder
+        self.work = Work(plan, folder, Runner(plan, folder, jobs, overwrite=overwrite))
+        self.parameters: dict[int, int] = {}
+
+    def measure(self) -> None:
+        """Train a few steps of each width: their parameters, and whether the shortest run is long enough."""
+        self.work.measure()
+        for width in self.ladder.widths:
+            measured = self.folder / "measured" / f"width-{width}"
+            self.parameters[width] = sum(count_parameters(AutoConfig.from_pretrained(measured)).values())
+            consumed = read_record(measured)["details"]["consumed"]
+            least = LEAST_STEPS * consumed["tokens"] / consumed["steps"]
+            shortest = self.ladder.held_out if width == self.ladder.widths[-1] else self.ladder.ratios[0]
+            if shortest * self.parameters[width] < least:
+                ratio = least / self.parameters[width]
+                raise ValueError(
+                    f"ladder: width {width} has {self.parameters[width]:,} parameters; {LEAST_STEPS} steps take "
+                    f"{least:,.0f} tokens, so tokens_per_parameter must be {ratio:.2g} or more"
+                )
+
+    def train(self, runs: list[tuple[int, float]]) -> list[tuple[int, int, Result]]:
+        """Train widths with tokens for each parameter; return parameters, tokens and the result of each seed."""
+        jobs: dict[tuple[int, int, int], Job] = {}
+        for seed in self.plan.seeds:
+            for width, ratio in runs:
+                tokens = round(ratio * self.parameters[width])
+                options = {"max_tokens": tokens, "seed": seed}
+                job = self.work.job("runs", f"{width}-{ratio:g}-{seed}", f"width-{width}", options)
+                jobs[width, tokens, seed] = job
+        outcomes = self.work.runner.run(list(jobs.values()))
+        found = []
+        for (width, tokens, seed), job in jobs.items():
+            result = read_result(replace(self.plan, amount=tokens), job.folder, seed, outcomes[job.name])
+            if isinstance(result, Outcome):
+                raise ValueError(f"{job.name} was lost, {result.state}: {result.message} ({self.folder}/logs)")
+            found.append((self.parameters[width], tokens, result))
+        return found
+
+
+def points_of(runs: list[tuple[int, int, Result]]) -> tuple[Points, np.ndarray]:
+    """Return runs as points of a law, seeds as points of their own, and the FLOPs of each."""
+    columns = zip(*((parameters, tokens, run.score) for parameters, tokens, run in runs))
+    return Points(*(np.array(column, dtype=float) for column in columns)), np.array(
+        [run.consumed["flops"] for _, _, run in runs], dtype=float
+    )
+
+
+def forecast(path: Path, folder: Path, *, jobs: int = 1, overwrite: bool = False, seeds: Any = None) -> str:
+    """Train a plan's ladder, predict the loss of its largest width, train that and write the report; return its text.
+
+    The prediction is in forecast.json before that training begins. Raises ValueError for a plan that cannot be.
+    """
+    plan, ladder = read_ladder(path, seeds)
+    if plan.score.name != "loss":
+        raise ValueError(f"{path}: score: {plan.score.name}; the law is one of the loss")
+    check_variants(plan)
+    with locked(folder):
+        climb = Climb(plan, ladder, folder, jobs, overwrite)
+        climb.measure()
+        lower = climb.train([(width, ratio) for width in ladder.widths[:-1] for ratio in ladder.ratios])
+        points, flops = points_of(lower)
+        law = fit(points)
+        laws, residuals = resampled(points, law)
+        size = climb.parameters[ladder.widths[-1]]
+        tokens = round(ladder.held_out * size)
+        low, high = interval(laws, residuals, size, tokens)
+        predicted = float(law.loss(size, tokens))
+        content = {
+            "law": asdict(law),
+            "parameters": size,
+            "tokens": tokens,
+            "loss": predicted,
+            "interval": [low, high],
+        }
+        write_text(folder / "forecast.json", json.dumps(content, indent=2) + "\n")
+        report(
+            f"Predicted for width {ladder.widths[-1]}: loss {predicted:.4g}, 90 % between {low:.4g} and {high:.4g}."
+        )
+        top = climb.train([(ladder.widths[-1], ladder.held_out)])
+    found = mean(run.score for _, _, run in top)
+    write_text(folder / "forecast.json", json.dumps(content | {"trained": found}, indent=2) + "\n")
+    text = words(climb, law, laws, lower, top, content) + "\n" + budgets(law, points, flops, lower, top)
+    draw(folder, law, points, (size, tokens, found))
+    write_text(folder / "forecast.md", text + "\n")
+    return text
+
+
+def words(climb: Climb, law: Law, laws: list[Law], lower: list, top: list, content: dict[str, Any]) -> str:
+    """Return the runs, the law and how near its prediction was."""
+    lines = ["| parameters | tokens | loss | by the law |", "| --- | --- | --- | --- |"]
+    for parameters, tokens, run in [*lower, *top]:
+        by_law = float(law.loss(parameters, tokens))
+        lines.append(f"| {parameters:,} | {tokens:,} | {run.score:.4f} | {by_law:.4f} |")
+    ends = {name: np.quantile([getattr(each, name) for each in laws], QUANTILES) for name in ("e", "alpha", "beta")}
+    ends["e"] = np.exp(ends["e"])
+    ranges = {name: f"({low:.2f} to {high:.2f})" for name, (low, high) in ends.items()}
+    found = mean(run.score for _, _, run in top)
+    low, high = content["interval"]
+    return "\n".join([
+        *lines, "",
+        f"- L = E + A / N^a + B / D^b with E = {np.exp(law.e):.3f} {ranges['e']}, A = {np.exp(law.a):.4g}, a = "
+        f"{law.alpha:.3f} {ranges['alpha']}, B = {np.exp(law.b):.4g}, b = {law.beta:.3f} {ranges['beta']}.",
+        f"- Width {climb.ladder.widths[-1]}, {content['parameters']:,} parameters, predicted from smaller ones: "
+        f"{content['loss']:.4f}, 90 % between {low:.4f} and {high:.4f}.",
+        f"- Trained: {found:.4f}, {'inside' if low <= found <= high else 'outside'} the interval; the prediction is off "
+        f"by {abs(content['loss'] / found - 1):.2%}.",
+    ])  # fmt: skip
+
+
+def budgets(law: Law, points: Points, flops: np.ndarray, lower: list, top: list) -> str:
+    """Return the best model for some budgets, and the time that it takes on this machine."""
+    per = float(np.median(flops / (points.parameters * points.tokens)))
+    _, _, last = top[-1]
+    speed, cost = last.consumed["flops"] / last.seconds, last.consumed["flops"]
+    lines = [
+        "",
+        "| FLOPs | best parameters | tokens | loss | time on this machine |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for times in BUDGETS:
+        parameters, tokens = law.best(times * cost, per)
+        loss, seconds = float(law.loss(parameters, tokens)), times * cost / speed
+        lines.append(f"| {times * cost:.2g} | {parameters:,.0f} | {tokens:,.0f} | {loss:.3f} | {in_short(seconds)} |")
+    levels = np.geomspace(flops.min(), flops.max(), 7)[1:-1].tolist()
+    seen = [f"{size:,.0f} for {level:.2g} FLOPs" for level, size in iso_flop(points, flops, levels)]
+    lines += [
+        "",
+        f"- Parabolas of equal FLOPs have their lowest loss at these parameters: {', '.join(seen) or 'none'}.",
+    ]
+    return "\n".join(lines)
+
+
+def draw(folder: Path, law: Law, points: Points, top: tuple[float, float, float]) -> None:
+    """Draw losses over tokens for each size, with the law's curves, and the run that was predicted."""
+    figure = Figure(figsize=(7.5, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel="tokens", ylabel="validation loss", xscale="log")
+    for number, size in enumerate([*np.unique(points.parameters), top[0]]):
+        chosen = points.parameters == size
+        tokens, losses = (points.tokens[chosen], points.losses[chosen]) if chosen.any() else ([top[1]], [top[2]])
+        grid = np.geomspace(min(tokens) / 1.5, max(tokens) * 1.5, 50)
+        axes.plot(grid, law.loss(size, grid), **style(number))
+        marker = {"marker": "o", "color": style(number)["color"], "label": f"{size:,.0f} parameters"}
+        axes.scatter(tokens, losses, **marker | ({} if chosen.any() else {"marker": "*", "s": 120}))
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    rows = [*zip(points.parameters, points.tokens, points.losses), top]
+    save(figure, folder / "figures" / "forecast", ("parameters", "tokens", "loss"), rows)

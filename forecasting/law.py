@@ -1,0 +1,108 @@
+"""The law L = E + A N^-α + B D^-β of the loss of N parameters after D tokens (Hoffmann et al. 2022, section 3.3)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from scipy.optimize import least_squares
+from scipy.special import logsumexp
+
+DELTA = 1e-3  # from where on Huber's loss of the difference of logarithms is linear
+EXPONENTS = (0.2, 0.5, 1.0)
+RESAMPLED = 200
+QUANTILES = (0.05, 0.95)
+FREE = 5  # numbers of the law
+BOUNDS = [-20.0, -20.0, -20.0, 0.01, 0.01], [10.0, 40.0, 40.0, 3.0, 3.0]
+
+
+@dataclass(frozen=True)
+class Points:
+    """Runs: their parameters, tokens and losses."""
+
+    parameters: np.ndarray
+    tokens: np.ndarray
+    losses: np.ndarray
+
+
+@dataclass(frozen=True)
+class Law:
+    """The constants of the law; E, A and B as natural logarithms."""
+
+    e: float
+    a: float
+    b: float
+    alpha: float
+    beta: float
+
+    def loss(self, parameters: np.ndarray | float, tokens: np.ndarray | float) -> np.ndarray:
+        """Return the loss of models with so many parameters after so many tokens."""
+        terms = [self.a - self.alpha * np.log(parameters), self.b - self.beta * np.log(tokens)]
+        return np.exp(logsumexp(np.stack(np.broadcast_arrays(self.e, *terms)), axis=0))
+
+    def best(self, flops: float, per: float) -> tuple[float, float]:
+        """Return the parameters and tokens of the lowest loss for a budget of FLOPs, `per` · N · D."""
+        size = (self.alpha / self.beta) * np.exp(self.a - self.b)
+        parameters = (size * (flops / per) ** self.beta) ** (1 / (self.alpha + self.beta))
+        return float(parameters), float(flops / per / parameters)
+
+
+def fit(points: Points, start: Law | None = None) -> Law:
+    """Return the law with the smallest Huber loss of the logarithms, from a grid of starts or from one."""
+    target, parameters, tokens = np.log(points.losses), np.log(points.parameters), np.log(points.tokens)
+
+    def errors(law: np.ndarray) -> np.ndarray:
+        e, a, b, alpha, beta = law
+        return logsumexp([np.full_like(target, e), a - alpha * parameters, b - beta * tokens], axis=0) - target
+
+    starts = [(start.e, start.a, start.b, start.alpha, start.beta)] if start else []
+    for share, alpha, beta in product((0.3, 0.8), EXPONENTS, EXPONENTS) if start is None else ():
+        left = np.log((1 - share) / 2 * points.losses.min())  # two terms of this size
+        starts.append((target.min() + np.log(share), left + alpha * parameters.mean(), left + beta * tokens.mean(),
+                       alpha, beta))  # fmt: skip
+    options = {"loss": "huber", "f_scale": DELTA, "bounds": BOUNDS, "x_scale": "jac", "max_nfev": 2000}
+    found = [least_squares(errors, np.clip(each, *BOUNDS), **options) for each in starts]
+    return Law(*map(float, min(found, key=lambda each: each.cost).x))
+
+
+def resampled(points: Points, law: Law) -> tuple[list[Law], np.ndarray]:
+    """Return laws that fit as well, by bootstrap of the residuals, and those, widened for what the fit took."""
+    expected, rng = law.loss(points.parameters, points.tokens), np.random.default_rng(0)
+    residuals = np.log(points.losses / expected)
+    residuals = (residuals - residuals.mean()) * (len(residuals) / max(1, len(residuals) - FREE)) ** 0.5
+    laws = []
+    for _ in range(RESAMPLED):
+        drawn = expected * np.exp(rng.choice(residuals, len(residuals)))
+        laws.append(fit(Points(points.parameters, points.tokens, drawn), law))
+    return laws, residuals
+
+
+def interval(laws: Sequence[Law], residuals: np.ndarray, parameters: float, tokens: float) -> tuple[float, float]:
+    """Return the 90 % interval of a run's loss: of what the laws say and of a run's own residual."""
+    losses = np.array([float(law.loss(parameters, tokens)) for law in laws])
+    low, high = np.quantile(np.multiply.outer(losses, np.exp(residuals)), QUANTILES)
+    return float(low), float(high)
+
+
+def iso_flop(points: Points, flops: np.ndarray, levels: Sequence[float]) -> list[tuple[float, float]]:
+    """Return for budgets of FLOPs the parameters with the lowest loss, as a parabola over log N says (approach 2).
+
+    Losses between the runs of one size are read off a line over the logarithm of the FLOPs; a budget that fewer than
+    three sizes have runs around, or whose best size is not between theirs, is left out.
+    """
+    found = []
+    for level in levels:
+        sizes, losses = [], []
+        for size in np.unique(points.parameters):
+            chosen = points.parameters == size
+            order = np.argsort(flops[chosen])
+            cost, loss = np.log(flops[chosen][order]), np.log(points.losses[chosen][order])
+            if cost[0] <= np.log(level) <= cost[-1]:
+                sizes.append(np.log(size))
+                losses.append(np.interp(np.log(level), cost, loss))
+        if len(sizes) >= 3:
+            curve = np.polynomial.Polynomial.fit(sizes, losses, 2)
+            roots = curve.deriv().roots()
+            if len(roots) and sizes[0] < roots[0] < sizes[-1] and curve.deriv(2)(0) > 0:
+                found.append((level, float(np.exp(roots[0]))))
+    return found
