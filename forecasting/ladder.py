@@ -177,8 +177,8 @@ def words(climb: Climb, law: Law, laws: list[Law], lower: list, top: list, conte
         f"{law.alpha:.3f} {ranges['alpha']}, B = {np.exp(law.b):.4g}, b = {law.beta:.3f} {ranges['beta']}.",
         f"- Width {climb.ladder.widths[-1]}, {content['parameters']:,} parameters, predicted from smaller ones: "
         f"{content['loss']:.4f}, 90 % between {low:.4f} and {high:.4f}.",
-        f"- Trained: {found:.4f}, {'inside' if low <= found <= high else 'outside'} the interval; the prediction is off "
-        f"by {abs(content['loss'] / found - 1):.2%}.",
+        f"- Trained: {found:.4f}, {'inside' if low <= found <= high else 'outside'} the interval; the prediction was "
+        f"off by {abs(content['loss'] / found - 1):.2%}.",
     ])  # fmt: skip
 
 

@@ -4,6 +4,9 @@ A plan is a YAML file: a training program, its arguments, the variants, a budget
 docs/comparing.md has an example. Runs are kept: the same command resumes an interrupted comparison. The report is
 written as report.html, report.md and report.json, with its figures as PNG and their numbers as CSV.
 
+With --transfer it only tunes the learning rate, in several widths. A plan with the key `ladder` trains small models and
+predicts the loss of a larger one.
+
 With --json the exit code is 0 if a variant (those of --add, if there are any) is better than the baseline, 3 if the
 runs cannot tell, 4 if all are worse.
 
@@ -11,6 +14,8 @@ Examples:
   vanillaformer compare scripts/plans/norms.yaml
   vanillaformer compare plan.yaml --seeds 1 2 3 4 5 --jobs 2
   vanillaformer compare plan.yaml --tune learning_rate=5e-4,1e-3,2e-3 --equal parameters
+  vanillaformer compare scripts/plans/widths.yaml --transfer widths=64,128,256,512
+  vanillaformer compare scripts/plans/ladder.yaml
   vanillaformer compare plan.yaml --family 20 --json --add 'fast={learning_rate: 4.0e-3}'
 """
 

@@ -24,6 +24,9 @@ steps = next((round(settings[name] / step) for name, step in lengths.items() if 
 read = steps * (2 if rate == 0.8 else 1)
 best = -3 if overrides.get("norm_placement", "pre") == "pre" else -2  # the power of ten that suits it
 loss = 2 + abs(math.log10(rate) - best) + 0.01 * settings["seed"]
+if rate == 0.25:  # test_ladder.py: a law, of 100 D² parameters
+    width, tokens = overrides["hidden_size"], settings.get("max_tokens", 1)
+    loss = (1.2 + 40 * (100 * width**2) ** -0.4 + 90 * tokens**-0.4) * (1 + 0.001 * math.sin(width * tokens))
 record = {
     "finished": True,
     "metrics": {"eval_loss": loss, "train_runtime": 2.0},

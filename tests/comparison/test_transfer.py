@@ -47,7 +47,7 @@ def test_the_best_rate_is_the_vertex_over_the_logarithm():
         ({"tune": TUNE | {"seed": [1, 2]}}, "widths=16,32", "seed is the comparison's to set"),
         ({"tune": TUNE, "equal": "flops"}, "widths=16,32", "and no `equal`"),
         ({"tune": TUNE}, "widths=16,20", "variant pre: num_attention_heads=2.5 in width 20: give other widths"),
-        ({"tune": TUNE, "arguments": {}}, "widths=16,32", "variant pre: --transfer needs a hidden_size"),
+        ({"tune": TUNE, "arguments": {}}, "widths=16,32", "variant pre: overrides: other widths need a hidden_size"),
         ({"tune": TUNE}, "widths=16", "write it as widths=64,128,256"),
     ],
 )
