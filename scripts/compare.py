@@ -4,8 +4,8 @@ A plan is a YAML file: a training program, its arguments, the variants, a budget
 docs/comparing.md has an example. Runs are kept: the same command resumes an interrupted comparison. The report is
 written as report.html, report.md and report.json, with its figures as PNG and their numbers as CSV.
 
-With --transfer it only tunes the learning rate, in several widths. A plan with the key `ladder` trains small models and
-predicts the loss of a larger one.
+With --transfer it only tunes the learning rate, in several widths. A plan with the key `ladder` trains small models
+and predicts the loss of a larger one.
 
 With --json the exit code is 0 if a variant (those of --add, if there are any) is better than the baseline, 3 if the
 runs cannot tell, 4 if all are worse.
