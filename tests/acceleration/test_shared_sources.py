@@ -127,10 +127,8 @@ def test_hooks_see_the_whole_batch(where, beams, encoded):
 
 def test_sources_of_padding_alone():
     mask = torch.arange(7) < torch.tensor([0] * 8 + [5] * 4)[:, None]
-    model, batch = (
-        toys.shared_toy("encoder_decoder", {}),
-        {"input_ids": toys.tokens(12, 7), "attention_mask": mask.long()},
-    )
+    model = toys.shared_toy("encoder_decoder", {})
+    batch = {"input_ids": toys.tokens(12, 7), "attention_mask": mask.long()}
     found, _ = generate(model, **batch, num_beams=1)
     for rows in (slice(8), slice(8, 12)):
         alone, _ = generate(model, **{name: value[rows] for name, value in batch.items()}, num_beams=1)

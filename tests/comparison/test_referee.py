@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy import stats
 from test_comparing import PLAN, PRETENDED, plan_file, pretended, settings_of, starts, waiting_for
 
@@ -137,12 +138,10 @@ def test_what_was_added_is_not_lost_nor_the_baseline(tmp_path):
     path = plan_file(tmp_path, **changes)
     first, second = (read_plan(path, {name: {}}) for name in "ab")
     keep_added(first, tmp_path)
-    with pytest.raises(ValueError, match="another process has added a"):
-        keep_added(second, tmp_path)
+    refused("another process has added a", keep_added, second, tmp_path)
     keep_added(read_plan(path, read_added(tmp_path, {"b": {}})), tmp_path)
     assert list(read_added(tmp_path)) == ["a", "b"]
-    with pytest.raises(ValueError, match="variants: 2 is there"):
-        read_plan(path, {"2": {}})
+    refused("variants: 2 is there", read_plan, path, {"2": {}})
     with pytest.raises(ValueError, match="baseline: 'b'; choose from 1, 2"):
         read_plan(plan_file(tmp_path, **changes, baseline="b"), read_added(tmp_path))
 
@@ -179,8 +178,7 @@ def test_an_interrupted_training_is_for_others_and_other_settings_are_refused(tm
     outcome = tmp_path / "outcomes" / "runs-a-1.json"
 
     def interrupted(job: Job, settings: Path) -> tuple[int, float]:
-        with pytest.raises(ValueError, match=r"learning_rate: 0\.001 then, 0\.01 now"):
-            second.run([other])
+        refused(r"learning_rate: 0\.001 then, 0\.01 now", second.run, [other])
         first.stop()
         first._write("logs", job, {})
         return 1, 1.0
@@ -193,8 +191,7 @@ def test_an_interrupted_training_is_for_others_and_other_settings_are_refused(tm
     second.before = {job.name: None}
     for kind, content in (("settings", other.options), ("outcomes", {"state": "finished"})):  # by a third one
         first._write(kind, job, content)
-    with pytest.raises(ValueError, match="--share: another process trained runs-a-1 otherwise"):
-        second._job(job)
+    refused("--share: another process trained runs-a-1 otherwise", second._job, job)
     assert second.run([job])[job.name].state == "finished"
     assert settings_of(tmp_path, job.name) == job.options
 

@@ -30,6 +30,10 @@ NEEDED = {"sinusoidal_layout": {"position_embedding_type": "sinusoidal"}, "block
 every_config = pytest.mark.parametrize("config_class", CONFIGS)
 
 
+def positioned(scheme: str, **fields: Any) -> dict[str, Any]:
+    return {"position_embedding_type": scheme, **fields}
+
+
 @every_config
 @pytest.mark.parametrize("field", CHOICES)
 def test_a_choice_takes_its_names_and_an_error_lists_them(config_class, field):
@@ -75,38 +79,32 @@ def test_an_error_names_the_field_the_value_and_what_is_allowed(config_class, fi
 @pytest.mark.parametrize(("fields", "parts"), [
     ({"hidden_size": 100, "num_attention_heads": 8}, ["hidden_size=100", "num_attention_heads=8", "head_dim"]),
     ({"num_attention_heads": 8, "num_key_value_heads": 3}, ["num_attention_heads=8", "num_key_value_heads=3"]),
-    ({"position_embedding_type": "rotary", "head_dim": 7}, ["rotary", "even", "head_dim=7"]),
-    ({"position_embedding_type": "sinusoidal", "hidden_size": 63, "head_dim": 8},
-     ["sinusoidal", "even", "hidden_size"]),
-    ({"position_embedding_type": "learned", "rope_theta": 100.0}, ["rope_theta=100.0", "rotary", "learned"]),
-    ({"position_embedding_type": "none", "partial_rotary_factor": 0.5}, ["partial_rotary_factor", "rotary"]),
-    ({"position_embedding_type": "none", "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}},
+    (positioned("rotary", head_dim=7), ["rotary", "even", "head_dim=7"]),
+    (positioned("sinusoidal", hidden_size=63, head_dim=8), ["sinusoidal", "even", "hidden_size"]),
+    (positioned("learned", rope_theta=100.0), ["rope_theta=100.0", "rotary", "learned"]),
+    (positioned("none", partial_rotary_factor=0.5), ["partial_rotary_factor", "rotary"]),
+    (positioned("none", rope_parameters={"rope_theta": 1e4, "rope_type": "default"}),
      ["rope_parameters", "rotary", "none"]),
-    ({"position_embedding_type": "none", "rope_scaling": {"rope_theta": 1e4, "rope_type": "default"}},
-     ["rope_scaling", "rotary", "none"]),
-    ({"position_embedding_type": "rotary", "head_dim": 10, "partial_rotary_factor": 0.5},
+    (positioned("none", rope_scaling={"rope_theta": 1e4, "rope_type": "default"}), ["rope_scaling", "rotary", "none"]),
+    (positioned("rotary", head_dim=10, partial_rotary_factor=0.5),
      ["partial_rotary_factor of 0.5", "head_dim=10", "even", "gives 5"]),
-    ({"position_embedding_type": "rotary", "partial_rotary_factor": 1.5}, ["partial_rotary_factor", "1.5"]),
-    ({"position_embedding_type": "rotary", "rope_theta": -1.0}, ["rope_theta", "-1.0", "greater than 0"]),
-    ({"position_embedding_type": "rotary", "rope_parameters": {"rope_theta": 1e4, "rope_type": "spiral",
-     "factor": 2.0}},
+    (positioned("rotary", partial_rotary_factor=1.5), ["partial_rotary_factor", "1.5"]),
+    (positioned("rotary", rope_theta=-1.0), ["rope_theta", "-1.0", "greater than 0"]),
+    (positioned("rotary", rope_parameters={"rope_theta": 1e4, "rope_type": "spiral", "factor": 2.0}),
      ["rope_type", "spiral", "default", "yarn"]),
-    ({"position_embedding_type": "rotary", "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}},
+    (positioned("rotary", rope_parameters={"sliding_attention": {"rope_theta": 1e4}}),
      ["rope_parameters", "sliding_attention", "sliding_window=None"]),
-    ({"position_embedding_type": "rotary", "sliding_window": 4, "layer_types": ["sliding_attention",
-     "full_attention"], "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}},
-     ["rope_parameters", "full_attention"]),
-    ({"position_embedding_type": "rotary", "rotary_layers": []}, ["rotary_layers", "at least one", "[]"]),
-    ({"position_embedding_type": "rotary", "position_offset": 2}, ["position_offset=2", "learned", "rotary"]),
-    ({"position_embedding_type": "learned", "rope_interleaved": True}, ["rope_interleaved", "rotary", "learned"]),
-    ({"position_embedding_type": "learned", "rotary_layers": [True]}, ["rotary_layers", "rotary", "learned"]),
-    ({"position_embedding_type": "none", "sinusoidal_layout": "halves"}, ["sinusoidal_layout", "none"]),
-    ({"position_embedding_type": "alibi", "relative_attention_per_layer": True},
-     ["relative_attention_per_layer", "relative", "alibi"]),
-    ({"position_embedding_type": "relative", "relative_attention_num_buckets": 6},
+    (positioned("rotary", sliding_window=4, layer_types=["sliding_attention", "full_attention"],
+                rope_parameters={"sliding_attention": {"rope_theta": 1e4}}), ["rope_parameters", "full_attention"]),
+    (positioned("rotary", rotary_layers=[]), ["rotary_layers", "at least one", "[]"]),
+    (positioned("rotary", position_offset=2), ["position_offset=2", "learned", "rotary"]),
+    (positioned("learned", rope_interleaved=True), ["rope_interleaved", "rotary", "learned"]),
+    (positioned("learned", rotary_layers=[True]), ["rotary_layers", "rotary", "learned"]),
+    (positioned("none", sinusoidal_layout="halves"), ["sinusoidal_layout", "none"]),
+    (positioned("alibi", relative_attention_per_layer=True), ["relative_attention_per_layer", "relative", "alibi"]),
+    (positioned("relative", relative_attention_num_buckets=6),
      ["relative_attention_num_buckets", "multiple of 4", "6"]),
-    ({"position_embedding_type": "relative", "relative_attention_max_distance": 16},
-     ["relative_attention_max_distance", "16"]),
+    (positioned("relative", relative_attention_max_distance=16), ["relative_attention_max_distance", "16"]),
     ({"norm_unit_offset": True, "norm_weight": False}, ["norm_unit_offset", "norm_weight"]),
     ({"skip_first_norm": True, "norm_placement": "post"}, ["skip_first_norm", "pre", "post"]),
     ({"block_layout": "parallel", "norm_placement": "post"}, ["block_layout", "parallel", "sandwich", "post"]),
@@ -120,10 +118,8 @@ def test_an_error_names_the_field_the_value_and_what_is_allowed(config_class, fi
     ({"layer_types": ["chunked_attention"], "sliding_window": 4}, ["layer_types", "chunked", "full_attention"]),
     ({"attn_logit_softcapping": 5.0, "attn_implementation": "sdpa"},
      ["attn_logit_softcapping=5.0", "sdpa", "eager", "flex_attention"]),
-    ({"position_embedding_type": "alibi", "attn_implementation": "flash_attention_2"},
-     ["flash_attention_2", "alibi", "eager"]),
-    ({"position_embedding_type": "relative", "attn_implementation": "paged|eager"},
-     ["paged|eager", "relative", "sdpa"]),
+    (positioned("alibi", attn_implementation="flash_attention_2"), ["flash_attention_2", "alibi", "eager"]),
+    (positioned("relative", attn_implementation="paged|eager"), ["paged|eager", "relative", "sdpa"]),
 ], ids=lambda value: "-".join(value) if isinstance(value, dict) else "")  # fmt: skip
 def test_fields_that_do_not_fit_together(config_class, fields, parts):
     assert_refused(parts, config_class, **fields)
@@ -233,11 +229,11 @@ def reloaded(config: Any, folder: Any, **overrides: Any) -> Any:
 
 @every_config
 @pytest.mark.parametrize(("saved", "overrides"), [
-    ({"position_embedding_type": "rotary"}, {"position_embedding_type": "none"}),
-    ({"position_embedding_type": "rotary"}, {"position_embedding_type": "alibi"}),
-    ({"position_embedding_type": "learned"}, {"position_embedding_type": "rotary"}),
-    ({"position_embedding_type": "none"}, {"position_embedding_type": "rotary", "rope_theta": 5.0}),
-    ({"position_embedding_type": "rotary"}, {"rope_theta": 500.0, "partial_rotary_factor": 0.5}),
+    (positioned("rotary"), positioned("none")),
+    (positioned("rotary"), positioned("alibi")),
+    (positioned("learned"), positioned("rotary")),
+    (positioned("none"), {"position_embedding_type": "rotary", "rope_theta": 5.0}),
+    (positioned("rotary"), {"rope_theta": 500.0, "partial_rotary_factor": 0.5}),
     ({"position_embedding_type": "rotary", "rope_theta": 5.0}, {"partial_rotary_factor": 0.5}),
     ({"num_attention_heads": 4}, {"num_attention_heads": 2}),
     ({"num_attention_heads": 4, "num_key_value_heads": 2}, {"num_attention_heads": 8}),
@@ -288,12 +284,12 @@ def test_fields_of_one_model_type_follow_overrides_too(tmp_path):
     ({}, {"per_layer_config": {0: {"skip": ["mlp"]}}}, ["per_layer_config", "hidden_size"]),
     ({}, {"num_key_value_heads": 3}, ["num_attention_heads=8", "num_key_value_heads=3"]),
     ({}, {"num_attention_heads": 3}, ["hidden_size=512", "num_attention_heads=3", "head_dim"]),
-    ({"position_embedding_type": "learned", "position_offset": 2}, {"position_embedding_type": "rotary"},
+    ({"position_embedding_type": "learned", "position_offset": 2}, positioned("rotary"),
      ["position_offset=2", "rotary"]),
-    ({"position_embedding_type": "learned"}, {"rope_theta": 5.0}, ["rope_theta=5.0", "rotary", "learned"]),
+    (positioned("learned"), {"rope_theta": 5.0}, ["rope_theta=5.0", "rotary", "learned"]),
     ({"position_embedding_type": "rotary", "sliding_window": 4,
       "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}}, {"rope_theta": 5.0}, ["rope_theta", "each"]),
-    ({"position_embedding_type": "rotary"}, {"rope_theta": 5.0, "rope_parameters": {"rope_theta": 6.0}},
+    (positioned("rotary"), {"rope_theta": 5.0, "rope_parameters": {"rope_theta": 6.0}},
      ["rope_theta=5.0", "contradicts", "6.0"]),
 ], ids=lambda value: "-".join(value) or "default" if isinstance(value, dict) else "")  # fmt: skip
 def test_overrides_that_do_not_fit_are_refused_on_loading(config_class, saved, overrides, parts, tmp_path):
@@ -342,10 +338,8 @@ def test_layer_types_are_there_with_a_window_alone_and_a_pattern_is_repeated(con
     assert config_class(sliding_window=4).layer_types == ["sliding_attention"] * 6
     pattern = ["full_attention", "sliding_attention", "sliding_attention"]
     assert config_class(sliding_window=4, layer_types=pattern).layer_types == pattern * 2
-    assert config_class(sliding_window=4, layer_types=pattern, num_hidden_layers=4).layer_types == [
-        *pattern,
-        pattern[0],
-    ]
+    repeated = config_class(sliding_window=4, layer_types=pattern, num_hidden_layers=4)
+    assert repeated.layer_types == [*pattern, pattern[0]]
 
 
 def test_patterns_of_layers_are_repeated_and_an_encoder_has_the_decoders_unless_it_is_given_one():

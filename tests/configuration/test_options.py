@@ -82,12 +82,10 @@ def test_the_entry_of_a_position_scheme_says_what_its_class_does(name):
 
 
 def test_every_sinusoidal_layout_is_a_table_of_its_own():
-    tables = [
-        SinusoidalPositions(
-            VanillaDecoderConfig(hidden_size=16, position_embedding_type="sinusoidal", sinusoidal_layout=layout)
-        ).table
-        for layout in get_args(options.SinusoidalLayout)
-    ]
+    sizes = {"hidden_size": 16, "position_embedding_type": "sinusoidal"}
+    layouts = get_args(options.SinusoidalLayout)
+    configs = [VanillaDecoderConfig(**sizes, sinusoidal_layout=layout) for layout in layouts]
+    tables = [SinusoidalPositions(config).table for config in configs]
     assert len(tables) == 3
     for one, other in itertools.combinations(tables, 2):
         assert not torch.equal(one, other)

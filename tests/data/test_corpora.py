@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from babel import Locale
+from refusals import refused
 
 from vanillaformer.data import cldr
 from vanillaformer.data.cldr import KINDS, cldr_translation
@@ -176,15 +177,13 @@ def test_other_locale_pairs(source, target):
     ({"kinds": []}, r"kinds=\[\]"),
 ])  # fmt: skip
 def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        cldr_translation(**options)
+    refused(message, cldr_translation, **options)
 
 
 def test_more_pairs_than_there_are(monkeypatch):
     few = cldr.Kind(lambda rng: rng.randrange(9), [lambda value, locale: str(value)])
     monkeypatch.setitem(KINDS, "few", lambda source, target: few)
-    with pytest.raises(ValueError, match="size=100: the kinds few have no more than 9 pairs"):
-        cldr_translation(size=100, kinds=["few"])
+    refused("size=100: the kinds few have no more than 9 pairs", cldr_translation, size=100, kinds=["few"])
 
 
 @pytest.fixture(scope="module")
@@ -225,8 +224,6 @@ def test_standard_library_is_source_text_split_by_file():
 
 
 def test_standard_library_that_is_too_small_or_missing(monkeypatch, tmp_path):
-    with pytest.raises(ValueError, match="max_characters=10 leaves"):
-        standard_library(max_characters=10)
+    refused("max_characters=10 leaves", standard_library, max_characters=10)
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="holds no"):
-        standard_library()
+    refused("holds no", standard_library, error=FileNotFoundError)

@@ -242,11 +242,8 @@ def laid_out(layout, folder, monkeypatch):
     validation = {"validation_file": write(folder / "validation.txt", ["other"])}
     if form == "hub":
         data = DatasetDict(train=Dataset.from_list(rows), validation=Dataset.from_dict({"text": ["other"]}))
-        monkeypatch.setattr(
-            loading,
-            "load_dataset",
-            lambda *_, **__: {n: d.to_iterable_dataset(8 if len(d) > 8 else 1) for n, d in data.items()},
-        )
+        streams = {name: split.to_iterable_dataset(8 if len(split) > 8 else 1) for name, split in data.items()}
+        monkeypatch.setattr(loading, "load_dataset", lambda *_, **__: streams)
         options = {"dataset": "some/data"}
     else:
         options = {"train_file": paths, **validation}

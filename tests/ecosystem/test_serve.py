@@ -215,35 +215,27 @@ def test_other_endpoints_are_not_there(path, app, tmp_path):
 
 
 PROMPT, TURN = {"prompt": "the old"}, {"role": "user", "content": "the old"}
+# Fields of a completion, wrong values of theirs and what they must be
+WRONG: list[tuple[str, list, str]] = [
+    ("max_tokens", ["many", -3, 0, True, 51], "an integer from 1 to 50"),
+    ("temperature", ["hot", 9, -1], "a number from 0 to 2"), ("top_p", [2], "a number from 0 to 1"),
+    ("seed", ["x"], "an integer from 0"), ("frequency_penalty", [-1], "a number above -1"),
+    ("stop", [[1]], "a text or up to 16 of them"), ("stream", ["yes"], "true or false"), ("model", [5], "a text"),
+    ("logit_bias", [{"5": 1}], "{}, others are not supported"), ("n", [2], "1, others are not supported"),
+    ("best_of", [3], "1"), ("logprobs", [0], "false, others are not supported"), ("echo", [True], "false"),
+    ("presence_penalty", [0.5], "0"),
+]  # fmt: skip
 COMPLETIONS: dict[str, tuple[dict, str]] = {
-    "no number": (PROMPT | {"max_tokens": "many"}, "max_tokens='many': it must be an integer from 1 to 50"),
-    "negative": (PROMPT | {"max_tokens": -3}, "max_tokens=-3: it must be an integer from 1 to 50"),
-    "zero": (PROMPT | {"max_tokens": 0}, "max_tokens=0: it must be an integer from 1 to 50"),
-    "true": (PROMPT | {"max_tokens": True}, "max_tokens=True: it must be an integer"),
-    "too many": (PROMPT | {"max_tokens": 51}, "max_tokens=51: it must be an integer from 1 to 50"),
-    "hot": (PROMPT | {"temperature": "hot"}, "temperature='hot': it must be a number from 0 to 2"),
-    "too hot": (PROMPT | {"temperature": 9}, "temperature=9: it must be a number from 0 to 2"),
-    "cold": (PROMPT | {"temperature": -1}, "temperature=-1: it must be a number from 0"),
-    "top_p": (PROMPT | {"top_p": 2}, "top_p=2: it must be a number from 0 to 1"),
-    "seed": (PROMPT | {"seed": "x"}, "seed='x': it must be an integer from 0"),
-    "penalty": (PROMPT | {"frequency_penalty": -1}, "frequency_penalty=-1: it must be a number above -1"),
-    "stop": (PROMPT | {"stop": [1]}, "stop=[1]: it must be a text or up to 16 of them"),
-    "stream": (PROMPT | {"stream": "yes"}, "stream='yes': it must be true or false"),
-    "bias": (PROMPT | {"logit_bias": {"5": 1}}, "logit_bias={'5': 1}: it must be {}, others are not supported"),
-    "several": (PROMPT | {"n": 2}, "n=2: it must be 1, others are not supported"),
-    "best": (PROMPT | {"best_of": 3}, "best_of=3: it must be 1"),
-    "log-probabilities": (PROMPT | {"logprobs": 0}, "logprobs=0: it must be false, others are not supported"),
-    "echo": (PROMPT | {"echo": True}, "echo=True: it must be false"),
-    "presence": (PROMPT | {"presence_penalty": 0.5}, "presence_penalty=0.5: it must be 0"),
+    **{f"{name}={value!r}": (PROMPT | {name: value}, f"{name}={value!r}: it must be {allowed}")
+       for name, values, allowed in WRONG for value in values},
     "suffix": (PROMPT | {"suffix": "end"}, "suffix is not accepted from clients: use prompt, max_tokens"),
     "misspelled": (PROMPT | {"max_token": 5}, "max_token is not accepted from clients: use prompt, max_tokens"),
     "settings": (PROMPT | {"generation_config": "{"}, "generation_config is not accepted from clients: use prompt"),
-    "model": (PROMPT | {"model": 5}, "model=5: it must be a text"),
     "prompts": ({"prompt": ["a", "b"]}, "prompt has 2 texts: send a request for each"),
     "tokens": ({"prompt": [5, 6]}, "prompt=[5, 6]: it must be a non-empty text"),
     "empty": ({"prompt": ""}, "prompt='': it must be a non-empty text"),
     "long": ({"prompt": "the old ship " * 20}, "the prompt has 62 tokens, it must be from 1 to 20"),
-}
+}  # fmt: skip
 CHATS: dict[str, tuple[dict, str]] = {
     "no messages": ({}, "messages=None: it must be a non-empty list of messages"),
     "text": ({"messages": "x"}, "messages='x': it must be a non-empty list of messages"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from modeling.test_pointers import COPYING
 from modeling.toys import inputs_of, pixels, shared_toy, toy
+from refusals import refused
 from scipy.stats import entropy as scipy_entropy
 
 from exploration.toys import KINDS, doubled, example_of, recorded
@@ -69,11 +70,9 @@ def test_windows_have_entropy_and_distance_but_no_map_and_cross_attention_has_no
     found = recorded("image_encoder", **WINDOWS)
     assert attention.head_entropies(found)["encoder"].shape == (2, found.model.config.num_attention_heads)
     assert (head_distances(found)["encoder"] <= math.sqrt(2)).all()
-    with pytest.raises(NotApplicable, match="inside windows"):
-        attention.attention_arrays(found)
+    refused("inside windows", attention.attention_arrays, found, error=NotApplicable)
     assert set(head_distances(recorded("encoder_decoder"))) == {"encoder", "decoder"}
-    with pytest.raises(NotApplicable, match="no self-attention"):
-        head_distances(recorded("recurrent_encoder_decoder"))
+    refused("no self-attention", head_distances, recorded("recurrent_encoder_decoder"), error=NotApplicable)
 
 
 def test_rows_of_a_rollout_sum_to_1_and_later_layers_read_what_earlier_ones_wrote():
@@ -117,8 +116,7 @@ def test_the_map_is_that_of_the_attentions_and_of_images_of_other_sizes():
 @pytest.mark.parametrize(("fields", "name"), [(WINDOWS, "window_size=2"), (WINDOWS | {"depths": [1, 1]}, "window_s")])
 def test_windows_are_refused(fields, name):
     model = toy("image_encoder", **fields)
-    with pytest.raises(ValueError, match=f"{name}.*: roll-out needs layers in which all patches meet"):
-        image_rollout(model, pixels(1))
+    refused(f"{name}.*: roll-out needs layers in which all patches meet", image_rollout, model, pixels(1))
 
 
 def test_the_picture_of_a_translation_has_its_tokens_by_those_of_the_source(tmp_path: Path, monkeypatch) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from modeling.toys import inputs_of, toy
+from refusals import refused
 from transformers import AutoTokenizer
 
 from vanillaformer.exploration.examples import text_example
@@ -88,8 +89,7 @@ def test_effects_are_those_of_weights_that_were_changed_by_hand(kind):
     found = head_effects(model, clean, corrupted, outputs)[name]
     assert found[0, 0] == pytest.approx(0, abs=1e-12)
     assert np.abs(found[0, 1:]).min() > 0
-    with pytest.raises(ValueError, match="both inputs make the answer equally likely"):
-        head_effects(model, clean, clean, outputs)
+    refused("both inputs make the answer equally likely", head_effects, model, clean, clean, outputs)
 
 
 def test_all_heads_of_one_layer_together_bring_back_what_the_last_position_reads():
@@ -118,10 +118,8 @@ def test_the_program_draws_the_effects_of_two_texts_of_one_length(folder, tmp_pa
         ("words", r"--against has \d+ tokens, --text \d+"),
         ("a line of words", "equally likely"),
     ):
-        with pytest.raises(SystemExit, match=message):
-            explore.main([*words, "--against", text])
-    with pytest.raises(SystemExit, match="it needs a second text"):
-        explore.main(words)
+        refused(message, explore.main, [*words, "--against", text], error=SystemExit)
+    refused("it needs a second text", explore.main, words, error=SystemExit)
 
 
 def test_the_second_text_of_a_translator_has_the_same_prefix():

@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from modeling.toys import toy
+from refusals import refused
 from transformers import ViTImageProcessorPil
 
 from vanillaformer.exploration.losses import held_out_loss
@@ -40,10 +41,8 @@ def test_pairs_are_read_by_the_columns_of_the_run(tmp_path):
     assert {tuple(row[row != -100].tolist()) for row in batches[0]["labels"]} == {tuple(ids[:24]) for ids in encoded}
     _, few = read("translation", file, tmp_path, count=3)
     assert [len(batch["labels"]) for batch in few] == [3]
-    with pytest.raises(ValueError, match=r"has no column 'other'"):
-        read("translation", file, tmp_path, source_column="other")
-    with pytest.raises(ValueError, match=r"--rows_set colour: the settings are .*source_column"):
-        read("translation", file, tmp_path, colour=1)
+    refused("has no column 'other'", read, "translation", file, tmp_path, source_column="other")
+    refused("--rows_set colour: the settings are .*source_column", read, "translation", file, tmp_path, colour=1)
 
 
 @pytest.mark.parametrize("case", ["causal", "masked"])
@@ -61,8 +60,7 @@ def test_labels_are_those_of_the_model(tmp_path):
     _, (batch,) = read("classification", file, tmp_path)
     assert sorted(batch["labels"].tolist()) == [0, 2]
     file = write(tmp_path / "rows.csv", [["text", "label"], [TEXT, "other"], ["a line", "LABEL_0"]])
-    with pytest.raises(ValueError, match=r"label 'other' does not occur .* LABEL_0, LABEL_1, LABEL_2"):
-        read("classification", file, tmp_path)
+    refused("label 'other' does not occur .* LABEL_0, LABEL_1, LABEL_2", read, "classification", file, tmp_path)
 
 
 def test_images_have_the_size_of_the_model(tmp_path):

@@ -193,10 +193,8 @@ def test_all_that_an_export_holds_is_pushed_and_pulled(kind, engine, client, ser
 
 def test_names_that_are_nothing_are_said_to_be(client):
     answer = client("generate", "--model", "ann/nothing", "--text", "x")
-    assert (
-        "--model ann/nothing is not a directory, nor can it be read from the Hub: the Hub has no ann/nothing"
-        in answer.error
-    )
+    said = "--model ann/nothing is not a directory, nor can it be read from the Hub: the Hub has no ann/nothing"
+    assert said in answer.error
     answer = client("generate", "--model", "what is this", "--text", "x")
     assert "'what is this' is not a repository name" in answer.error
 

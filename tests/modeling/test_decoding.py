@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from refusals import refused
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, LogitsProcessorList, MinLengthLogitsProcessor, StoppingCriteriaList
 from transformers.generation import MaxTimeCriteria, TextStreamer
@@ -121,8 +122,7 @@ def test_training_without_labels_is_an_error_that_says_why(decoding):
     given = source() | {"decoder_input_ids": tokens(3, 6, TARGET_VOCABULARY)}
     shape = model(**given).logits.shape
     model.train()
-    with pytest.raises(ValueError, match=f"decoding='{decoding}'.* needs labels: .*label_smoothing_factor"):
-        model(**given)
+    refused(f"decoding='{decoding}'.* needs labels: .*label_smoothing_factor", model, **given)
     assert model(**source(), labels=labels_of()).loss.isfinite()
     with torch.no_grad():
         assert model(**given).logits.shape == shape
@@ -169,10 +169,8 @@ def test_options_that_need_a_prefix_are_refused_by_name(models, decoding, name, 
     ("ctc", {"length_scale": 2.0}, "length_scale"),
 ])  # fmt: skip
 def test_wrong_options_are_refused(models, decoding, options, message):
-    with pytest.raises(ValueError, match=message):
-        models[decoding].generate(**source(), **options)
-    with pytest.raises(ValueError, match="assistant_model"):
-        models[decoding].generate(**source(), assistant_model=models[decoding])
+    refused(message, models[decoding].generate, **source(), **options)
+    refused("assistant_model", models[decoding].generate, **source(), assistant_model=models[decoding])
     with pytest.raises(ValueError, match=r"label_smoothing=0.1: decoding='ctc'"):
         models["ctc"](**source(), labels=labels_of(), label_smoothing=0.1)
 
@@ -313,8 +311,7 @@ def test_a_start_token_that_is_the_blank_or_the_end_is_chosen_as_such(start):
 @pytest.mark.parametrize("ends", [PAD, [END, PAD]])
 def test_a_blank_that_ends_a_text_is_refused(ends):
     message = rf"pad_token_id={PAD} and eos_token_id={re.escape(str(ends))}"
-    with pytest.raises(StrictDataclassError, match=message):
-        parallel_toy("ctc", eos_token_id=ends)
+    refused(message, parallel_toy, "ctc", error=StrictDataclassError, eos_token_id=ends)
     assert parallel_toy("mask_predict", eos_token_id=ends).config.eos_token_id == ends
 
 

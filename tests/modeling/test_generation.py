@@ -106,10 +106,8 @@ def test_assisted_generation_is_greedy_search(kind, helper):
     """A good assistant, bad ones and what stands in a prompt twice: with rejected drafts the cache is cut back."""
     model, prompts, settings = toy(kind), prompt_of(kind, batch=1), GREEDY
     if isinstance(helper, int):
-        prompt, settings = (
-            tokens(1, 4, TARGET_VOCABULARY, seed=helper).repeat(1, 2),
-            GREEDY | {"no_repeat_ngram_size": 0},
-        )
+        prompt = tokens(1, 4, TARGET_VOCABULARY, seed=helper).repeat(1, 2)
+        settings = GREEDY | {"no_repeat_ngram_size": 0}
         prompts = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
     help_of = {
         "itself": {"assistant_model": model},

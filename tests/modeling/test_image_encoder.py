@@ -3,6 +3,7 @@
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from refusals import refused
 
 from vanillaformer import (
     VanillaImageEncoderConfig,
@@ -46,10 +47,8 @@ def test_early_convolutions_are_torchs_and_refuse_what_they_cannot_do():
         ({"image_size": 12, "patch_size": 6}, "patch_size=6 must be a power of 2"),
         ({"use_mask_token": True}, "which would see those that are masked"),
     ):
-        with pytest.raises(StrictDataclassError, match=message):
-            VanillaImageEncoderConfig(**IMAGE | early | fields)
-    with pytest.raises(ValueError, match="which would see those that are masked"):
-        toy(KIND, VanillaImageEncoderForMaskedImageModeling, **early)
+        refused(message, VanillaImageEncoderConfig, error=StrictDataclassError, **IMAGE | early | fields)
+    refused("which would see those that are masked", toy, KIND, VanillaImageEncoderForMaskedImageModeling, **early)
 
 
 @pytest.mark.parametrize("initialization", ["normal", "xavier", "t5"])
@@ -129,8 +128,7 @@ def test_a_masked_image_model_becomes_a_classifier_and_refuses_a_mask_of_another
     assert set(info["unexpected_keys"]) == {"decoder.weight", "decoder.bias"}
     assert torch.isfinite(model.eval()(pixels()).logits).all()
     model = toy(KIND, VanillaImageEncoderForMaskedImageModeling)
-    with pytest.raises(ValueError, match=r"bool_masked_pos must have the shape .*\(3, 6\), got \(3, 7\)"):
-        model(pixels(), torch.zeros(3, 7))
+    refused(r"bool_masked_pos must have the shape .*\(3, 6\), got \(3, 7\)", model, pixels(), torch.zeros(3, 7))
 
 
 def test_parallel_plans_name_what_a_model_has():

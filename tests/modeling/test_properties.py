@@ -157,11 +157,8 @@ def test_reading_in_chunks_with_a_cache_gives_the_logits_of_the_full_pass(kind, 
         fixed = {}
     else:
         name, ids = "decoder_input_ids", toys.tokens(2, length, toys.TARGET_VOCABULARY, seed=3)
-        source, mask, by_token = (
-            {"input_ids": toys.tokens(2, 6), "attention_mask": toys.padding(2, 6)},
-            torch.ones_like(ids),
-            {},
-        )
+        source = {"input_ids": toys.tokens(2, 6), "attention_mask": toys.padding(2, 6)}
+        mask, by_token = torch.ones_like(ids), {}
         full = model(**source, decoder_input_ids=ids, use_cache=False).logits
         # of the source everything is kept, whatever window the layers have
         cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache())

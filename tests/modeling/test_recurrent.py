@@ -143,12 +143,8 @@ def test_padding_of_the_target_passes_states_by(fields):
     assert_close(logits[mask.bool()], alone.logits[0], "logits", 1e-12)
     assert second.past_key_values.get_seq_length() == 7
     before = [state.clone() for state in second.past_key_values.layers[0].states]
-    model(
-        encoder_outputs=encoded,
-        decoder_input_ids=padded[:, :2],
-        decoder_attention_mask=torch.zeros(1, 9),
-        past_key_values=second.past_key_values,
-    )
+    inputs |= {"decoder_input_ids": padded[:, :2], "decoder_attention_mask": torch.zeros(1, 9)}
+    model(**inputs, past_key_values=second.past_key_values)
     assert all(map(torch.equal, second.past_key_values.layers[0].states, before))
 
 

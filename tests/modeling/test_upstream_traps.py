@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
+from refusals import refused
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -81,8 +82,7 @@ def test_ties_survive_saving_loading_and_resizing(shared: bool, tied: bool, twic
     assert ties(loaded) == (shared, tied)
     loaded.resize_token_embeddings(45)
     if shared:
-        with pytest.raises(ValueError, match="resize_token_embeddings"):
-            loaded.resize_decoder_token_embeddings(50)
+        refused("resize_token_embeddings", loaded.resize_decoder_token_embeddings, 50)
     else:  # each side for itself
         assert (loaded.config.vocab_size, loaded.config.target_vocab_size) == (45, 29)
         assert torch.equal(loaded(**inputs).logits, before)
@@ -119,8 +119,7 @@ def test_an_attention_function_of_the_user_sees_the_mask(kind: str, monkeypatch:
     monkeypatch.setattr(AttentionMaskInterface, "_global_mapping", dict(AttentionMaskInterface._global_mapping))
     model, inputs = toy(kind).eval(), inputs_of(kind)
     expected = model(**inputs).logits
-    with pytest.raises(ValueError, match="attn_implementation='of_the_user' has no mask function"):
-        model.set_attn_implementation("of_the_user")
+    refused("attn_implementation='of_the_user' has no mask function", model.set_attn_implementation, "of_the_user")
     AttentionMaskInterface.register("of_the_user", sdpa_mask)
     model.set_attn_implementation("of_the_user")
     assert_close(model(**inputs).logits, expected, "logits")
@@ -156,8 +155,7 @@ def test_no_release_of_transformers_has_our_names() -> None:
     """transformers#45848: a base class that acts on a field `mup`; or a model type like one of ours."""
     ours = {kind for kind in transformers.CONFIG_MAPPING if str(kind).startswith("vanilla")}
     assert not ours & set(transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES)
-    with pytest.raises((TypeError, ValueError), match="mup"):
-        preset("gpt2", mup=True)
+    refused("mup", preset, "gpt2", error=(TypeError, ValueError), mup=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)

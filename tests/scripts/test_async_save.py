@@ -113,9 +113,8 @@ def test_one_that_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
     options = [*RECIPES["causal"].split(), *ONE]
     with monkeypatch.context() as patched:
         patched.setattr(RunTrainer, "_save", full)
-        with pytest.raises(
-            OSError, match=r"the checkpoint of step 3 could not be written .*No space.*checkpoint-2, from"
-        ):
+        message = r"the checkpoint of step 3 could not be written .*No space.*checkpoint-2, from"
+        with pytest.raises(OSError, match=message):
             train("causal", tmp_path / "run", *options)
     assert sorted(checkpoints(tmp_path / "run")) == [1, 2]
     assert not (tmp_path / "run" / SAVING).exists()

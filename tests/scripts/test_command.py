@@ -204,9 +204,8 @@ def test_a_plan_of_more_processes_than_there_are(tmp_path: Path, capfd) -> None:
 def test_a_model_whose_memory_is_not_counted_is_refused_before_the_data_is_read(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(runs, "load_data", None)
     recurrent = "--dry_run", "--preset", "gru-tiny", "--output_dir", str(tmp_path / "plan")
-    with pytest.raises(
-        ValueError, match="--dry_run: the memory of models of type 'vanilla_recurrent_encoder_decoder'"
-    ):
+    message = "--dry_run: the memory of models of type 'vanilla_recurrent_encoder_decoder'"
+    with pytest.raises(ValueError, match=message):
         PROGRAMS["translation"][0].train(recurrent)
     GPT2LMHeadModel(GPT2Config(vocab_size=300, n_embd=16, n_layer=1, n_head=2)).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(ValueError, match="--dry_run: the memory of models of type 'gpt2' is not counted"):

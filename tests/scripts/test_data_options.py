@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+from refusals import refused
 from script_runs import (
     ALONE,
     answers,
@@ -31,8 +32,7 @@ def test_record_of_the_data(tmp_path: Path, capsys) -> None:
     rows[3]["text"], rows[4]["label"] = None, None
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{\n")
     options = ["--train_file", str(tmp_path / "a.jsonl"), "--max_length", "5", "--max_steps", "2"]
-    with pytest.raises(ValueError, match=r"a.jsonl, row 91: line 91 is not JSON"):
-        train("classification", tmp_path / "run", *options)
+    refused("a.jsonl, row 91: line 91 is not JSON", train, "classification", tmp_path / "run", *options)
     options += ["--split_column", "split", "--bad_rows", "skip", "--drop_leaked_rows"]
     run = train("classification", tmp_path / "run", *options)
     facts = record(tmp_path / "run")["details"]["data"]
@@ -87,8 +87,7 @@ def test_what_is_chosen_is_printed_recorded_and_kept(job: str, tmp_path: Path, c
     assert "is finished already" in capfd.readouterr().out
     train(job, tmp_path, *TIME, "--weight_decay", "0.1")  # which is what was chosen
     assert "is finished already" in capfd.readouterr().out
-    with pytest.raises(ValueError, match=r"weight_decay: 0\.1 there, 0\.2 now"):
-        train(job, tmp_path, *TIME, "--weight_decay", "0.2")
+    refused(r"weight_decay: 0\.1 there, 0\.2 now", train, job, tmp_path, *TIME, "--weight_decay", "0.2")
 
 
 def test_a_run_whose_passes_were_chosen_is_made_longer_and_an_interrupted_one_keeps_them(tmp_path, capfd) -> None:
@@ -171,8 +170,7 @@ def test_a_prefix_is_read_in_training_and_use(tmp_path, capsys):
     ("--task_column task --streaming", "--task_column task needs all data at once: not with --streaming"),
 ])  # fmt: skip
 def test_refusals(options, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        train("translation", tmp_path / "run", *options_of(tmp_path), *options.split())
+    refused(message, train, "translation", tmp_path / "run", *options_of(tmp_path), *options.split())
 
 
 def test_a_language_of_held_out_rows_is_one_of_training(tmp_path):

@@ -218,11 +218,7 @@ def test_settings_that_native_translators_have_are_those_of_an_export(tmp_path: 
     export(from_native(native), tmp_path / "engine", "ctranslate2")
     exported = EngineModel(load_engine(tmp_path / "engine"))
     for options in ({}, {"num_beams": 3, "early_stopping": True}):
-        found, wanted = (
-            [
-                row[row.ne(3) & row.ne(0)].tolist()
-                for row in model.generate(ids, attention_mask=ids.ne(0).long(), **options)
-            ]
-            for model in (exported, native)
-        )
+        mask = ids.ne(0).long()
+        texts = [model.generate(ids, attention_mask=mask, **options) for model in (exported, native)]
+        found, wanted = ([row[row.ne(3) & row.ne(0)].tolist() for row in rows] for rows in texts)
         assert found == wanted

@@ -134,10 +134,8 @@ def test_items_of_a_list_may_begin_with_dashes_and_tokenizer_arguments_are_those
     tokenizer, training = parse((TranslationTokenizerArguments, TrainingArguments), [path])
     assert tokenizer.extra_special_tokens == ["--x", "-y", "3"]
     assert training.report_to == []
-    (tokenizer,) = parse(
-        TranslationTokenizerArguments,
-        [written(tmp_path / "b.yaml", {"extra_special_tokens": ["--x"]}), "--extra_special_tokens", "z"],
-    )
+    file = written(tmp_path / "b.yaml", {"extra_special_tokens": ["--x"]})
+    (tokenizer,) = parse(TranslationTokenizerArguments, [file, "--extra_special_tokens", "z"])
     assert tokenizer.extra_special_tokens == ["z"]
     words = ["--tokenizer_algorithm", "word", "--tokenizer_vocab_size", "40", "--lowercase"]
     (arguments,) = parse(TranslationTokenizerArguments, words)
@@ -233,10 +231,9 @@ def test_settings_that_cannot_work(kind: type, line: str) -> None:
 ])  # fmt: skip
 def test_saving_and_evaluating_follow_each_other(words, expected, capsys) -> None:
     found = settings(*words)
-    assert (
-        *(str(found.eval_strategy.value), found.eval_steps, str(found.save_strategy.value), found.save_steps),
-        found.load_best_model_at_end,
-    ) == expected
+    evaluating = str(found.eval_strategy.value), found.eval_steps
+    saving = str(found.save_strategy.value), found.save_steps
+    assert (*evaluating, *saving, found.load_best_model_at_end) == expected
     said = "--save_strategy no: without checkpoints, the last weights become the model, not the best.\n"
     assert capsys.readouterr().out == (said if words[:2] == ["--save_strategy", "no"] else "")
 

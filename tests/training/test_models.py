@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from refusals import refused
 from transformers import BertConfig, BertForSequenceClassification
 from transformers.generation import utils as generation
 
@@ -35,8 +36,7 @@ def test_translation_takes_its_tokens_from_one_tokenizer_or_two(
     assert model.config.decoder_vocab_size == model.config.vocab_size + 1
     assert model.model.encoder.embed_tokens.weight is not model.model.decoder.embed_tokens.weight
     encoder_tokenizer.pad_token = "[SEP]"
-    with pytest.raises(ValueError, match="pad with different ids, 0 and 3"):
-        build("translation", translator_tokenizer, encoder_tokenizer)
+    refused("pad with different ids, 0 and 3", build, "translation", translator_tokenizer, encoder_tokenizer)
 
 
 def test_seed_decides_the_weights_and_pairs_need_two_token_types(encoder_tokenizer, tmp_path) -> None:
@@ -52,8 +52,7 @@ def test_seed_decides_the_weights_and_pairs_need_two_token_types(encoder_tokeniz
             build("mlm+nsp", encoder_tokenizer, overrides=[f"type_vocab_size={few}"])
     build("masked", encoder_tokenizer, overrides=["type_vocab_size=1"]).save_pretrained(tmp_path)
     saved = ModelArguments(model_name_or_path=str(tmp_path))
-    with pytest.raises(ValueError, match="type_vocab_size=1"):
-        build_model("mlm+nsp", saved, encoder_tokenizer, length=8, seed=0)
+    refused("type_vocab_size=1", build_model, "mlm+nsp", saved, encoder_tokenizer, length=8, seed=0)
 
 
 @pytest.mark.parametrize("kind", ["bert-tiny", "gpt-tiny", "llama-tiny"])
@@ -131,8 +130,7 @@ def test_a_way_of_decoding_switches_off_what_it_excludes(decoding, excluded) -> 
     assert {name: getattr(chosen, name) for name in options} == options | excluded
     for name in excluded:
         given = SimpleNamespace(**options, scheduled_sampling="none", given=(name,))
-        with pytest.raises(ValueError, match=f"--{name} .* decoding='{decoding}'"):
-            fit_decoding(config, given)
+        refused(f"--{name} .* decoding='{decoding}'", fit_decoding, config, given)
 
 
 PARTS = {

@@ -10,6 +10,7 @@ import pytest
 import torch
 from modeling.axes import Value, is_allowed, mixture, packed, single_values
 from modeling.toys import KINDS, relative_error, sharpen, tokens, toy, toy_config
+from refusals import refused
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
@@ -153,8 +154,7 @@ def test_heads_of_our_own_behind_the_engine(name, fields, tmp_path):
         out = model(torch.tensor([row]), attention_mask=torch.ones(1, len(row), dtype=torch.long))
         truth = (out.prediction_logits if "prediction_logits" in out else out.logits)[0]
         assert relative_error(got if got.ndim == 1 else got[: len(row)], truth) <= SCORES
-    with pytest.raises(ValueError, match=f"{name} does not generate text"):
-        engine.generate(rows, max_new_tokens=2)
+    refused(f"{name} does not generate text", engine.generate, rows, max_new_tokens=2)
 
 
 @torch.no_grad()
@@ -324,12 +324,9 @@ def test_several_ends_or_none(ends, length, tmp_path):
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
 def test_a_text_longer_than_the_position_table(kind, tmp_path):
     engine = on_engine(toy(kind, position_embedding_type="learned"), tmp_path / "export")
-    with pytest.raises(ValueError, match=r"CTranslate2: .*\(max_position_embeddings=24\)"):
-        engine.generate([[5] * 25], max_new_tokens=3)
-    with pytest.raises(ValueError, match="row 1 has no tokens"):
-        engine.generate([[5], []], max_new_tokens=3)
-    with pytest.raises(ValueError, match="is not a classifier"):
-        engine.classify([[5]])
+    refused(r"CTranslate2: .*\(max_position_embeddings=24\)", engine.generate, [[5] * 25], max_new_tokens=3)
+    refused("row 1 has no tokens", engine.generate, [[5], []], max_new_tokens=3)
+    refused("is not a classifier", engine.classify, [[5]])
 
 
 def test_no_special_tokens_at_all(tmp_path):
@@ -393,8 +390,7 @@ REFUSED = [
 def test_refusals_name_the_field(kind, fields, message, tmp_path):
     (obstacle,) = obstacles(kind, fields)
     assert message in obstacle
-    with pytest.raises(ValueError, match="cannot be exported to ctranslate2: "):
-        export(toy(kind, **fields), tmp_path / "export", "ctranslate2")
+    refused("cannot be exported to ctranslate2: ", export, toy(kind, **fields), tmp_path / "export", "ctranslate2")
     assert not list(tmp_path.iterdir())
 
 
@@ -414,9 +410,9 @@ def test_every_rule_has_a_case():
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_refused_would_be_computed_wrong(kind, tmp_path, monkeypatch):
     """A refusal that is not needed would keep people from an engine that serves them."""
-    needless, refused = [], [(fields, obstacles(kind, fields)) for fields in single_values(kind)]
+    needless, rejected = [], [(fields, obstacles(kind, fields)) for fields in single_values(kind)]
     monkeypatch.setattr(type(EXPORTER), "obstacles", lambda *_: [])
-    for number, (fields, found) in enumerate(refused):
+    for number, (fields, found) in enumerate(rejected):
         if not found or any(name in found[0] for name in ("dynamic", "longrope")):
             continue  # those two are right up to a length
         try:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from modeling.toys import toy_config
+from refusals import refused
 from transformers import GenerationConfig
 
 from vanillaformer.conversion.exports import Engine, EngineModel
@@ -83,16 +84,14 @@ def test_settings_of_sampling_are_refused_where_there_is_sampling(name):
     engine = Parrot(**{name: 0.01})
     EngineModel(engine).generate(IDS, MASK)
     assert name not in engine.asked[0][2]
-    with pytest.raises(ValueError, match=rf"generation_config.json: {name}=0.01"):
-        EngineModel(engine).generate(IDS, MASK, do_sample=True)
+    refused(rf"generation_config.json: {name}=0.01", EngineModel(engine).generate, IDS, MASK, do_sample=True)
 
 
 def test_a_setting_that_nothing_has_and_another_end_than_the_exported_one_are_refused():
     with pytest.raises(ValueError, match=r"tempurature=2\.0: an exported model has only"):
         EngineModel(Parrot()).generate(IDS, MASK, tempurature=2.0)
     EngineModel(Parrot(eos_token_id=3)).generate(IDS, MASK, eos_token_id=3, use_cache=True)
-    with pytest.raises(ValueError, match="eos_token_id=4"):
-        EngineModel(Parrot(eos_token_id=3)).generate(IDS, MASK, eos_token_id=4)
+    refused("eos_token_id=4", EngineModel(Parrot(eos_token_id=3)).generate, IDS, MASK, eos_token_id=4)
 
 
 def test_settings_that_ask_for_nothing_are_not_refused():
@@ -128,8 +127,7 @@ def test_logits():
     ({"do_sample": True, "temperature": 0.0}, "temperature must be greater than 0, got 0.0"),
 ])  # fmt: skip
 def test_searches_that_make_no_sense(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Search(**({"max_new_tokens": 5} | settings))
+    refused(message, Search, **{"max_new_tokens": 5} | settings)
 
 
 @pytest.mark.parametrize(("own", "expected"), [(None, [3]), (7, [7]), ([7, 8], [7, 8])])

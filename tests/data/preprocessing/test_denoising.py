@@ -11,6 +11,7 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict
 from modeling.toys import assert_close, toy
+from refusals import refused
 from scipy import stats
 from tokenizers.processors import TemplateProcessing
 
@@ -251,8 +252,7 @@ def test_a_tokenizer_without_an_end_is_refused(tokenizer):
     endless = copy.deepcopy(tokenizer)
     endless.backend_tokenizer.post_processor = TemplateProcessing(single="$A", special_tokens=[])
     for objective in DENOISING:
-        with pytest.raises(ValueError, match=f"--objective {objective}: the tokenizer puts no end token after a text"):
-            collator(endless, objective)
+        refused(f"--objective {objective}: the tokenizer puts no end token after a text", collator, endless, objective)
 
 
 def test_the_frame_is_the_tokenizers(tokenizer):
@@ -278,7 +278,4 @@ def test_the_frame_is_the_tokenizers(tokenizer):
 
 def test_missing_tokens_are_named(tokenizer):
     plain = train([TEXT], vocab_size=300, kind="encoder_decoder", extra_special_tokens=["<extra_id_0>"])
-    with pytest.raises(
-        ValueError, match=r"--objective span: the tokenizer has no token <extra_id_1>, and needs 26 such"
-    ):
-        collator(plain, "span")
+    refused("--objective span: the tokenizer has no token <extra_id_1>, and needs 26 such", collator, plain, "span")

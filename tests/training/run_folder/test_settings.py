@@ -98,12 +98,8 @@ def test_rows_of_a_step_on_other_processes(processes: int, size: int, divided: t
     """A run of 4 x 8 rows; who asks for 16 rows per process asks for other batches."""
     record = {"settings": {"training": {"rows_per_step": 32, "processes": 4}}, "finished": False}
     (tmp_path / "run.json").write_text(json.dumps(record))
-    training = SimpleNamespace(
-        data_processes=processes,
-        train_batch_size=size,
-        per_device_train_batch_size=size,
-        gradient_accumulation_steps=1,
-    )
+    sizes = dict.fromkeys(("train_batch_size", "per_device_train_batch_size"), size)
+    training = SimpleNamespace(**sizes, data_processes=processes, gradient_accumulation_steps=1)
     training.overwrite_output_dir = False
     keep_rows_per_step(tmp_path, training)
     assert (training.per_device_train_batch_size, training.gradient_accumulation_steps) == divided

@@ -154,12 +154,8 @@ def test_scores_and_baseline_are_seqevals() -> None:
 
 
 def test_cut_texts_have_no_tags_for_what_is_cut(encoder_tokenizer) -> None:
-    found = task.tagged_pieces(
-        {"tokens": ["a b c d e f"], "tags": ["O O O O O B-X"]},
-        tokenizer=encoder_tokenizer,
-        names=["O", "B-X"],
-        length=5,
-    )
+    columns = {"tokens": ["a b c d e f"], "tags": ["O O O O O B-X"]}
+    found = task.tagged_pieces(columns, tokenizer=encoder_tokenizer, names=["O", "B-X"], length=5)
     assert (found["tokens_cut"], len(found[task.TAG_IDS][0])) == ([True], 5)
     assert 1 not in found[task.TAG_IDS][0]
 

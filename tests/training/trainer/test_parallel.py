@@ -1,4 +1,5 @@
 import pytest
+from refusals import refused
 
 from vanillaformer.configuration import preset
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
@@ -17,8 +18,7 @@ def settings(**values) -> LanguageModelTrainingArguments:
     ({"parallel": "pp=2"}, "--parallel pp=2: pipeline parallelism of transformers computes no gradients"),
 ])  # fmt: skip
 def test_what_a_layout_cannot_be(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        settings(**options)
+    refused(message, settings, **options)
 
 
 @pytest.mark.parametrize(("name", "fields", "message"), [
@@ -29,11 +29,9 @@ def test_what_a_layout_cannot_be(options: dict, message: str) -> None:
 ])  # fmt: skip
 def test_models_that_a_layout_cannot_divide(name: str, fields: dict, message: str) -> None:
     check_layout(preset(name, **fields), "fsdp=2")
-    with pytest.raises(ValueError, match=f"--parallel tp=2: {message}"):
-        check_layout(preset(name, **fields), "tp=2")
+    refused(f"--parallel tp=2: {message}", check_layout, preset(name, **fields), "tp=2")
 
 
 def test_settings_of_accelerate_are_refused(monkeypatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(ValueError, match="accelerate's settings of FSDP are not supported: use --parallel fsdp=N"):
-        settings()
+    refused("accelerate's settings of FSDP are not supported: use --parallel fsdp=N", settings)

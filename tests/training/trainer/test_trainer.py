@@ -53,10 +53,8 @@ def test_masks_depend_on_row_seed_and_epoch_alone(encoder_tokenizer) -> None:
     with collator.evaluation():
         assert torch.equal(collator(batch)["labels"], fixed["labels"])
     assert collator.epoch == 2
-    short, long = (
-        rows(encoder_tokenizer, 1)[0],
-        {"input_ids": encoder_tokenizer("a much longer text " * 9)["input_ids"]},
-    )
+    short = rows(encoder_tokenizer, 1)[0]
+    long = {"input_ids": encoder_tokenizer("a much longer text " * 9)["input_ids"]}
     collator = masking(encoder_tokenizer)
     alone, beside = collator([short]), collator([short, long])
     length = len(short["input_ids"])
