@@ -28,6 +28,10 @@ def sizes_at(options: Options, width: int, source: str) -> Options:
     fields = fields_of(options.get("overrides"))
     if "hidden_size" not in fields:
         raise ValueError(f"{source}: overrides: other widths need a hidden_size that sizes are relative to")
+    if fields.get("stage_heads"):
+        raise ValueError(
+            f"{source}: stage_heads={fields['stage_heads']}: heads that do not double have no other width"
+        )
     sizes = {size: fields[size] * width / fields["hidden_size"] for size in SIZES if fields.get(size)}
     for size, value in sizes.items():
         if value % 1 or value < 1:
@@ -52,7 +56,7 @@ class Best(NamedTuple):
 
     rate: float
     score: float
-    inside: bool  # whether rates on both sides of it were tried
+    inside: bool  # whether rates on both sides of it were tried, maybe without a score
 
 
 def best_rate(tried: Sequence[tuple[Options, float | None]], greater_is_better: bool) -> Best:
@@ -60,8 +64,9 @@ def best_rate(tried: Sequence[tuple[Options, float | None]], greater_is_better: 
     known = sorted((options[RATE], score) for options, score in tried if score is not None)
     scores = np.array([score for _, score in known]) * (-1 if greater_is_better else 1)
     index = int(scores.argmin())
+    rates = [options[RATE] for options, _ in tried]
     if not 0 < index < len(known) - 1 or np.ptp(scores[index - 1 : index + 2]) == 0:
-        return Best(*known[index], False)
+        return Best(*known[index], min(rates) < known[index][0] < max(rates))
     near = slice(index - 1, index + 2)
     curve = np.polynomial.Polynomial.fit(np.log([rate for rate, _ in known[near]]), scores[near], 2)
     vertex = float(curve.deriv().roots()[0])

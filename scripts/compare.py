@@ -90,9 +90,10 @@ def grid(word: str) -> tuple[str, list[Any]]:
 
 def widths(word: str) -> list[int]:
     name, _, values = word.partition("=")
-    if name != "widths" or not all(value.isdigit() for value in values.split(",")) or "," not in values:
+    found = {int(value) if value.isdecimal() else 0 for value in values.split(",")}
+    if name != "widths" or 0 in found or len(found) < 2:
         raise argparse.ArgumentTypeError(f"{word!r}: write it as widths=64,128,256")
-    return sorted({int(value) for value in values.split(",")})
+    return sorted(found)
 
 
 @program

@@ -38,6 +38,8 @@ def test_the_best_rate_is_the_vertex_over_the_logarithm():
     assert best_rate([*tried, ({"learning_rate": 1.0}, None)], False) == pytest.approx((7e-4, 2.0, True))
     assert best_rate([(options, -score) for options, score in tried], True) == pytest.approx((7e-4, -2.0, True))
     assert not best_rate(tried[:2], False).inside
+    lost = [(options, score if options["learning_rate"] < 1e-3 else None) for options, score in tried]
+    assert best_rate(lost, False) == pytest.approx((10**-3.5, 2 + np.log(10**-3.5 / 7e-4) ** 2, True))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,9 @@ def test_the_best_rate_is_the_vertex_over_the_logarithm():
         ({"tune": TUNE, "equal": "flops"}, "widths=16,32", "and no `equal`"),
         ({"tune": TUNE}, "widths=16,20", "variant pre: num_attention_heads=2.5 in width 20: give other widths"),
         ({"tune": TUNE, "arguments": {}}, "widths=16,32", "variant pre: overrides: other widths need a hidden_size"),
+        ({"tune": TUNE, "arguments": {"overrides": FIELDS | {"stage_heads": [2, 2]}}}, "widths=16,32", "stage_heads="),
         ({"tune": TUNE}, "widths=16", "write it as widths=64,128,256"),
+        ({"tune": TUNE}, "widths=16,16", "write it as widths=64,128,256"),
     ],
 )
 def test_what_cannot_be_scaled_is_refused(changes, widths, words, tmp_path: Path, capsys):
