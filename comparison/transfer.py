@@ -9,7 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from vanillaformer.configuration import PRESETS
 from vanillaformer.console.drawing import save, style
+from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.hub.atomic_files import write_text
 
 from .comparing import Tuning
@@ -23,16 +25,22 @@ SIZES = (
 )
 
 
-def sizes_at(options: Options, width: int, source: str) -> Options:
+def sizes_at(options: Options, task: TaskName, width: int, source: str) -> Options:
     """Return the sizes of a config that options give, in another width; raise ValueError if there is none."""
     fields = fields_of(options.get("overrides"))
-    if "hidden_size" not in fields:
+    if fields.get("hidden_size") is None:
         raise ValueError(f"{source}: overrides: other widths need a hidden_size that sizes are relative to")
     if fields.get("stage_heads"):
         raise ValueError(
             f"{source}: stage_heads={fields['stage_heads']}: heads that do not double have no other width"
         )
-    sizes = {size: fields[size] * width / fields["hidden_size"] for size in SIZES if fields.get(size)}
+    given = {size: fields[size] for size in SIZES if fields.get(size) is not None}
+    if wrong := [size for size, value in given.items() if type(value) is not int or value < 1]:
+        raise ValueError(f"{source}: overrides: {wrong[0]}: {fields[wrong[0]]!r}; it must be a whole number above 0")
+    preset = PRESETS.get(str(options.get("preset") or TASKS[task].preset))
+    if preset and "intermediate_size" in preset.fields and "intermediate_size" not in fields:
+        raise ValueError(f"{source}: overrides: intermediate_size is the preset's in every width; give it, too")
+    sizes = {size: value * width / fields["hidden_size"] for size, value in given.items()}
     for size, value in sizes.items():
         if value % 1 or value < 1:
             raise ValueError(f"{source}: {size}={value:g} in width {width}: give other widths")
@@ -46,7 +54,7 @@ def at_widths(plan: Plan, widths: Sequence[int]) -> Plan:
     variants: dict[str, Options] = {}
     for name, options in plan.variants.items():
         for width in widths:
-            scaled = {"overrides": sizes_at(merged(plan.arguments, options), width, f"variant {name}")}
+            scaled = {"overrides": sizes_at(merged(plan.arguments, options), plan.task, width, f"variant {name}")}
             variants[f"{name}-{width}"] = merged(options, scaled)
     return replace(plan, variants=variants, baseline=next(iter(variants)), widths=tuple(widths), added=(), family=None)
 

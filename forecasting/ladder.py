@@ -1,6 +1,7 @@
 """A ladder of trainings, and the loss of a larger one, predicted before it is trained."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from transformers import AutoConfig
 
 from vanillaformer.comparison.comparing import Work
 from vanillaformer.comparison.plan import Plan, mapping, read_plan
@@ -21,12 +21,12 @@ from vanillaformer.console.drawing import save, style
 from vanillaformer.console.parsing import read_settings
 from vanillaformer.console.reporting import report
 from vanillaformer.hub.atomic_files import write_text
-from vanillaformer.modeling.counts import count_parameters
 from vanillaformer.training.run_folder.files import locked
 from vanillaformer.training.trainer.budget import in_short
 
 from .law import QUANTILES, Law, Points, fit, interval, iso_flop, resampled
 
+NOT_KEYS = ("variants", "budget", "tune", "tuning_seeds", "extend", "equal", "sequential", "family", "baseline")
 KEYS = ("widths", "tokens_per_parameter", "held_out")
 LEAST_RUNS = 8  # of which five numbers are fitted
 UNMEASURED = 1e15  # tokens, before it is known how many each run gets
@@ -48,12 +48,12 @@ def read_ladder(path: Path, seeds: Sequence[int] | None = None) -> tuple[Plan, L
     steps = mapping(path, "ladder", content.get("ladder"))
     if missing := [key for key in KEYS if key not in steps] + [key for key in steps if key not in KEYS]:
         raise ValueError(f"{path}: ladder: {missing[0]}; it needs {', '.join(KEYS)} and nothing else")
-    if given := [key for key in ("variants", "budget", "tune", "equal", "sequential", "family") if key in content]:
+    if given := [key for key in NOT_KEYS if key in content]:
         raise ValueError(f"{path}: {given[0]}: not in a plan with a ladder, which has a training for each size")
     for key, value in steps.items():
         numbers = value if isinstance(value, list) else [value]
         whole = all(type(number) is int if key == "widths" else type(number) in (int, float) for number in numbers)
-        if not whole or min(numbers, default=0) <= 0 or sorted(set(numbers)) != numbers:
+        if not whole or not all(0 < number < math.inf for number in numbers) or sorted(set(numbers)) != numbers:
             raise ValueError(f"{path}: ladder: {key}: {value!r}; it must be numbers above 0 in ascending order")
     widths, ratios = steps["widths"], steps["tokens_per_parameter"]
     runs = (len(widths) - 1) * len(ratios) if isinstance(widths, list) and isinstance(ratios, list) else 0
@@ -62,11 +62,11 @@ def read_ladder(path: Path, seeds: Sequence[int] | None = None) -> tuple[Plan, L
             f"{path}: ladder: three widths besides the largest, three tokens_per_parameter and {LEAST_RUNS} runs are "
             "the least that the five numbers of the law follow from; held_out is one number"
         )
-    arguments = mapping(path, "arguments", content.get("arguments"))
-    variants = {f"width-{width}": {"overrides": sizes_at(arguments, width, str(path))} for width in widths}
+    names = {f"width-{width}": width for width in widths}
     seeds = seeds or content.get("seeds", [1])
-    plan = read_plan(path, variants=variants, budget={"tokens": UNMEASURED}, seeds=seeds)
-    return plan, Ladder(tuple(widths), tuple(ratios), steps["held_out"])
+    plan = read_plan(path, variants=dict.fromkeys(names), budget={"tokens": UNMEASURED}, seeds=seeds)
+    sizes = {name: {"overrides": sizes_at(plan.arguments, plan.task, size, str(path))} for name, size in names.items()}
+    return replace(plan, variants=sizes), Ladder(tuple(widths), tuple(ratios), steps["held_out"])
 
 
 class Climb:
@@ -76,14 +76,15 @@ class Climb:
         self.plan, self.ladder, self.folder = plan, ladder, folder
         self.work = Work(plan, folder, Runner(plan, folder, jobs, overwrite=overwrite))
         self.parameters: dict[int, int] = {}
+        self.epochs = 0.0  # of the run that read the data most often
 
     def measure(self) -> None:
         """Train a few steps of each width: their parameters, and whether the shortest run is long enough."""
         self.work.measure()
         for width in self.ladder.widths:
             measured = self.folder / "measured" / f"width-{width}"
-            self.parameters[width] = sum(count_parameters(AutoConfig.from_pretrained(measured)).values())
-            consumed = read_record(measured)["details"]["consumed"]
+            details = read_record(measured)["details"]
+            self.parameters[width], consumed = details["training"]["parameters"], details["consumed"]
             least = LEAST_STEPS * consumed["tokens"] / consumed["steps"]
             shortest = self.ladder.held_out if width == self.ladder.widths[-1] else self.ladder.ratios[0]
             if shortest * self.parameters[width] < least:
@@ -108,16 +109,16 @@ class Climb:
             result = read_result(replace(self.plan, amount=tokens), job.folder, seed, outcomes[job.name])
             if isinstance(result, Outcome):
                 raise ValueError(f"{job.name} was lost, {result.state}: {result.message} ({self.folder}/logs)")
+            self.epochs = max(self.epochs, read_record(job.folder)["details"]["training"]["epochs"])
             found.append((self.parameters[width], tokens, result))
         return found
 
 
 def points_of(runs: list[tuple[int, int, Result]]) -> tuple[Points, np.ndarray]:
     """Return runs as points of a law, seeds as points of their own, and the FLOPs of each."""
-    columns = zip(*((parameters, tokens, run.score) for parameters, tokens, run in runs))
-    return Points(*(np.array(column, dtype=float) for column in columns)), np.array(
-        [run.consumed["flops"] for _, _, run in runs], dtype=float
-    )
+    rows = [(parameters, tokens, run.score, run.consumed["flops"]) for parameters, tokens, run in runs]
+    *columns, flops = np.array(rows, dtype=float).T
+    return Points(*columns), flops
 
 
 def forecast(path: Path, folder: Path, *, jobs: int = 1, overwrite: bool = False, seeds: Any = None) -> str:
@@ -140,21 +141,18 @@ def forecast(path: Path, folder: Path, *, jobs: int = 1, overwrite: bool = False
         tokens = round(ladder.held_out * size)
         low, high = interval(laws, residuals, size, tokens)
         predicted = float(law.loss(size, tokens))
-        content = {
-            "law": asdict(law),
-            "parameters": size,
-            "tokens": tokens,
-            "loss": predicted,
-            "interval": [low, high],
-        }
+        content: dict[str, Any] = {"law": asdict(law), "parameters": size, "tokens": tokens}
+        content |= {"loss": predicted, "interval": [low, high], "earlier": []}
+        earlier = json.loads(file.read_text(encoding="utf-8")) if (file := folder / "forecast.json").exists() else {}
+        if (earlier.get("parameters"), earlier.get("tokens")) == (size, tokens):
+            known = [earlier["loss"]] if "trained" in earlier and not math.isclose(earlier["loss"], predicted) else []
+            content["earlier"] = [*earlier.get("earlier", ()), *known]
         write_text(folder / "forecast.json", json.dumps(content, indent=2) + "\n")
-        report(
-            f"Predicted for width {ladder.widths[-1]}: loss {predicted:.4g}, 90 % between {low:.4g} and {high:.4g}."
-        )
+        report(f"Predicted for width {ladder.widths[-1]}: loss {predicted:.4g} (90 %: {low:.4g} to {high:.4g}).")
         top = climb.train([(ladder.widths[-1], ladder.held_out)])
     found = mean(run.score for _, _, run in top)
     write_text(folder / "forecast.json", json.dumps(content | {"trained": found}, indent=2) + "\n")
-    text = words(climb, law, laws, lower, top, content) + "\n" + budgets(law, points, flops, lower, top)
+    text = words(climb, law, laws, lower, top, content) + "\n" + budgets(law, points, flops, [*lower, *top])
     draw(folder, law, points, (size, tokens, found))
     write_text(folder / "forecast.md", text + "\n")
     return text
@@ -171,6 +169,10 @@ def words(climb: Climb, law: Law, laws: list[Law], lower: list, top: list, conte
     ranges = {name: f"({low:.2f} to {high:.2f})" for name, (low, high) in ends.items()}
     found = mean(run.score for _, _, run in top)
     low, high = content["interval"]
+    earlier = ", ".join(f"{loss:.4f}" for loss in content["earlier"])
+    notes = [f"- Earlier predictions here: {earlier}; the held-out run was known before this one."] * bool(earlier)
+    if climb.epochs > 1.05:
+        notes.append(f"- Data were read up to {climb.epochs:.1f} times, and count as new ones each time.")
     return "\n".join([
         *lines, "",
         f"- L = E + A / N^a + B / D^b with E = {np.exp(law.e):.3f} {ranges['e']}, A = {np.exp(law.a):.4g}, a = "
@@ -179,14 +181,17 @@ def words(climb: Climb, law: Law, laws: list[Law], lower: list, top: list, conte
         f"{content['loss']:.4f}, 90 % between {low:.4f} and {high:.4f}.",
         f"- Trained: {found:.4f}, {'inside' if low <= found <= high else 'outside'} the interval; the prediction was "
         f"off by {abs(content['loss'] / found - 1):.2%}.",
+        *notes,
     ])  # fmt: skip
 
 
-def budgets(law: Law, points: Points, flops: np.ndarray, lower: list, top: list) -> str:
+def budgets(law: Law, points: Points, flops: np.ndarray, runs: list) -> str:
     """Return the best model for some budgets, and the time that it takes on this machine."""
-    per = float(np.median(flops / (points.parameters * points.tokens)))
-    _, _, last = top[-1]
-    speed, cost = last.consumed["flops"] / last.seconds, last.consumed["flops"]
+    size, length, last = runs[-1]
+    cost = last.consumed["flops"]
+    per = cost / (size * length)  # of the largest model: those of small ones differ by their tables
+    speeds = [run.consumed["flops"] / run.seconds for _, _, run in runs if run.whole]
+    unclear = " and ".join(law.undetermined(points))
     lines = [
         "",
         "| FLOPs | best parameters | tokens | loss | time on this machine |",
@@ -194,15 +199,14 @@ def budgets(law: Law, points: Points, flops: np.ndarray, lower: list, top: list)
     ]
     for times in BUDGETS:
         parameters, tokens = law.best(times * cost, per)
-        loss, seconds = float(law.loss(parameters, tokens)), times * cost / speed
-        lines.append(f"| {times * cost:.2g} | {parameters:,.0f} | {tokens:,.0f} | {loss:.3f} | {in_short(seconds)} |")
+        loss, took = float(law.loss(parameters, tokens)), in_short(times * cost / speeds[-1]) if speeds else "unknown"
+        lines.append(f"| {times * cost:.2g} | {parameters:,.0f} | {tokens:,.0f} | {loss:.3f} | {took} |")
+    if unclear:
+        lines = ["", f"- No best model for a budget: the loss of these runs does not measurably fall with {unclear}."]
     levels = np.geomspace(flops.min(), flops.max(), 7)[1:-1].tolist()
     seen = [f"{size:,.0f} for {level:.2g} FLOPs" for level, size in iso_flop(points, flops, levels)]
-    lines += [
-        "",
-        f"- Parabolas of equal FLOPs have their lowest loss at these parameters: {', '.join(seen) or 'none'}.",
-    ]
-    return "\n".join(lines)
+    parabolas = f"- Parabolas of equal FLOPs have their lowest loss at these parameters: {', '.join(seen) or 'none'}."
+    return "\n".join([*lines, "", parabolas])
 
 
 def draw(folder: Path, law: Law, points: Points, top: tuple[float, float, float]) -> None:

@@ -40,6 +40,14 @@ class Law:
         terms = [self.a - self.alpha * np.log(parameters), self.b - self.beta * np.log(tokens)]
         return np.exp(logsumexp(np.stack(np.broadcast_arrays(self.e, *terms)), axis=0))
 
+    def undetermined(self, points: Points) -> list[str]:
+        """Return which of N and D runs say little of: their term varies less than the noise, or is at a bound."""
+        losses, low, high = self.loss(points.parameters, points.tokens), BOUNDS[0][-1], BOUNDS[1][-1]
+        noise = np.median(losses) * max(DELTA, 2 * np.std(np.log(points.losses / losses)))
+        terms = {"N": (self.a, self.alpha, points.parameters), "D": (self.b, self.beta, points.tokens)}
+        span = {name: np.ptp(np.exp(scale - power * np.log(counts))) for name, (scale, power, counts) in terms.items()}
+        return [name for name in terms if span[name] < noise or not 1.01 * low < terms[name][1] < 0.99 * high]
+
     def best(self, flops: float, per: float) -> tuple[float, float]:
         """Return the parameters and tokens of the lowest loss for a budget of FLOPs, `per` · N · D."""
         size = (self.alpha / self.beta) * np.exp(self.a - self.b)
@@ -94,9 +102,9 @@ def iso_flop(points: Points, flops: np.ndarray, levels: Sequence[float]) -> list
     for level in levels:
         sizes, losses = [], []
         for size in np.unique(points.parameters):
-            chosen = points.parameters == size
-            order = np.argsort(flops[chosen])
-            cost, loss = np.log(flops[chosen][order]), np.log(points.losses[chosen][order])
+            lengths = np.unique(points.tokens[points.parameters == size])  # each may have several seeds
+            runs = [(points.parameters == size) & (points.tokens == length) for length in lengths]
+            cost, loss = (np.log([each[run].mean() for run in runs]) for each in (flops, points.losses))
             if cost[0] <= np.log(level) <= cost[-1]:
                 sizes.append(np.log(size))
                 losses.append(np.interp(np.log(level), cost, loss))

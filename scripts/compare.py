@@ -105,15 +105,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     replaced = {"seeds": args.seeds, "tune": dict(args.tune) if args.tune else None, "equal": args.equal}
     replaced |= {"sequential": args.sequential, "family": args.family, "extend": args.extend}
     if "ladder" in read_settings(args.plan):
-        given = {
-            **replaced,
-            "seeds": None,
-            "transfer": args.transfer,
-            "add": args.add,
-            "share": args.share,
-            "json": args.json,
-        }
-        if names := [name for name, value in given.items() if value]:
+        given = replaced | {name: getattr(args, name) for name in ("transfer", "add", "share", "json")}
+        if names := [name for name, value in given.items() if value and name != "seeds"]:
             raise ValueError(f"--{names[0]}: not with a plan that has a ladder")
         report(forecast(args.plan, folder, jobs=args.jobs, overwrite=args.overwrite, seeds=args.seeds))
         return

@@ -17,8 +17,8 @@ FOLDERS_BELOW = {
     "conversion": {"console", "configuration", "modeling", "tokenization", "hub"},
     "training": {"acceleration", "console", "configuration", "conversion", "modeling", "tokenization", "hub", "data"},
     "inference": {"console", "configuration", "modeling", "tokenization", "hub", "data", "training", "conversion"},
-    "comparison": {"", "console", "modeling", "hub", "data", "training"},
-    "forecasting": {"comparison", "console", "hub", "modeling", "training"},
+    "comparison": {"", "configuration", "console", "modeling", "hub", "data", "training"},
+    "forecasting": {"comparison", "console", "hub", "training"},
     "exploration": {
         "",
         "console",

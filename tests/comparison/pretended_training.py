@@ -24,15 +24,17 @@ steps = next((round(settings[name] / step) for name, step in lengths.items() if 
 read = steps * (2 if rate == 0.8 else 1)
 best = -3 if overrides.get("norm_placement", "pre") == "pre" else -2  # the power of ten that suits it
 loss = 2 + abs(math.log10(rate) - best) + 0.01 * settings["seed"]
+parameters = 1000
 if rate == 0.25:  # test_ladder.py: a law, of 100 D² parameters
     width, tokens = overrides["hidden_size"], settings.get("max_tokens", 1)
-    loss = (1.2 + 40 * (100 * width**2) ** -0.4 + 90 * tokens**-0.4) * (1 + 0.001 * math.sin(width * tokens))
+    parameters = 100 * width**2
+    loss = (1.2 + 40 * parameters**-0.4 + 90 * tokens**-0.4) * (1 + 0.001 * math.sin(width * tokens))
 record = {
     "finished": True,
     "metrics": {"eval_loss": loss, "train_runtime": 2.0},
     "details": {"steps": steps, "consumed": {"steps": read, "rows": 4 * read, "tokens": TOKENS * read,
-     "flops": FLOPS * read}, "data": {"train": {"mean length": 16.0}}, "training": {"parameters": 1000,
-     "resumed": None}, "baselines": {"unigram": {"eval_loss": 4.6}}},
+     "flops": FLOPS * read}, "data": {"train": {"mean length": 16.0}}, "training": {"parameters": parameters,
+     "resumed": None, "epochs": TOKENS * read / 500_000}, "baselines": {"unigram": {"eval_loss": 4.6}}},
 }  # fmt: skip
 log = [{"step": step, "loss": loss if step > 1 else loss + 2} for step in range(1, 11)]
 log += [{"step": step, "eval_loss": loss + 1 - step / steps} for step in (steps // 2, steps)]

@@ -12,6 +12,7 @@ from scipy.optimize import minimize, minimize_scalar
 from scipy.special import huber, logsumexp
 from test_comparing import FIELDS, PLAN, pretended
 
+from vanillaformer.comparison.results import Result
 from vanillaformer.forecasting import ladder, law
 from vanillaformer.scripts import compare as program
 
@@ -83,6 +84,51 @@ def test_parabolas_of_equal_flops_agree_with_the_law():
         assert size == pytest.approx(TRUE.best(level, 6.0)[0], rel=0.3)
 
 
+def test_parabolas_take_the_mean_of_seeds():
+    parameters, ratios = (
+        np.array(each).ravel() for each in np.meshgrid(np.geomspace(1e4, 3e5, 5), (2, 6, 20, 70, 300))
+    )
+    tokens, losses = parameters * ratios, TRUE.loss(parameters, parameters * ratios)
+    (once,) = law.iso_flop(law.Points(parameters, tokens, losses), 6 * parameters * tokens, [2e11])
+    sign = np.where(parameters < 5e4, 0.02, -0.02)  # the worse seed comes first for small sizes, last for large ones
+    losses = np.concatenate([losses * (1 + sign), losses * (1 - sign)])
+    both = law.Points(np.tile(parameters, 2), np.tile(tokens, 2), losses)
+    (twice,) = law.iso_flop(both, 6 * both.parameters * both.tokens, [2e11])
+    assert twice == pytest.approx(once)
+
+
+def test_budgets_go_by_the_largest_run_and_by_the_time_of_those_in_one_go():
+    drawn = points()
+    flops = drawn.tokens * (6 * drawn.parameters + 1e6)  # tables count more in small models
+
+    def run(cost: float, seconds: float, whole: bool) -> Result:
+        return Result(1, 2.0, {"flops": cost}, 50, seconds, whole, 0.0, {})
+
+    runs: list = [(*pair, run(cost, cost / 1e9, True)) for *pair, cost in zip(drawn.parameters, drawn.tokens, flops)]
+    runs.append((6e5, 1.2e7, run(5e13, 1.0, False)))
+    row = ladder.budgets(TRUE, drawn, flops, runs).splitlines()[3].split(" | ")
+    size, tokens = (float(cell.replace(",", "")) for cell in row[1:3])
+    assert size * tokens == pytest.approx(6e5 * 1.2e7, rel=1e-4)
+    assert row[-1] == "13.9 h |"
+    assert "| unknown |" in ladder.budgets(TRUE, drawn, flops, runs[-1:])
+
+
+def test_no_best_model_where_sizes_or_tokens_make_no_difference():
+    drawn = points(noise=0.002)
+    assert law.fit(drawn, TRUE).undetermined(drawn) == []
+    tokens = np.unique(drawn.tokens, return_inverse=True)[1]
+    for name, losses in {
+        "N": 1 + 150 * drawn.tokens**-0.37,
+        "D": TRUE.loss(drawn.parameters, 1e6) + 1e-3 * tokens,
+    }.items():
+        found = law.Points(drawn.parameters, drawn.tokens, losses)
+        fitted = law.fit(found, TRUE)
+        assert fitted.undetermined(found) == [name]
+        run = Result(1, 2.0, {"flops": 1e12}, 50, 1.0, True, 0.0, {})
+        text = ladder.budgets(fitted, found, drawn.tokens, [(6e5, 1.2e7, run)])
+        assert f"No best model for a budget: the loss of these runs does not measurably fall with {name}." in text
+
+
 def plan_file(folder: Path, **changes: Any) -> Path:
     path = folder / "ladder.yaml"
     arguments = {"learning_rate": 0.25, "overrides": FIELDS}
@@ -92,7 +138,6 @@ def plan_file(folder: Path, **changes: Any) -> Path:
 
 
 def test_the_largest_width_is_predicted_before_it_is_trained(tmp_path, pretended, monkeypatch, capsys):
-    monkeypatch.setattr(ladder, "count_parameters", lambda config: {"all": 100 * config.hidden_size**2})
     monkeypatch.setattr(law, "RESAMPLED", 20)
     trained, train = [], ladder.Climb.train
 
@@ -121,6 +166,14 @@ def test_the_largest_width_is_predicted_before_it_is_trained(tmp_path, pretended
     program.main([str(plan_file(tmp_path)), "--output_dir", str(out)])  # the same again: nothing is trained anew
     assert {path: path.read_text() for path in out.glob("runs/*/starts")} == starts
     assert json.loads((out / "forecast.json").read_text()) == found
+    assert "Earlier predictions" not in text
+    assert "- Data were read up to 2.3 times, and count as new ones each time." in text
+    longer = plan_file(tmp_path, ladder=LADDER | {"tokens_per_parameter": [5, 10, 20, 40]})
+    program.main([str(longer), "--output_dir", str(out)])  # a law that is fitted when the answer is known
+    assert json.loads((out / "forecast.json").read_text())["earlier"] == [found["loss"]]
+    assert (
+        f"- Earlier predictions here: {found['loss']:.4f}; the held-out run was" in (out / "forecast.md").read_text()
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,6 +190,24 @@ def test_the_largest_width_is_predicted_before_it_is_trained(tmp_path, pretended
         ({"ladder": LADDER | {"tokens_per_parameter": [5, 10]}}, [], "three tokens_per_parameter"),
         ({"ladder": LADDER | {"held_out": [10]}}, [], "held_out is one number"),
         ({"ladder": LADDER | {"widths": [8, 12, 16, 24]}}, [], "num_attention_heads=1.5 in width 12"),
+        ({"ladder": LADDER | {"held_out": float("nan")}}, [], "held_out: nan; it must be numbers above 0"),
+        ({"ladder": LADDER | {"tokens_per_parameter": [5, 10, float("inf")]}}, [], "inf]; it must be numbers above 0"),
+        (
+            {"arguments": {"overrides": FIELDS | {"hidden_size": "16"}}},
+            [],
+            "hidden_size: '16'; it must be a whole number",
+        ),
+        (
+            {"arguments": {"preset": "llama-tiny", "overrides": {"hidden_size": 16}}},
+            [],
+            "intermediate_size is the preset's",
+        ),
+        (
+            {"program": "train-image-classifier", "arguments": {"overrides": {"hidden_size": 16}}},
+            [],
+            "intermediate_size is the preset's",
+        ),
+        ({"extend": True}, [], "extend: not in a plan with a ladder"),
         ({"variants": {"a": {}, "b": {}}}, [], "variants: not in a plan with a ladder"),
         ({"budget": {"steps": 5}}, [], "budget: not in a plan with a ladder"),
         ({"score": "accuracy"}, [], "score: accuracy; the law is one of the loss"),
@@ -152,11 +223,10 @@ def test_a_ladder_that_cannot_be_is_refused(changes, options, words, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_that_is_too_short_or_lost_ends_the_ladder(tmp_path, pretended, monkeypatch):
-    monkeypatch.setattr(ladder, "count_parameters", lambda config: {"all": config.hidden_size})
-    with pytest.raises(SystemExit, match=r"width 8 has 8 parameters; 25 steps take 1,600 tokens"):
-        program.main([str(plan_file(tmp_path)), "--output_dir", str(tmp_path / "out")])
-    monkeypatch.setattr(ladder, "count_parameters", lambda config: {"all": 100 * config.hidden_size**2})
+def test_a_run_that_is_too_short_or_lost_ends_the_ladder(tmp_path, pretended):
+    short = plan_file(tmp_path, ladder=LADDER | {"tokens_per_parameter": [0.1, 10, 20]})
+    with pytest.raises(SystemExit, match=r"width 8 has 6,400 parameters; 25 steps take 1,600 tokens"):
+        program.main([str(short), "--output_dir", str(tmp_path / "out")])
     arguments = {"learning_rate": 0.8, "overrides": FIELDS}  # reads twice what it should
     with pytest.raises(SystemExit, match="8-5-1 was lost, unequal: it took"):
         program.main([str(plan_file(tmp_path, arguments=arguments)), "--output_dir", str(tmp_path / "other")])
