@@ -77,10 +77,13 @@ def resampled(points: Points, law: Law) -> tuple[list[Law], np.ndarray]:
     """Return laws that fit as well, by bootstrap of the residuals, and those, widened for what the fit took."""
     expected, rng = law.loss(points.parameters, points.tokens), np.random.default_rng(0)
     residuals = np.log(points.losses / expected)
-    residuals = (residuals - residuals.mean()) * (len(residuals) / max(1, len(residuals) - FREE)) ** 0.5
+    seeds = np.unique([points.parameters, points.tokens], axis=1, return_inverse=True)[1].ravel()
+    order = np.argsort(seeds, kind="stable").reshape(seeds.max() + 1, -1)  # seeds of a run share what the law misses
+    residuals = (residuals - residuals.mean()) * (len(order) / max(1, len(order) - FREE)) ** 0.5
     laws = []
     for _ in range(RESAMPLED):
-        drawn = expected * np.exp(rng.choice(residuals, len(residuals)))
+        drawn = expected.copy()
+        drawn[order] *= np.exp(residuals[order[rng.choice(len(order), len(order))]])
         laws.append(fit(Points(points.parameters, points.tokens, drawn), law))
     return laws, residuals
 

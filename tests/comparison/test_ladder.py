@@ -65,6 +65,15 @@ def test_intervals_hold_about_as_often_as_they_say(monkeypatch):
     assert inside >= 15  # of 20 with 90 %, fewer are chance once in 90 times
 
 
+def test_seeds_with_the_same_loss_make_no_interval_narrower(monkeypatch):
+    monkeypatch.setattr(law, "RESAMPLED", 20)
+    parameters, tokens, losses = (column[points(0.01).parameters < 2e5] for column in vars(points(0.01)).values())
+    once = law.Points(parameters, tokens, losses)
+    twice = law.Points(*(np.tile(column, 2) for column in (parameters, tokens, losses)))
+    ends = [law.interval(*law.resampled(each, law.fit(each, TRUE)), 6e5, 1.2e7) for each in (once, twice)]
+    assert ends[1] == pytest.approx(ends[0], rel=2e-3)
+
+
 def test_the_best_size_for_a_budget():
     parameters, tokens = TRUE.best(1e14, 6.0)
     assert parameters * tokens * 6 == pytest.approx(1e14)
