@@ -224,10 +224,10 @@ GRANITE_FACTORS: tuple[Field, ...] = (
         to_ours=lambda config: {"attention_scale": config.attention_multiplier},
         to_native=lambda config: {"attention_multiplier": config.attention_scale or config.head_dim**-0.5},
     ),
-)
-LOGIT_DIVISOR = Field(
-    to_ours=lambda config: {"logit_scale": 1 / config.logits_scaling},
-    to_native=lambda config: {"logits_scaling": 1 / (config.logit_scale or 1.0)},
+    Field(
+        to_ours=lambda config: {"logit_scale": 1 / config.logits_scaling},
+        to_native=lambda config: {"logits_scaling": 1 / (config.logit_scale or 1.0)},
+    ),
 )
 
 NO_ROPE_LAYERS = Field(
@@ -258,7 +258,7 @@ ORIGINAL_LENGTH = Field(
 VARIANTS = (
     llama_kin(
         "granite", "Granite", BLOCK, *KIN, HEAD_DIM, ATTENTION_BIAS, same("mlp_bias"), *GRANITE_FACTORS,
-        lm=(LOGIT_DIVISOR,), ignored=("logits_scaling",), classifies=False,
+        classifies=False,
     ),
     # OLMo (Groeneveld et al. 2024): LayerNorm without weights
     llama_kin(

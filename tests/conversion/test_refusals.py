@@ -52,7 +52,7 @@ COUPLED = {
     "num_attention_heads": "head_dim", "rope_parameters": "rope_interleaved", "skip_first_norm": "final_norm",
     "image_size": "window_size", "mlp_bias": "attention_bias", "norm_weight": "norm_bias",
     "norm_placement": "skip_first_norm", "feed_forward": "hidden_act", "image_pooling": "pooler_norm",
-    "tie_word_embeddings": "share_encoder_decoder_embeddings",
+    "tie_word_embeddings": "share_encoder_decoder_embeddings", "parametrization": "_scale=",
 }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Train an encoder-decoder to translate, from scratch or from a saved model.
 
-Without arguments: a small model on embedded data (dates, times and numbers, English to German).
+Without arguments: a small model on embedded data.
 
 Examples:
   vanillaformer train-translation --preset transformer-base --train_file pairs.csv --max_steps 20000

@@ -366,6 +366,7 @@ REFUSED = [
     ("encoder_decoder", {"block_layout": "parallel_shared_norm", "norm_placement": "pre"}, "block_layout="),
     ("encoder", {"skip_first_norm": True, "norm_placement": "pre"}, "skip_first_norm=True"),
     ("decoder", {"layer_scale_init_value": 0.1}, "layer_scale_init_value=0.1"),
+    ("decoder", {"residual_scale": 0.5}, "residual_scale=0.5"),
     ("decoder", {"hidden_act": "linear"}, "hidden_act='linear'"),
     ("decoder", {"norm": "rms_norm", "norm_bias": True}, "norm_bias=True"),
     ("encoder", {"position_embedding_type": "alibi"}, "position_embedding_type='alibi'"),
