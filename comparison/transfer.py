@@ -26,7 +26,7 @@ SIZES = (
 
 
 def sizes_at(options: Options, task: TaskName, width: int, source: str) -> Options:
-    """Return the sizes of a config that options give, in another width; raise ValueError if there is none."""
+    """Return the model sizes given in the options, scaled to another width; raise ValueError if they cannot be."""
     fields = fields_of(options.get("overrides"))
     if fields.get("hidden_size") is None:
         raise ValueError(f"{source}: overrides: other widths need a hidden_size that sizes are relative to")

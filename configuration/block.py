@@ -98,7 +98,7 @@ class BlockFields(PreTrainedConfig):
         initializer_range: Standard deviation of the normal initializations.
         parametrization: `standard`, or `mup` for a model whose best learning rate carries over to other widths (muP,
             Yang et al. 2021): fresh weights, factors and the optimizer's rates follow the width.
-        base_width: The `hidden_size` for which learning rates are meant with `mup`: there nothing is scaled.
+        base_width: The `hidden_size` for which learning rates are meant with `mup`: there, no rate is scaled.
 
     Output layer of the language models:
         lm_head_bias: Whether the output layer has a bias.

@@ -36,7 +36,7 @@ class Law:
     beta: float
 
     def loss(self, parameters: np.ndarray | float, tokens: np.ndarray | float) -> np.ndarray:
-        """Return the loss of models with so many parameters after so many tokens."""
+        """Return the predicted loss for these numbers of parameters and training tokens."""
         terms = [self.a - self.alpha * np.log(parameters), self.b - self.beta * np.log(tokens)]
         return np.exp(logsumexp(np.stack(np.broadcast_arrays(self.e, *terms)), axis=0))
 

@@ -215,7 +215,7 @@ def test_other_endpoints_are_not_there(path, app, tmp_path):
 
 
 PROMPT, TURN = {"prompt": "the old"}, {"role": "user", "content": "the old"}
-# Fields of a completion, wrong values of theirs and what they must be
+# Fields of a completion, each with a wrong value and what is allowed
 WRONG: list[tuple[str, list, str]] = [
     ("max_tokens", ["many", -3, 0, True, 51], "an integer from 1 to 50"),
     ("temperature", ["hot", 9, -1], "a number from 0 to 2"), ("top_p", [2], "a number from 0 to 1"),

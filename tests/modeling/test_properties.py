@@ -215,7 +215,7 @@ def test_a_token_changes_no_logits_before_it_and_all_from_it_on(kind, overrides)
     windows = [
         model.config.sliding_window if each == "sliding_attention" else 100 for each in layer_types(model.config)
     ]
-    reach = 1 + sum(window - 1 for window in windows)  # by so many tokens a token can be seen through all layers
+    reach = 1 + sum(window - 1 for window in windows)  # how many tokens can see a token through all layers
     for t in (0, 2, before.shape[0] - 1):
         changed = inputs[name].clone()
         changed[0, t] = changed[0, t] % 20 + 5
