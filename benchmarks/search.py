@@ -44,7 +44,7 @@ def main() -> None:
     arguments = {
         **{f"{split}_file": str((folder / f"{split}.csv").resolve()) for split in ("train", "validation")},
         **{"preset": "bert-tiny", "overrides": FIELDS, "learning_rate": 1e-3, "per_device_train_batch_size": 16},
-        **{"tokenizer_algorithm": "word", "eval_steps": 1.0, "use_cpu": True, "max_length": 16},
+        **{"tokenizer_algorithm": "word", "eval_steps": 0.5, "use_cpu": True, "max_length": 16},
     }
     plan = {
         **{"program": "train-classifier", "arguments": arguments, "budget": {"steps": 60}},

@@ -1,1 +1,1 @@
-"""The loss of a larger model, predicted from smaller ones."""
+"""What smaller models say of a larger one: its best learning rate, and its loss."""

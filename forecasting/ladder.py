@@ -16,7 +16,6 @@ from vanillaformer.comparison.plan import Plan, mapping, read_plan
 from vanillaformer.comparison.resolving import check_variants
 from vanillaformer.comparison.results import LEAST_STEPS, Result, read_record, read_result
 from vanillaformer.comparison.running import Job, Outcome, Runner
-from vanillaformer.comparison.transfer import sizes_at
 from vanillaformer.console.drawing import save, style
 from vanillaformer.console.parsing import read_settings
 from vanillaformer.console.reporting import report
@@ -25,6 +24,7 @@ from vanillaformer.training.run_folder.files import locked
 from vanillaformer.training.trainer.budget import in_short
 
 from .law import QUANTILES, Law, Points, fit, interval, iso_flop, resampled
+from .transfer import sizes_at
 
 NOT_KEYS = ("variants", "budget", "tune", "tuning_seeds", "extend", "equal", "sequential", "family", "baseline")
 KEYS = ("widths", "tokens_per_parameter", "held_out")

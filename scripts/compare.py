@@ -31,11 +31,11 @@ import yaml
 from vanillaformer.comparison.comparing import compare
 from vanillaformer.comparison.plan import EQUAL, read_added, read_plan
 from vanillaformer.comparison.report import write_report
-from vanillaformer.comparison.transfer import at_widths, write_transfer
 from vanillaformer.console.parsing import read_settings
 from vanillaformer.console.program import CommandParser, program
 from vanillaformer.console.reporting import report
 from vanillaformer.forecasting.ladder import forecast
+from vanillaformer.forecasting.transfer import at_widths, write_transfer
 
 BETTER, UNDECIDED, WORSE = 0, 3, 4  # exit codes of --json
 

@@ -18,7 +18,7 @@ FOLDERS_BELOW = {
     "training": {"acceleration", "console", "configuration", "conversion", "modeling", "tokenization", "hub", "data"},
     "inference": {"console", "configuration", "modeling", "tokenization", "hub", "data", "training", "conversion"},
     "comparison": {"", "configuration", "console", "modeling", "hub", "data", "training"},
-    "forecasting": {"comparison", "console", "hub", "training"},
+    "forecasting": {"comparison", "configuration", "console", "data", "hub", "training"},
     "exploration": {
         "",
         "console",

@@ -7,11 +7,25 @@ import numpy as np
 import pytest
 from test_comparing import FIELDS, plan_file, pretended, settings_of
 
-from vanillaformer.comparison.transfer import best_rate
+from vanillaformer.comparison.plan import read_plan
+from vanillaformer.console.parsing import read_settings
+from vanillaformer.forecasting.ladder import read_ladder
+from vanillaformer.forecasting.transfer import at_widths, best_rate
 from vanillaformer.scripts import compare as program
 
 __all__ = ["pretended"]
 TUNE = {"learning_rate": [1e-4, 1e-3, 1e-2]}
+PLANS = Path(program.__file__).parent / "plans"
+
+
+@pytest.mark.parametrize("path", sorted(PLANS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_each_plan_that_comes_along_can_be(path: Path):
+    keys = read_settings(path).keys()
+    if "ladder" in keys:
+        read_ladder(path)
+    elif "program" in keys:  # others are files of variants
+        plan = read_plan(path)
+        assert not path.stem.startswith("widths") or at_widths(plan, (64, 128, 256, 512)).variants
 
 
 def test_each_variant_is_tuned_in_each_width_and_nothing_else_is_trained(tmp_path, pretended, capsys):

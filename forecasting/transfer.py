@@ -9,13 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from vanillaformer.comparison.comparing import Tuning
+from vanillaformer.comparison.plan import Options, Plan, fields_of, merged
 from vanillaformer.configuration import PRESETS
 from vanillaformer.console.drawing import save, style
 from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.hub.atomic_files import write_text
-
-from .comparing import Tuning
-from .plan import Options, Plan, fields_of, merged
 
 RATE = "learning_rate"
 # Fields of the configuration that grow with `hidden_size`, so that heads keep their width
