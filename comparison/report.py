@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from vanillaformer import __version__
 from vanillaformer.console.drawing import embedded, save, style, templates
+from vanillaformer.console.reporting import report
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.metrics.scores import Score
 
@@ -26,6 +27,7 @@ from .results import Result, VariantResult
 from .statistics import Test, interval
 
 NOTHING = "-"
+RULES = ("score", "sequential", "family", "baseline")  # keys of report.json that verdicts follow from
 
 AXES: dict[str, tuple[str, Callable[[Result], float]]] = {
     "tokens": ("training tokens", lambda run: run.consumed["tokens"]),
@@ -54,7 +56,11 @@ def _write(comparison: Comparison, folder: Path, figures: Path) -> str:
     for name in ("report.html", "report.md"):
         text = pages.get_template(f"{name}.jinja").render(pictures=pictures, **content)
         write_text(folder / name, text.rstrip() + "\n")
-    write_text(folder / "report.json", json.dumps(verdicts(comparison), indent=2) + "\n")
+    found, path = verdicts(comparison), folder / "report.json"
+    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else found
+    if changes := [f"{key} {old[key]}, now {found[key]}" for key in RULES if old.get(key, found[key]) != found[key]]:
+        report(f"Verdicts that were given before by other rules are given again: {', '.join(changes)}.")
+    write_text(path, json.dumps(found, indent=2) + "\n")
     return pages.get_template("table.md.jinja").render(**content)
 
 

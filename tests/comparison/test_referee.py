@@ -119,6 +119,8 @@ def test_a_variant_is_added_without_new_baselines(tmp_path, pretended, capsys):
     )
     assert (code, len(found["variants"])) == (4, 5)
     assert run(tmp_path, capsys) == (3, found)  # what was added stays
+    program.main([str(tmp_path / "plan.yaml"), "--output_dir", str(tmp_path), "--family", "5"])
+    assert "by other rules are given again: family 4, now 5." in capsys.readouterr().out
     assert set(starts(tmp_path).values()) == {1}
     for words, message in (
         (["--add", "low={learning_rate: 1.0e-4}"], "--add low: it is there with other options"),
