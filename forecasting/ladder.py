@@ -171,6 +171,8 @@ def words(climb: Climb, law: Law, laws: list[Law], lower: list, top: list, conte
     low, high = content["interval"]
     earlier = ", ".join(f"{loss:.4f}" for loss in content["earlier"])
     notes = [f"- Earlier predictions here: {earlier}; the held-out run was known before this one."] * bool(earlier)
+    if rate := climb.plan.arguments.get("learning_rate"):
+        notes.append(f"- All widths have the learning rate {rate}, and so have the models below.")
     if climb.epochs > 1.05:
         notes.append(f"- Data were read up to {climb.epochs:.1f} times, and count as new ones each time.")
     return "\n".join([

@@ -176,6 +176,7 @@ def test_the_largest_width_is_predicted_before_it_is_trained(tmp_path, pretended
     assert {path: path.read_text() for path in out.glob("runs/*/starts")} == starts
     assert json.loads((out / "forecast.json").read_text()) == found
     assert "Earlier predictions" not in text
+    assert "- All widths have the learning rate 0.25, and so have the models below." in text
     assert "- Data were read up to 2.3 times, and count as new ones each time." in text
     longer = plan_file(tmp_path, ladder=LADDER | {"tokens_per_parameter": [5, 10, 20, 40]})
     program.main([str(longer), "--output_dir", str(out)])  # a law that is fitted when the answer is known
