@@ -85,6 +85,7 @@ def write_transfer(plan: Plan, tuning: Tuning, folder: Path) -> str:
     names = list(dict.fromkeys(name.rpartition("-")[0] for name in tuning))
     figure = Figure(figsize=(4 * len(names), 3.6), layout="constrained")
     panels = figure.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
+    rates = sorted({options[RATE] for tried in tuning.values() for options, _ in tried})
     rows, moves, lines = [], [], [f"| variant | width | best rate | {plan.score.label} |", "| --- | --- | --- | --- |"]
     for panel, name in zip(panels, names):
         panel.set(title=name, xlabel="learning rate", xscale="log", ylabel=plan.score.label)
@@ -99,6 +100,8 @@ def write_transfer(plan: Plan, tuning: Tuning, folder: Path) -> str:
             lines.append(f"| {name} | {width} | {found[-1].rate:.2g}{end} | {found[-1].score:.4g} |")
         move, ends = found[-1].rate / found[0].rate, f"{plan.widths[0]} to {plan.widths[-1]}"
         moves.append(f"- {name}: from width {ends} the best rate changes by a factor of {move:.2f}.")
+        panel.set_xticks(rates, [f"{rate:g}" for rate in rates], rotation=45)
+        panel.minorticks_off()  # a decade has too many
     panels[-1].legend(title="width", frameon=False, fontsize=8)
     save(figure, folder / "figures" / "transfer", ("variant", "width", RATE, plan.score.label), rows)
     text = "\n".join([*lines, "", *moves])
