@@ -198,7 +198,7 @@ class InitializationChoice(Choice):
 
 Initialization = Literal[
     "normal", "gpt2", "xavier", "t5", "deepnorm", "t_fixup", "dt_fixup", "ds_init", "admin", "mimetic", "gradinit",
-    "mup",
+    "mup", "zero_output",
 ]  # fmt: skip
 INITIALIZATION_CHOICES: dict[str, InitializationChoice] = {
     "normal": InitializationChoice("N(0, initializer_range²)", seen_in="BERT"),
@@ -229,6 +229,7 @@ INITIALIZATION_CHOICES: dict[str, InitializationChoice] = {
         "as `xavier`, a scale of each tensor learned on 100 batches", papers=("zhu2021gradinit",)
     ),
     "mup": InitializationChoice("N(0, 1/fan in), embeddings N(0, 1/base_width)", papers=("yang2021tensor",)),
+    "zero_output": InitializationChoice("as `xavier`, the last map of each sublayer 0", papers=("zhang2019fixup",)),
 }
 
 Parametrization = Literal["standard", "mup"]

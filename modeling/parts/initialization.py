@@ -10,6 +10,7 @@ from transformers import initialization as init
 from vanillaformer.configuration import BlockConfig
 
 # The maps between input and output of a sublayer, without queries and keys: what schemes by depth scale
+LAST_MAPS = ("o_proj.weight", "down_proj.weight")  # of a sublayer
 VALUE_MAPS = ("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")
 
 
@@ -40,7 +41,7 @@ def gpt2(module: nn.Module, config: BlockConfig) -> None:
     if blocks := blocks_of(module):
         std = config.initializer_range / (blocks[0].sublayers * len(blocks)) ** 0.5
         for name, parameter in module.named_parameters():
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
+            if name.endswith(LAST_MAPS):
                 init.normal_(parameter, mean=0.0, std=std)
 
 
@@ -151,6 +152,14 @@ def mup(module: Any, config: BlockConfig) -> None:
         init.normal_(table.weight, mean=0.0, std=config.base_width**-0.5)
 
 
+def zero_output(module: nn.Module, config: BlockConfig) -> None:
+    """As `xavier`, but the last map of each sublayer is 0: blocks start as the identity."""
+    xavier(module, config)
+    for name, parameter in module.named_parameters() if blocks_of(module) else ():
+        if name.endswith(LAST_MAPS):
+            init.zeros_(parameter)
+
+
 INITIALIZATIONS: dict[str, Callable[[Any, BlockConfig], None]] = {
     "normal": normal,
     "gpt2": gpt2,
@@ -164,6 +173,7 @@ INITIALIZATIONS: dict[str, Callable[[Any, BlockConfig], None]] = {
     "mimetic": mimetic,
     "gradinit": xavier,
     "mup": mup,
+    "zero_output": zero_output,
 }
 
 
@@ -188,6 +198,7 @@ def initialize(module: nn.Module, config: BlockConfig) -> None:
     | mimetic  | N(0, range²) | W_O W_V ≈ 0.4 (Z - I)            | N(0, range²) | Trockman and Kolter 2023    |
     | gradinit | U(1)         | all scaled: `gradinit.py`        | N(0, 1/D)    | GradInit, Zhu et al. 2021   |
     | mup      | N(0, 1/in)   | as linear maps; queries 0        | N(0, 1/base) | muP, Yang et al. 2021, D.2  |
+    | zero_... | U(1)         | last maps of a sublayer 0        | N(0, 1/D)    | Fixup, Zhang et al. 2019    |
 
     Biases start at 0, norms at the identity. `transformers.initialization` skips tensors loaded from a checkpoint.
     """

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from vanillaformer.configuration import options
+from vanillaformer.modeling.parts.initialization import LAST_MAPS
 
 from .toys import KINDS, toy_config
 
@@ -77,14 +78,26 @@ def is_embedding(model: nn.Module, name: str) -> bool:
 
 
 @every_kind
-@pytest.mark.parametrize("initialization", ["xavier", "admin", "dt_fixup", "gradinit"])
+@pytest.mark.parametrize("initialization", ["xavier", "admin", "dt_fixup", "gradinit", "zero_output"])
 def test_xavier(kind, initialization):
     model = fresh(kind, initialization, tie_word_embeddings=False)
     for name, parameter in weights(model).items():
         if is_embedding(model, name):
             assert_normal(name, parameter, 96**-0.5)
+        elif initialization == "zero_output" and name.endswith(LAST_MAPS):
+            assert not parameter.any(), name
         else:
             assert_uniform(name, parameter)
+
+
+def test_blocks_that_start_with_zero_output_are_the_identity():
+    for cross_attention in (False, True):
+        model = fresh("encoder_decoder" if cross_attention else "decoder", "zero_output", norm_placement="pre").eval()
+        ids = {name: torch.arange(8)[None] for name in ("input_ids", "decoder_input_ids")[: 1 + cross_attention]}
+        states = model(**ids, output_hidden_states=True)
+        states = states.decoder_hidden_states if cross_attention else states.hidden_states
+        assert torch.equal(states[0], states[-2])
+        assert not torch.equal(states[-2], states[-1])  # after the final norm
 
 
 # With 3 blocks in each stack: the gain of values, outputs and feed-forward layers by stack
