@@ -114,9 +114,8 @@ class Work:
                 raise ValueError(f"variant {name}: {outcomes[job.name].message} ({self.folder}/logs/{job.name}.log)")
         self._check_rows(list(jobs.values()))
         records = {name: read_record(job.folder) for name, job in jobs.items()}
-        for name, record in records.items():
-            if f"eval_{self.plan.score.name}" not in record["metrics"]:
-                raise ValueError(f"score: {self.plan.score.name}: the runs of variant {name} have none")
+        if bare := [name for name in records if f"eval_{self.plan.score.name}" not in records[name]["metrics"]]:
+            raise ValueError(f"score: {self.plan.score.name}: the runs of variant {bare[0]} have none")
         for name, record in records.items() if counted else ():
             consumed = record["details"]["consumed"]
             step = consumed[self.plan.budget] / consumed["steps"]

@@ -114,13 +114,6 @@ class Climb:
         return found
 
 
-def points_of(runs: list[tuple[int, int, Result]]) -> tuple[Points, np.ndarray]:
-    """Return runs as points of a law, seeds as points of their own, and the FLOPs of each."""
-    rows = [(parameters, tokens, run.score, run.consumed["flops"]) for parameters, tokens, run in runs]
-    *columns, flops = np.array(rows, dtype=float).T
-    return Points(*columns), flops
-
-
 def forecast(path: Path, folder: Path, *, jobs: int = 1, overwrite: bool = False, seeds: Any = None) -> str:
     """Train a plan's ladder, predict the loss of its largest width, train that and write the report; return its text.
 
@@ -134,7 +127,9 @@ def forecast(path: Path, folder: Path, *, jobs: int = 1, overwrite: bool = False
         climb = Climb(plan, ladder, folder, jobs, overwrite)
         climb.measure()
         lower = climb.train([(width, ratio) for width in ladder.widths[:-1] for ratio in ladder.ratios])
-        points, flops = points_of(lower)
+        rows = [(parameters, tokens, run.score, run.consumed["flops"]) for parameters, tokens, run in lower]
+        *columns, flops = np.array(rows, dtype=float).T  # seeds are points of their own
+        points = Points(*columns)
         law = fit(points)
         laws, residuals = resampled(points, law)
         size = climb.parameters[ladder.widths[-1]]
