@@ -56,5 +56,6 @@ def preset(name: str, **overrides: Any) -> VanillaConfig:
     config_class.refuse_unknown(overrides)  # with the field that was meant
     for field in overrides.keys() - config_class.keywords() - {*TRANSFORMERS_NAMES}:
         raise ValueError(f"{config_class.__name__} has no field {field!r} (value {overrides[field]!r})")
-    given = {"initialization": None} if overrides.get("parametrization") == "mup" else {}  # which comes with its own
+    factors = dict.fromkeys(config_class.keywords() & {"scale_embedding", "scale_decoder_outputs"}, False)
+    given = {"initialization": None, **factors} if overrides.get("parametrization") == "mup" else {}  # has its own
     return config_class(**(PRESETS[name].fields | given | overrides))
