@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from vanillaformer.console.reporting import report
 from vanillaformer.data.caching import Prints, changed_splits
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.run_folder.files import RECORD
+from vanillaformer.training.run_folder.run import Stopping
 from vanillaformer.training.trainer.budget import in_short
 
 from .claims import Claims
@@ -29,7 +31,6 @@ from .resolving import rows_now
 
 State = Literal["finished", "diverged", "failed", "unequal"]
 DIVERGED = ("NaN", "infinite", "not finite")  # words of the program's error on a loss that is not a number
-MEBI = 2**20
 REPLACED = "replaced"
 POLL = 1.0  # seconds until the work of another process is looked at again
 
@@ -110,7 +111,7 @@ class Runner:
         start = time.monotonic()
         if outcomes:
             report(f"{len(outcomes)} of {len(jobs)} trainings were finished before.")
-        with ThreadPoolExecutor(self.workers) as pool:
+        with Stopping().handling(), ThreadPoolExecutor(self.workers) as pool:
             try:  # from the first submission on, after which an interrupt has to end a training
                 waiting = {pool.submit(self._job, job): job for job in left}
                 while waiting:
@@ -180,13 +181,11 @@ class Runner:
     def _end_orphan(self, job: Job) -> None:
         """End the training of a comparison that was killed: two cannot work in one folder."""
         started = self._read("started", job)
-        try:
+        with suppress(psutil.Error, KeyError):
             process = psutil.Process(started["pid"])
             if process.create_time() == started["created"] and started["settings"] in process.cmdline():
                 process.terminate()
                 process.wait(60)
-        except (psutil.Error, KeyError):
-            return
 
     def _written(self, job: Job) -> float | None:
         """Return when the outcome of a job was written."""
@@ -217,8 +216,7 @@ class Runner:
         log = self._file("logs", job).read_text(encoding="utf-8", errors="replace") if code else ""
         lines = [line.strip() for line in log.splitlines() if line.strip()] or ["it printed nothing"]
         message = lines[-1] if code else ""
-        lost: State = "diverged" if any(word in message for word in DIVERGED) else "failed"
-        state: State = lost if code else "finished"
+        state: State = ("diverged" if any(word in message for word in DIVERGED) else "failed") if code else "finished"
         outcome = Outcome(state, message, time.monotonic() - start, memory)
         if state == "finished" or not self.stopped:  # what was interrupted is for another process to go on with
             self._write("outcomes", job, asdict(outcome))
@@ -235,13 +233,15 @@ class Runner:
                 command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
             )
             self.processes.add(process)
+            if self.stopped:  # while it was started
+                process.send_signal(signal.SIGTERM)
             try:
                 self._note_start(job, settings, process.pid)
                 _, status, used = os.wait4(process.pid, 0)
             finally:
                 self.processes.discard(process)
             process.returncode = os.waitstatus_to_exitcode(status)
-        return process.returncode, used.ru_maxrss / (MEBI if sys.platform == "darwin" else 1024)
+        return process.returncode, used.ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
 
     def _note_start(self, job: Job, settings: Path, pid: int) -> None:
         """Note which process works in a folder, and of which version."""

@@ -323,12 +323,14 @@ def test_only_its_own_training_left_behind_is_ended(tmp_path, monkeypatch, prete
             process.kill()
 
 
-def test_an_interrupt_of_the_terminal_reaches_a_training_once(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_reaches_a_training_once(number, tmp_path):
     """A terminal sends it to the whole group of processes, and the comparison ends its trainings besides."""
     comparison = comparing(tmp_path, 60, "--output_dir", ".")
     waiting_for(tmp_path / "runs" / "pre-1" / "starts")
-    os.killpg(comparison.pid, signal.SIGINT)
+    os.killpg(comparison.pid, number)
     comparison.wait()
+    assert not psutil.pid_exists(json.loads((tmp_path / "started" / "runs-pre-1.json").read_text())["pid"])
     assert (tmp_path / "logs" / "runs-pre-1.log").read_text() == ""  # no KeyboardInterrupt
     assert not (tmp_path / "outcomes").exists()  # that is for the run that goes on
 
