@@ -54,10 +54,9 @@ def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False,
     if shared and plan.budget == "seconds":
         raise ValueError("budget: seconds: hosts that share a comparison (--share) are not equally fast")
     check_variants(plan)
-    report(
-        f"{len(plan.variants)} variants, {len(plan.seeds)} seeds; each run has {plan.amount:,.6g} {plan.budget} "
-        f"({BUDGETS[plan.budget]})"
-    )
+    seeds = plan.tuning_seeds if plan.widths else plan.seeds
+    words = f"{len(plan.variants)} variants, {len(seeds)} seeds; each run has {plan.amount:,.6g} {plan.budget}"
+    report(f"{words} ({BUDGETS[plan.budget]})")
     runner = Runner(plan, folder, jobs, overwrite=overwrite, shared=shared)
     with nullcontext() if shared else locked(folder):
         if not shared and (owners := runner.claims.owners()):

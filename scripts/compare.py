@@ -38,6 +38,7 @@ from vanillaformer.forecasting.ladder import forecast
 from vanillaformer.forecasting.transfer import at_widths, write_transfer
 
 BETTER, UNDECIDED, WORSE = 0, 3, 4  # exit codes of --json
+WITHOUT = ("sequential", "family", "add", "json")  # options that need variants to be tested
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -104,16 +105,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder, new = args.output_dir or Path("runs") / args.plan.stem, dict(args.add)
     replaced = {"seeds": args.seeds, "tune": dict(args.tune) if args.tune else None, "equal": args.equal}
     replaced |= {"sequential": args.sequential, "family": args.family, "extend": args.extend}
-    if "ladder" in read_settings(args.plan):
-        given = replaced | {name: getattr(args, name) for name in ("transfer", "add", "share", "json")}
-        if names := [name for name, value in given.items() if value and name != "seeds"]:
-            raise ValueError(f"--{names[0]}: not with a plan that has a ladder")
+    ladder = "ladder" in read_settings(args.plan)
+    without = (*WITHOUT, *(("tune", "equal", "extend", "share", "transfer") if ladder else ("seeds",)))
+    if names := [name for name in without if (ladder or args.transfer) and getattr(args, name)]:
+        raise ValueError(f"--{names[0]}: not with {'a plan that has a ladder' if ladder else '--transfer'}")
+    if ladder:
         report(forecast(args.plan, folder, jobs=args.jobs, overwrite=args.overwrite, seeds=args.seeds))
         return
     plan = read_plan(args.plan, read_added(folder, new), **replaced)
     if args.transfer:
-        if args.json:
-            raise ValueError("--json: it has verdicts on variants, and --transfer compares none")
         plan = at_widths(plan, args.transfer)
         found = compare(plan, folder, jobs=args.jobs, overwrite=args.overwrite, shared=args.share)
         report(write_transfer(plan, found.tuning, folder))

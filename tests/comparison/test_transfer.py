@@ -38,6 +38,7 @@ def test_each_variant_is_tuned_in_each_width_and_nothing_else_is_trained(tmp_pat
     assert not (tmp_path / "out" / "runs").exists()
     assert len(list((tmp_path / "out" / "tuning").iterdir())) == 3 * 2 * 3
     text = capsys.readouterr().out
+    assert text.startswith("6 variants, 1 seeds;")
     assert text.index("| pre | 16 | 0.001 |") < text.index("| pre | 32 | 0.001 |")
     assert "| post | 16 | 0.01 (the end of what was tried) |" in text
     assert "- pre: from width 16 to 32 the best rate changes by a factor of 1.00." in text
@@ -65,6 +66,8 @@ def test_the_best_rate_is_the_vertex_over_the_logarithm():
         ({"tune": TUNE}, "widths=16,20", "variant pre: num_attention_heads=2.5 in width 20: give other widths"),
         ({"tune": TUNE, "arguments": {}}, "widths=16,32", "variant pre: overrides: other widths need a hidden_size"),
         ({"tune": TUNE, "arguments": {"overrides": FIELDS | {"stage_heads": [2, 2]}}}, "widths=16,32", "stage_heads="),
+        ({"tune": TUNE}, "widths=16,32 --seeds 1 2", "--seeds: not with --transfer"),  # rates have `tuning_seeds`
+        ({"tune": TUNE}, "widths=16,32 --add x={}", "--add: not with --transfer"),
         ({"tune": TUNE}, "widths=16", "write it as widths=64,128,256"),
         ({"tune": TUNE}, "widths=16,16", "write it as widths=64,128,256"),
     ],
@@ -72,6 +75,6 @@ def test_the_best_rate_is_the_vertex_over_the_logarithm():
 def test_what_cannot_be_scaled_is_refused(changes, widths, words, tmp_path: Path, capsys):
     path = plan_file(tmp_path, **changes)
     with pytest.raises(SystemExit) as refused:
-        program.main([str(path), "--transfer", widths, "--output_dir", str(tmp_path / "out")])
+        program.main([str(path), "--transfer", *widths.split(), "--output_dir", str(tmp_path / "out")])
     assert words in f"{refused.value}{capsys.readouterr().err}"
     assert not (tmp_path / "out").exists()
