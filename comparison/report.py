@@ -236,8 +236,8 @@ def tuning_figure(comparison: Comparison, folder: Path) -> list[str]:
     """Draw how the score of each variant depends on the option that was tuned; return the pictures' names."""
     label, name = comparison.plan.score.label, next(iter(comparison.plan.tune))
     values = list(comparison.plan.tune[name])
-    more = {options[name] for tried in comparison.tuning.values() for options, _ in tried} - set(values)
-    values = sorted({*values, *more}) if more else values
+    if more := [each[name] for tried in comparison.tuning.values() for each, _ in tried if each[name] not in values]:
+        values = sorted({*values, *more})
     figure = Figure(figsize=(7.5, 3.8), layout="constrained")
     axes = figure.add_subplot(xlabel=name, ylabel=f"{label}, seeds of the tuning")
     rows: list[Sequence[Any]] = []

@@ -23,6 +23,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ import yaml
 from vanillaformer.comparison.comparing import compare
 from vanillaformer.comparison.plan import EQUAL, read_added, read_plan
 from vanillaformer.comparison.report import write_report
-from vanillaformer.console.parsing import read_settings
+from vanillaformer.console.parsing import SettingsLoader, read_settings
 from vanillaformer.console.program import CommandParser, program
 from vanillaformer.console.reporting import report
 from vanillaformer.forecasting.ladder import forecast
@@ -71,22 +72,20 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def variant(word: str) -> tuple[str, Any]:
-    name, sign, options = word.partition("=")
+def read(form: str, kind: type, example: str, word: str) -> tuple[str, Any]:
+    """Return the name and the value of a word, read as in a plan."""
+    name, _, text = word.lstrip("-").partition("=")
     try:
-        found = yaml.safe_load(options) if sign else None
-    except yaml.YAMLError:
+        found = yaml.load(form.replace("{}", text), SettingsLoader)
+    except (ValueError, yaml.YAMLError):
         found = None
-    if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f"{word!r}: write it as name={{option: value, ...}}")
+    if not name or not isinstance(found, kind):
+        raise argparse.ArgumentTypeError(f"{word!r}: write it as {example}")
     return name, found
 
 
-def grid(word: str) -> tuple[str, list[Any]]:
-    name, sign, values = word.partition("=")
-    if not sign:
-        raise argparse.ArgumentTypeError(f"{word!r}: write it as option=a,b,c")
-    return name.lstrip("-"), [yaml.safe_load(value) for value in values.split(",")]
+variant = partial(read, "{}", dict, "name={option: value, ...}")
+grid = partial(read, "[{}]", list, "option=a,b,c")
 
 
 def widths(word: str) -> list[int]:

@@ -122,6 +122,16 @@ def test_a_best_value_at_an_end_is_followed_on_request(tmp_path, pretended):
         assert {(row["variant"], float(row["learning_rate"])) for row in csv.DictReader(file)} >= {("post", 1e-1)}
 
 
+def test_values_that_are_mappings_are_tuned(tmp_path, pretended, capsys):
+    words = "overrides={norm_placement: post, dropout: 0},{norm_placement: pre}"
+    path = plan_file(tmp_path, variants={"a": {}, "b": {}}, budget={"steps": 5})
+    program.main([str(path), "--output_dir", str(tmp_path), "--tune", words])
+    assert settings_of(tmp_path, "runs-a-1")["overrides"] == FIELDS | {"norm_placement": "pre"}
+    assert "{'norm_placement': 'post', 'dropout': 0}" in (tmp_path / "figures" / "tuning.csv").read_text()
+    refused("2", program.main, [str(path), "--tune", "overrides={norm_placement,"], error=SystemExit)
+    assert "write it as option=a,b,c" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("values", "further"),
     [(["5e-4", "1e-3", "2e-3"], [2.5e-4, 4e-3]), ([1000, 1024], [977, 1049]), ([1, 2], [4]), (["a", "b"], [])],
