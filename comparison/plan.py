@@ -153,6 +153,8 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
     for key in ("sequential", "extend"):
         if not isinstance(content.setdefault(key, False), bool):
             raise ValueError(f"{path}: {key}: {content[key]!r}; choose from true, false")
+    if content["extend"] and len(tune) != 1:
+        raise ValueError(f"{path}: extend: it goes beyond the list of one tuned option; there are {len(tune)}")
     sequential = content["sequential"]
     seeds = _seeds(path, "seeds", content.get("seeds", SEQUENTIAL_SEEDS if sequential else SEEDS))
     if sequential and len(seeds) < 3:
