@@ -57,5 +57,6 @@ def preset(name: str, **overrides: Any) -> VanillaConfig:
     for field in overrides.keys() - config_class.keywords() - {*TRANSFORMERS_NAMES}:
         raise ValueError(f"{config_class.__name__} has no field {field!r} (value {overrides[field]!r})")
     factors = dict.fromkeys(config_class.keywords() & {"scale_embedding", "scale_decoder_outputs"}, False)
-    given = {"initialization": None, **factors} if overrides.get("parametrization") == "mup" else {}  # has its own
+    own = {"initialization": None, "attention_scale": None, **factors}
+    given = own if overrides.get("parametrization") == "mup" else {}  # has its own
     return config_class(**(PRESETS[name].fields | given | overrides))

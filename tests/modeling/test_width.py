@@ -101,7 +101,9 @@ def test_a_preset_made_with_mup_starts_as_it_says():
     assert preset("llama-tiny", parametrization="mup", initialization="t5").initialization == "t5"
     for name in ("transformer-tiny", "t5"):  # without their factors of √D
         config = preset(name, parametrization="mup")
-        assert not config.scale_embedding and not getattr(config, "scale_decoder_outputs", False)
+        assert not config.scale_embedding
+        assert not getattr(config, "scale_decoder_outputs", False)
+    assert preset("t5", parametrization="mup").attention_scale == 8 / 64  # 1 goes with T5's fresh queries
 
 
 def test_what_mup_starts_with_does_not_grow_with_the_width():

@@ -166,8 +166,7 @@ def scale_rates(optimizer: Optimizer, model: nn.Module) -> None:
         and outside.isdisjoint(name.split("."))
         and "lora_" not in name
     }
-    parts = getattr(optimizer, "parts", [optimizer])
-    for part in parts:
+    for part in getattr(optimizer, "parts", [optimizer]):
         factor = (config.base_width / config.hidden_size) ** (0.5 if isinstance(part, Muon) else 1.0)
         groups, slower = Groups(), Groups()
         for group in part.param_groups:
