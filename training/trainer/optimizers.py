@@ -156,8 +156,8 @@ def scale_rates(optimizer: Optimizer, model: nn.Module) -> None:
     config: Any = getattr(model, "config", None)
     if getattr(config, "parametrization", "standard") == "standard":
         return
-    if isinstance(optimizer, torch.optim.SGD):
-        raise ValueError("--optim sgd: the rates of parametrization='mup' are for Adam, its relatives and Muon")
+    if (kind := type(optimizer).__name__).startswith(("SGD", "LayerWise", "Lomo", "AdaLomo")):  # some have no groups
+        raise ValueError(f"--optim ({kind}): the rates of parametrization='mup' are for Adam, its relatives and Muon")
     outside = {"lm_head", *["patch_embeddings"] * (getattr(config, "patch_embedding", None) == "linear")}
     hidden = {
         id(module.weight)

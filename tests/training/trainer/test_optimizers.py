@@ -169,9 +169,13 @@ def test_maps_of_pixels_keep_the_rate_of_a_mup_model_and_are_the_first_group(pat
     assert optimizer.param_groups[0]["lr"] == 1e-2  # which is logged
 
 
-def test_an_optimizer_that_does_not_divide_by_sizes_of_gradients_has_no_rates_of_mup():
-    with pytest.raises(ValueError, match="--optim sgd: the rates of parametrization='mup'"):
-        optimizers.scale_rates(torch.optim.SGD(toy("decoder").parameters()), toy("decoder", parametrization="mup"))
+@pytest.mark.parametrize("name", ["SGD", "SGDScheduleFree", "LayerWiseDummyOptimizer", "AdaLomo"])
+def test_an_optimizer_that_does_not_divide_by_sizes_of_gradients_has_no_rates_of_mup(name):
+    """Nor has one whose groups set no rates; of the packages that have them, only the names are known here."""
+    model = toy("decoder", parametrization="mup")
+    optimizer = type(name, (torch.optim.AdamW,), {})(model.parameters())
+    with pytest.raises(ValueError, match=rf"--optim \({name}\): the rates of parametrization='mup'"):
+        optimizers.scale_rates(optimizer, model)
 
 
 def test_muon_has_schedules_that_end_at_a_rate():
