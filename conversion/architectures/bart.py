@@ -5,7 +5,7 @@ from transformers import PreTrainedConfig
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
-from ..mapping.fields import PLAIN_HEADS, TEXT, Field, constant, optional, renamed, same
+from ..mapping.fields import PLAIN_HEADS, TEXT, Field, constant, filled, optional, renamed, same
 from ..mapping.tensors import BUFFER_ROW, Table, block
 
 ATTENTION = block(
@@ -45,10 +45,7 @@ SEQ2SEQ: tuple[Field, ...] = (
     renamed(hidden_size="d_model", num_hidden_layers="decoder_layers", intermediate_size="decoder_ffn_dim"),
     renamed(num_attention_heads=("encoder_attention_heads", "decoder_attention_heads")),
     renamed(hidden_act="activation_function", initializer_range="init_std"),
-    Field(
-        to_ours=lambda config: {"encoder_intermediate_size": config.encoder_ffn_dim},
-        to_native=lambda config: {"encoder_ffn_dim": config.encoder_inner_width},
-    ),
+    filled("encoder_intermediate_size", lambda config: config.encoder_inner_width, "encoder_ffn_dim"),
     same("vocab_size", "encoder_layers", "max_position_embeddings", "scale_embedding", "use_cache"),
     same("dropout", "attention_dropout", "activation_dropout"),
     # ours is the same on both sides; different native rates only concern training

@@ -17,7 +17,9 @@ from ..mapping.fields import (
     all_biases,
     attention_biases,
     constant,
+    filled,
     first_rope,
+    mapped,
     renamed,
     rotary,
     same,
@@ -122,10 +124,7 @@ GEMMA_FIELDS: tuple[Field, ...] = (
     constant(feed_forward="gated", norm_unit_offset=True, scale_embedding=True, mlp_bias=False),
 )  # fmt: skip
 # transformers takes "gelu" in a Gemma config for the approximation by tanh, and warns each time
-GEMMA_ACTIVATION = Field(
-    to_ours=lambda config: {"hidden_act": config.hidden_act},
-    to_native=lambda config: {"hidden_act": "gelu_pytorch_tanh" if config.hidden_act == "gelu" else config.hidden_act},
-)
+GEMMA_ACTIVATION = mapped("hidden_act", lambda act: act, lambda act: "gelu_pytorch_tanh" if act == "gelu" else act)
 # The native config has the number whose inverse square root is the scale, a whole one
 ATTENTION_SCALE = Field(
     to_ours=lambda config: {"attention_scale": config.query_pre_attn_scalar**-0.5},
@@ -205,10 +204,7 @@ PHI = llama_kin(
 )  # fmt: skip
 
 # Command R (Cohere 2024): the same layout, and scaled logits
-LOGIT_SCALE = Field(
-    to_ours=lambda config: {"logit_scale": config.logit_scale},
-    to_native=lambda config: {"logit_scale": 1.0 if config.logit_scale is None else config.logit_scale},
-)
+LOGIT_SCALE = mapped("logit_scale", lambda scale: scale, lambda scale: 1.0 if scale is None else scale)
 COHERE = llama_kin(
     "cohere", "Cohere", ATTENTION | QUERY_KEY_NORMS | GATED | SHARED_NORM, *GATED_FEED_FORWARD, LAYER_NORM,
     GROUPED, HEAD_DIM, ATTENTION_BIAS, rotary(), switch("use_qk_norm", "qk_norm", on="each_head", off="none"),
@@ -220,14 +216,8 @@ COHERE = llama_kin(
 # Granite (IBM 2024): Llama with muP's four factors
 GRANITE_FACTORS: tuple[Field, ...] = (
     renamed(embedding_scale="embedding_multiplier", residual_scale="residual_multiplier"),
-    Field(
-        to_ours=lambda config: {"attention_scale": config.attention_multiplier},
-        to_native=lambda config: {"attention_multiplier": config.attention_scale or config.head_dim**-0.5},
-    ),
-    Field(
-        to_ours=lambda config: {"logit_scale": 1 / config.logits_scaling},
-        to_native=lambda config: {"logits_scaling": 1 / (config.logit_scale or 1.0)},
-    ),
+    filled("attention_scale", lambda config: config.attention_scale or config.head_dim**-0.5, "attention_multiplier"),
+    mapped("logit_scale", lambda scaling: 1 / scaling, lambda scale: 1 / (scale or 1.0), "logits_scaling"),
 )
 
 NO_ROPE_LAYERS = Field(

@@ -5,7 +5,7 @@ import copy
 from vanillaformer.configuration import BlockConfig, layer_types
 
 from ..mapping.architecture import Head
-from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, constant, optional, renamed, same
+from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, constant, filled, optional, renamed, same
 from ..mapping.tensors import Table, block, rows
 from .bert import CLASSIFIER, encoder
 from .llama import ATTENTION_BIAS
@@ -34,10 +34,7 @@ def layers_to_native(config: BlockConfig) -> Values:
 # The layer in front of the output layer is named for the one in front of the classifier
 LM_FIELDS = (
     renamed(lm_head_bias="decoder_bias", head_bias="classifier_bias"),
-    Field(
-        to_ours=lambda config: {"head_act": config.classifier_activation},
-        to_native=lambda config: {"classifier_activation": config.head_act or config.hidden_act},
-    ),
+    filled("head_act", lambda config: config.head_act or config.hidden_act, "classifier_activation"),
 )
 CLASSIFIER_FIELDS = (
     renamed(head_bias="classifier_bias", classifier_act="classifier_activation"),

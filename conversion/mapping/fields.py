@@ -55,6 +55,12 @@ def mapped(name: str, to_ours: Callable[[Any], Any], to_native: Callable[[Any], 
     )
 
 
+def filled(ours: str, to_native: Callable[[Any], Any], native: str = "") -> Field:
+    """A field of the same value, but where ours may be left out: the native one follows from the whole config."""
+    native = native or ours
+    return Field(lambda config: {ours: getattr(config, native)}, lambda config: {native: to_native(config)})
+
+
 def at_least_one(name: str) -> Field:
     """A number of the same name and value that is 1 or more in the native model."""
     return mapped(name, lambda number: number, lambda number: max(1, number))
@@ -115,11 +121,8 @@ def first_rope(config: BlockConfig) -> Values | None:
 
 
 # A sliding window in every layer, or in none
-WINDOW_OF_ALL_LAYERS = Field(
-    to_ours=lambda config: {"sliding_window": config.sliding_window},
-    to_native=lambda config: {
-        "sliding_window": config.sliding_window if "sliding_attention" in layer_types(config) else None
-    },
+WINDOW_OF_ALL_LAYERS = filled(
+    "sliding_window", lambda config: config.sliding_window if "sliding_attention" in layer_types(config) else None
 )
 # A sliding window in the layers that `layer_types` names
 WINDOW_BY_LAYER = Field(
