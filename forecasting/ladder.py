@@ -23,13 +23,14 @@ from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.run_folder.files import locked
 from vanillaformer.training.trainer.budget import in_short
 
-from .law import QUANTILES, Law, Points, fit, interval, iso_flop, resampled
+from .law import QUANTILES, Law, Points, fit, interval, iso_flop, lack_of_fit, resampled
 from .transfer import sizes_at
 
 NOT_KEYS = ("variants", "budget", "tune", "tuning_seeds", "extend", "equal", "sequential", "family", "baseline")
 KEYS = ("widths", "tokens_per_parameter", "held_out")
 LEAST_RUNS = 8  # of which five numbers are fitted
 UNMEASURED = 1e15  # tokens, before it is known how many each run gets
+LONGER = "do not trust the prediction, nor its interval. Longer runs may follow it."
 BUDGETS = (1, 10, 100)  # of the held-out run, for which the report names the best model
 
 
@@ -137,7 +138,7 @@ def forecast(path: Path, folder: Path, *, jobs: int = 1, overwrite: bool = False
         low, high = interval(laws, residuals, size, tokens)
         predicted = float(law.loss(size, tokens))
         content: dict[str, Any] = {"law": asdict(law), "parameters": size, "tokens": tokens}
-        content |= {"loss": predicted, "interval": [low, high], "earlier": []}
+        content |= {"loss": predicted, "interval": [low, high], "lack_of_fit": lack_of_fit(residuals), "earlier": []}
         earlier = json.loads(file.read_text(encoding="utf-8")) if (file := folder / "forecast.json").exists() else {}
         if (earlier.get("parameters"), earlier.get("tokens")) == (size, tokens):
             known = [earlier["loss"]] if "trained" in earlier and not math.isclose(earlier["loss"], predicted) else []
@@ -166,6 +167,8 @@ def words(climb: Climb, law: Law, laws: list[Law], lower: list, top: list, conte
     low, high = content["interval"]
     earlier = ", ".join(f"{loss:.4f}" for loss in content["earlier"])
     notes = [f"- Earlier predictions here: {earlier}; the held-out run was known before this one."] * bool(earlier)
+    if content["lack_of_fit"] < 0.01:
+        notes.append(f"- These runs do not follow the law (lack of fit, p = {content['lack_of_fit']:.1g}): {LONGER}")
     if rate := climb.plan.arguments.get("learning_rate"):
         notes.append(f"- All widths have the learning rate {rate}, and so have the models below.")
     if climb.epochs > 1.05:

@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 from scipy.optimize import least_squares
 from scipy.special import logsumexp
+from scipy.stats import f as fisher
 
 DELTA = 1e-3  # from where on Huber's loss of the difference of logarithms is linear
 EXPONENTS = (0.2, 0.5, 1.0)
@@ -74,7 +75,7 @@ def fit(points: Points, start: Law | None = None) -> Law:
 
 
 def resampled(points: Points, law: Law) -> tuple[list[Law], np.ndarray]:
-    """Return laws that fit as well, by bootstrap of the residuals, and those, widened for what the fit took."""
+    """Return laws that fit as well, by bootstrap of the residuals, and those (N, m), widened for what the fit took."""
     expected, rng = law.loss(points.parameters, points.tokens), np.random.default_rng(0)
     residuals = np.log(points.losses / expected)
     seeds = np.unique([points.parameters, points.tokens], axis=1, return_inverse=True)[1].ravel()
@@ -85,7 +86,14 @@ def resampled(points: Points, law: Law) -> tuple[list[Law], np.ndarray]:
         drawn = expected.copy()
         drawn[order] *= np.exp(residuals[order[rng.choice(len(order), len(order))]])
         laws.append(fit(Points(points.parameters, points.tokens, drawn), law))
-    return laws, residuals
+    return laws, residuals[order]
+
+
+def lack_of_fit(residuals: np.ndarray) -> float:
+    """Return the p value of lack of fit by residuals (runs, seeds): do means miss it by more than seeds scatter?"""
+    (runs, seeds), means = residuals.shape, residuals.mean(axis=1)
+    noise = residuals.var(axis=1, ddof=1).mean() if seeds > 1 else np.inf  # one seed cannot tell
+    return float(fisher.sf(seeds * (means**2).sum() / (runs - FREE) / noise, runs - FREE, runs * max(1, seeds - 1)))
 
 
 def interval(laws: Sequence[Law], residuals: np.ndarray, parameters: float, tokens: float) -> tuple[float, float]:

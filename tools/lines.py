@@ -15,7 +15,7 @@ BUDGETS = {
     "conversion": (5_780, 44),
     "data": (4_300, 25),
     "exploration": (2_700, 14),
-    "forecasting": (460, 4),
+    "forecasting": (470, 4),
     "hub": (1_900, 15),
     "inference": (1_400, 10),
     "modeling": (5_600, 46),

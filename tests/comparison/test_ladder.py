@@ -65,6 +65,22 @@ def test_intervals_hold_about_as_often_as_they_say(monkeypatch):
     assert inside >= 15  # of 20 with 90 %, fewer are chance once in 90 times
 
 
+def test_runs_that_do_not_follow_the_law_are_told_by_their_seeds(monkeypatch):
+    """A loss that falls by equal steps with every doubling, as on a plateau's edge, has no such law."""
+    monkeypatch.setattr(law, "RESAMPLED", 1)
+    parameters, tokens, _ = (np.tile(column, 3) for column in vars(points()).values())
+    noise = np.random.default_rng(0).normal(0, 0.005, (20, len(tokens)))
+    for losses, found in ((TRUE.loss(parameters, tokens), False), (8 - 0.45 * np.log(tokens), True)):
+        chances = []
+        for drawn in losses * np.exp(noise):
+            runs = law.Points(parameters, tokens, drawn)
+            chances.append(law.lack_of_fit(law.resampled(runs, law.fit(runs, TRUE))[1]))
+        share = np.mean(np.array(chances) < 0.01)
+        assert share == 1.0 if found else share <= 0.1
+    alone = law.Points(*(column[:20] for column in vars(runs).values()))
+    assert law.lack_of_fit(law.resampled(alone, law.fit(alone, TRUE))[1]) == 1.0  # one seed cannot tell
+
+
 def test_seeds_with_the_same_loss_make_no_interval_narrower(monkeypatch):
     monkeypatch.setattr(law, "RESAMPLED", 20)
     parameters, tokens, losses = (column[points(0.01).parameters < 2e5] for column in vars(points(0.01)).values())
@@ -177,6 +193,7 @@ def test_the_largest_width_is_predicted_before_it_is_trained(tmp_path, pretended
     assert json.loads((out / "forecast.json").read_text()) == found
     assert "Earlier predictions" not in text
     assert "- All widths have the learning rate 0.25, and so have the models below." in text
+    assert found["lack_of_fit"] == 1.0  # by one seed
     assert "- Data were read up to 2.3 times, and count as new ones each time." in text
     longer = plan_file(tmp_path, ladder=LADDER | {"tokens_per_parameter": [5, 10, 20, 40]})
     program.main([str(longer), "--output_dir", str(out)])  # a law that is fitted when the answer is known
