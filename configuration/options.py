@@ -193,7 +193,7 @@ LAYER_TYPE_CHOICES: dict[str, Choice] = {
 class InitializationChoice(Choice):
     """Description of an initialization."""
 
-    placement: str | None = None  # the value of `norm_placement` that it needs
+    placements: tuple[str, ...] = ()  # the values of `norm_placement` that it needs one of; none: any
 
 
 Initialization = Literal[
@@ -216,11 +216,11 @@ INITIALIZATION_CHOICES: dict[str, InitializationChoice] = {
     "dt_fixup": InitializationChoice(
         "as `xavier`, values smaller by depth and by inputs measured on a batch",
         papers=("xu2021optimizing",),
-        placement="no_norm",
+        placements=("no_norm",),
     ),
     "ds_init": InitializationChoice("as `xavier`, each layer smaller by its number", papers=("zhang2019improving",)),
     "admin": InitializationChoice(
-        "as `xavier`, residual factors measured on a batch", papers=("liu2020understanding",), placement="admin"
+        "as `xavier`, residual factors measured on a batch", papers=("liu2020understanding",), placements=("admin",)
     ),
     "mimetic": InitializationChoice(
         "as `normal`, attention like that of trained models", papers=("trockman2023mimetic",)
@@ -229,7 +229,11 @@ INITIALIZATION_CHOICES: dict[str, InitializationChoice] = {
         "as `xavier`, a scale of each tensor learned on 100 batches", papers=("zhu2021gradinit",)
     ),
     "mup": InitializationChoice("N(0, 1/fan in), embeddings N(0, 1/base_width)", papers=("yang2021tensor",)),
-    "zero_output": InitializationChoice("as `xavier`, the last map of each sublayer 0", papers=("zhang2019fixup",)),
+    "zero_output": InitializationChoice(
+        "as `xavier`, the last map of each sublayer 0",
+        papers=("zhang2019fixup",),
+        placements=("post", "pre", "sandwich", "inside", "deepnorm", "admin", "no_norm"),  # or else gradients are 0
+    ),
 }
 
 Parametrization = Literal["standard", "mup"]

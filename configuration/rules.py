@@ -137,10 +137,7 @@ class BlockRules(BlockFields):
     def validate_block_drop_path(self) -> None:
         """A row without a sublayer keeps the stream, if there is one."""
         if self.norm_placement == "no_residual" and self.drop_path_rate:
-            raise ValueError(
-                f"drop_path_rate={self.drop_path_rate} leaves out sublayers: norm_placement='no_residual' has no "
-                "residual sum to remain"
-            )
+            raise ValueError(f"drop_path_rate={self.drop_path_rate}: norm_placement='no_residual' has no residual sum")
 
     def validate_block_choices(self) -> None:
         """Fields that only some values of an option read are set with those only."""
@@ -273,13 +270,11 @@ class BlockRules(BlockFields):
                     )
 
     def validate_block_initialization(self) -> None:
-        """Admin sets a factor that only its placement has; DT-Fixup is made for layers without norms."""
-        if INITIALIZATION_CHOICES[self.initialization].placement not in (None, self.norm_placement):
-            needed = INITIALIZATION_CHOICES[self.initialization].placement
-            raise ValueError(
-                f"initialization={self.initialization!r} needs norm_placement={needed!r}, "
-                f"got norm_placement={self.norm_placement!r}"
-            )
+        """Admin sets a factor of its placement; DT-Fixup is for layers without norms; two zeros get no gradient."""
+        needed = INITIALIZATION_CHOICES[self.initialization].placements
+        if needed and self.norm_placement not in needed:
+            words = f"norm_placement={' or '.join(map(repr, needed))}, got norm_placement={self.norm_placement!r}"
+            raise ValueError(f"initialization={self.initialization!r} needs {words}")
 
     def validate_block_attention_implementation(self) -> None:
         """The requested attention implementation supports the fields."""

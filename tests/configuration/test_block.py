@@ -38,8 +38,8 @@ def positioned(scheme: str, **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("field", CHOICES)
 def test_a_choice_takes_its_names_and_an_error_lists_them(config_class, field):
     for value in get_args(CHOICES[field]):
-        placement = getattr(options.OPTIONS[field].get(value), "placement", None)
-        needed = NEEDED.get(field, {}) if placement is None else {"norm_placement": placement}
+        placements = getattr(options.OPTIONS[field].get(value), "placements", ())
+        needed = {"norm_placement": placements[0]} if placements else NEEDED.get(field, {})
         assert getattr(config_class(**{field: value} | needed), field) == value
     wrong = {field: "nonsense"} | NEEDED.get(field, {})
     assert_refused([field, "nonsense", *get_args(CHOICES[field])], config_class, **wrong)
@@ -111,6 +111,7 @@ def test_an_error_names_the_field_the_value_and_what_is_allowed(config_class, fi
     ({"block_layout": "parallel_shared_norm", "norm_placement": "sandwich"},
      ["block_layout", "parallel_shared_norm", "pre", "sandwich"]),
     ({"initialization": "admin", "norm_placement": "post"}, ["initialization", "admin", "post"]),
+    ({"initialization": "zero_output", "norm_placement": "rezero"}, ["zero_output", "pre", "rezero"]),
     ({"initialization": "mimetic", "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32},
      ["mimetic", "hidden_size=64", "128"]),
     ({"layer_types": ["sliding_attention"]}, ["layer_types", "sliding_window"]),

@@ -53,7 +53,7 @@ def norms(draw: Random) -> dict[str, Any]:
     placement = draw.choice(get_args(options.NormPlacement))
     layout, weight = draw.choice(PLACEMENT_CHOICES[placement].layouts), draw.choice((True, False))
     choices = options.INITIALIZATION_CHOICES.items()
-    initializations = [name for name, choice in choices if choice.placement in (None, placement)]
+    initializations = [name for name, choice in choices if placement in (choice.placements or [placement])]
     skippable = placement == "pre" and layout != "parallel_shared_norm"
     return {
         "norm": draw.choice(get_args(options.Norm)), "norm_eps": draw.choice((1e-12, 1e-5, 0.5, 1)),

@@ -1,5 +1,6 @@
 """Fresh weights have the spread that their initialization says, for each kind of parameter."""
 
+import copy
 from typing import get_args
 
 import pytest
@@ -21,8 +22,8 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 def fresh(kind: str, initialization: str, **overrides) -> nn.Module:
     fields = WIDE | ({"decoder_vocab_size": 300} if kind == "encoder_decoder" else {})
-    if placement := options.INITIALIZATION_CHOICES[initialization].placement:
-        fields = fields | {"norm_placement": placement}
+    if placements := options.INITIALIZATION_CHOICES[initialization].placements:
+        fields = fields | {"norm_placement": placements[0]}
     return KINDS[kind][1](toy_config(kind, **(fields | {"initialization": initialization} | overrides)))
 
 
@@ -98,6 +99,18 @@ def test_blocks_that_start_with_zero_output_are_the_identity():
         states = states.decoder_hidden_states if cross_attention else states.hidden_states
         assert torch.equal(states[0], states[-2])
         assert not torch.equal(states[-2], states[-1])  # after the final norm
+
+
+@pytest.mark.parametrize("placement", options.INITIALIZATION_CHOICES["zero_output"].placements)
+def test_steps_change_all_parts_of_blocks_that_start_with_zero_output(placement):
+    """With `rezero` and `no_residual`, which it is refused with, none of them would ever change."""
+    model = fresh("decoder", "zero_output", norm_placement=placement)
+    optimizer, before = torch.optim.Adam(model.parameters()), copy.deepcopy(dict(model.named_parameters()))
+    for _ in range(4):
+        model(input_ids=torch.arange(8)[None]).logits[..., :9].sum().backward()
+        optimizer.step()
+    same = [name for name, each in model.named_parameters() if torch.equal(each, before[name])]
+    assert not [name for name in same if "layers." in name]
 
 
 # With 3 blocks in each stack: the gain of values, outputs and feed-forward layers by stack
