@@ -39,7 +39,7 @@ FIXED: Options = {
 RESERVED = {
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "seed", *LENGTHS, *OPTION_OF.values(), *FIXED,
 }  # fmt: skip
-MODEL_OPTIONS = ("overrides", "preset", "model_", "tokenizer_")
+MODEL_OPTIONS = ("overrides", "set", "preset", "model_", "tokenizer_")
 """Beginnings of the options that change a model's size."""
 SEEDS, SEQUENTIAL_SEEDS = (1, 2, 3), tuple(range(1, 9))
 TUNING_SEEDS = (101,)
@@ -95,7 +95,7 @@ class Plan:
         A run with a time would follow the data, and each variant in its own way: a new model has the task's preset.
         """
         found = merged(self.arguments, self.variants[variant], *more, FIXED)
-        named = {"preset", "model_name_or_path"} & {name.replace("-", "_") for name in found}
+        named = {"preset", "model_name_or_path"} & found.keys()
         return found if named or self.budget != "seconds" else {"preset": TASKS[self.task].preset, **found}
 
     def grid(self) -> list[Options]:
@@ -115,13 +115,14 @@ class Plan:
 
 
 def merged(*parts: Mapping[str, Any]) -> Options:
-    """Return options of which later ones win, fields of the configuration one by one."""
+    """Return options by their fields, of which later ones win, fields of the configuration one by one."""
     together: Options = {}
-    for options in parts:
+    for part in parts:
+        options = {"overrides" if name == "set" else str(name).replace("-", "_"): part[name] for name in part}
+        if len(options) < len(part):
+            raise ValueError(f"an option is given twice in {', '.join(map(str, part))}")
         overrides = fields_of(together.get("overrides")) | fields_of(options.get("overrides"))
-        together |= options
-        if overrides:
-            together["overrides"] = overrides
+        together |= options | ({"overrides": overrides} if overrides else {})
     return together
 
 
@@ -144,7 +145,7 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
             raise ValueError(f"{path}: unknown key {key!r}; choose from {', '.join(KEYS)}")
     program = one_of(path, "program", content.get("program"), PROGRAMS)
     variants = _variants(path, content.get("variants"), added := dict(added or {}))
-    arguments = mapping(path, "arguments", content.get("arguments"))
+    arguments = merged(mapping(path, "arguments", content.get("arguments")))
     tune = mapping(path, "tune", content.get("tune"))
     for name, values in tune.items():
         if not isinstance(values, list) or len(values) < 2:
@@ -207,7 +208,7 @@ def _variants(path: Path, given: Any, added: Mapping[str, Any]) -> dict[str, Opt
     for name in named:
         if not name.translate(dict.fromkeys(map(ord, "-_."))).isalnum():
             raise ValueError(f"{path}: variants: {name!r} names folders: letters, digits, '-', '_' and '.' only")
-    return {name: mapping(path, f"variants: {name}", value) for name, value in named.items()}
+    return {name: merged(mapping(path, f"variants: {name}", value)) for name, value in named.items()}
 
 
 def _family(path: Path, value: Any, variants: Sequence[str], added: int) -> int | None:
@@ -226,7 +227,7 @@ def _family(path: Path, value: Any, variants: Sequence[str], added: int) -> int 
 
 def _check_names(path: Path, section: str, options: Options, *, equal: str | None) -> None:
     """Raise ValueError for options that a section of a plan cannot give."""
-    for name in (given.replace("-", "_") for given in options):
+    for name in (str(given).replace("-", "_") for given in options):
         if name in RESERVED:
             raise ValueError(f"{path}: {section}: {name} is the comparison's to set (budget, seeds, folder)")
         if name == "objective" and section != "arguments":
@@ -275,10 +276,9 @@ def _seeds(path: Path, key: str, value: Any) -> tuple[int, ...]:
 
 def read_added(folder: Path, new: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the variants that were added to the plan of a folder, and a new one after them."""
-    path = folder / ADDED
-    known = read_settings(path) if path.exists() else {}
+    known = read_settings(path) if (path := folder / ADDED).exists() else {}
     for name, options in (new or {}).items():
-        if known.setdefault(name, options) != options:
+        if merged(known.setdefault(name, options)) != merged(options):
             raise ValueError(f"--add {name}: it is there with other options, {known[name]}: give it another name")
     return known
 

@@ -122,6 +122,16 @@ def test_a_best_value_at_an_end_is_followed_on_request(tmp_path, pretended):
         assert {(row["variant"], float(row["learning_rate"])) for row in csv.DictReader(file)} >= {("post", 1e-1)}
 
 
+def test_options_are_merged_by_any_of_their_names(tmp_path):
+    arguments = {"learning-rate": 1e-3, "set": FIELDS}
+    variants = {"pre": None, "post": {"set": ["norm_placement=post"], "learning_rate": 2e-3}}
+    plan = read_plan(plan_file(tmp_path, arguments=arguments, variants=variants))
+    assert plan.options("post")["overrides"] == FIELDS | {"norm_placement": "post"}
+    assert plan.options("post")["learning_rate"] == 2e-3
+    assert {"set", "learning-rate"}.isdisjoint(plan.options("post", {"set": {"dropout": 0}}))
+    refused("twice in set, overrides", read_plan, plan_file(tmp_path, arguments={"set": {}, "overrides": {}}))
+
+
 def test_values_that_are_mappings_are_tuned(tmp_path, pretended, capsys):
     words = "overrides={norm_placement: post, dropout: 0},{norm_placement: pre}"
     path = plan_file(tmp_path, variants={"a": {}, "b": {}}, budget={"steps": 5})
