@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from vanillaformer.console.parsing import read_settings
+from vanillaformer.console.parsing import read_settings, yaml_value
 from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.metrics.scores import Score, ranking_score
@@ -130,8 +130,8 @@ def fields_of(overrides: Any) -> Options:
     """Return fields of a configuration, given as a mapping or as a list of `name=value`."""
     if overrides is None or isinstance(overrides, Mapping):
         return dict(overrides or {})
-    words = [overrides] if isinstance(overrides, str) else overrides
-    return {word.partition("=")[0]: yaml.safe_load(word.partition("=")[2]) for word in words}
+    words = map(str, overrides if isinstance(overrides, list) else [overrides])
+    return {word.partition("=")[0]: yaml_value(word, word.partition("=")[2]) for word in words}
 
 
 def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: Any) -> Plan:

@@ -124,9 +124,9 @@ def test_a_best_value_at_an_end_is_followed_on_request(tmp_path, pretended):
 
 def test_options_are_merged_by_any_of_their_names(tmp_path):
     arguments = {"learning-rate": 1e-3, "set": FIELDS}
-    variants = {"pre": None, "post": {"set": ["norm_placement=post"], "learning_rate": 2e-3}}
+    variants = {"pre": None, "post": {"set": ["norm_placement=post", "norm_eps=1e-6"], "learning_rate": 2e-3}}
     plan = read_plan(plan_file(tmp_path, arguments=arguments, variants=variants))
-    assert plan.options("post")["overrides"] == FIELDS | {"norm_placement": "post"}
+    assert plan.options("post")["overrides"] == FIELDS | {"norm_placement": "post", "norm_eps": 1e-6}
     assert plan.options("post")["learning_rate"] == 2e-3
     assert {"set", "learning-rate"}.isdisjoint(plan.options("post", {"set": {"dropout": 0}}))
     refused("twice in set, overrides", read_plan, plan_file(tmp_path, arguments={"set": {}, "overrides": {}}))
