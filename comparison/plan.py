@@ -156,9 +156,8 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
             raise ValueError(f"{path}: {key}: {content[key]!r}; choose from true, false")
     if content["extend"] and len(tune) != 1:
         raise ValueError(f"{path}: extend: it goes beyond the list of one tuned option; there are {len(tune)}")
-    sequential = content["sequential"]
-    seeds = _seeds(path, "seeds", content.get("seeds", SEQUENTIAL_SEEDS if sequential else SEEDS))
-    if sequential and len(seeds) < 3:
+    seeds = _seeds(path, "seeds", content.get("seeds", SEQUENTIAL_SEEDS if content["sequential"] else SEEDS))
+    if content["sequential"] and len(seeds) < 3:
         raise ValueError(f"{path}: seeds: {list(seeds)}; `sequential` begins with two and needs more to go on with")
     tuning_seeds = _seeds(path, "tuning_seeds", content.get("tuning_seeds", TUNING_SEEDS))
     if tune and set(seeds) & set(tuning_seeds):
@@ -190,7 +189,7 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
         tune=tune,
         tuning_seeds=tuning_seeds,
         extend=content["extend"],
-        sequential=sequential,
+        sequential=content["sequential"],
         family=_family(path, content.get("family"), list(variants), len(added)),
         added=tuple(added),
     )

@@ -19,6 +19,7 @@ from vanillaformer.data.tasks import TASKS
 from vanillaformer.hub.file_names import TOKENIZER
 from vanillaformer.training.arguments import Arguments
 from vanillaformer.training.metrics.scores import scores_of
+from vanillaformer.training.models import check_model
 from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.tasks import task_of
 
@@ -31,7 +32,9 @@ def parsed(program: str, options: Options, source: str) -> Arguments:
         path = Path(folder) / "settings.yaml"
         path.write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True), encoding="utf-8")
         try:
-            return parse_arguments(program, [str(path)])
+            if (args := parse_arguments(program, [str(path)])).model_args.model_name_or_path is None:  # a new model
+                check_model(task_of(program).name_of(options), args.model_args, length=0)
+            return args
         except SystemExit:
             message = printed.getvalue().strip().rpartition("error: ")[2]
         except ValueError as error:
@@ -78,8 +81,7 @@ def check_tokenizers(plan: Plan, tokenizers: Mapping[str, str]) -> None:
     other = next((name for name, tokenizer in tokenizers.items() if tokenizer != tokenizers.get(first or "")), None)
     if other is None or not plan.score.per_token or {"tokens", "texts"}.isdisjoint(TASKS[plan.task].predicts):
         return
-    rankings = [score for score in scores_of(plan.task) if score.greater_is_better is not None]
-    fair = [score.name for score in rankings if not score.per_token]
+    fair = [each.name for each in scores_of(plan.task) if each.greater_is_better is not None and not each.per_token]
     instead = f"choose {', '.join(fair)}, " if fair else ""
     raise ValueError(
         f"score: {plan.score.name} is a mean over tokens, and does not compare the tokenizers of {first} and {other}: "

@@ -189,8 +189,7 @@ class Runner:
 
     def _written(self, job: Job) -> float | None:
         """Return when the outcome of a job was written."""
-        path = self._file("outcomes", job)
-        return path.stat().st_mtime if path.is_file() else None
+        return path.stat().st_mtime if (path := self._file("outcomes", job)).is_file() else None
 
     def _job(self, job: Job) -> Outcome | None:
         """Return the outcome of a job, which is run unless another process does so; None while that one works."""

@@ -240,7 +240,11 @@ def test_runs_have_the_score_that_decides(tmp_path: Path) -> None:
 
 
 TWO: dict[str, Any] = {"a": {}, "b": {}}
-WRONG = [("learning_rte", 1), ("learning_rate", -1)]  # options that cannot be
+# Options that cannot be, with a part of the error
+WRONG: list[tuple[str, Any, str]] = [
+    ("learning_rte", 1, "learning_rte"), ("learning_rate", -1, "learning_rate"),
+    ("overrides", {"nrom": "no"}, "has no field 'nrom'; did you mean 'norm'"), ("overrides", {"norm": "no"}, "Field 'norm'"),
+]  # fmt: skip
 
 
 def other_targets(program: str, common: dict[str, Any], **changed: Any) -> tuple[dict[str, Any], str]:
@@ -260,8 +264,9 @@ AT_ONCE: list[tuple[dict[str, Any], str]] = [
     other_targets("train-classifier", {}, long_texts="skip"),
     ({"variants": {"a": {}, "b": {"model_name_or_path": "saved"}}, "equal": "parameters"},
      "variant b: model_name_or_path: a saved model has its size"),
-    *(({"variants": {"a": {}, "b": {name: value}}}, f"variant b.*: .*{name}") for name, value in WRONG),
-    *(({"variants": TWO, "tune": {name: [value] * 2}}, f"variant a with.*: .*{name}") for name, value in WRONG),
+    *(({"variants": {"a": {}, "b": {name: value}}}, f"variant b.*: .*{words}") for name, value, words in WRONG),
+    *(({"variants": TWO, "tune": {name: [value] * 2}}, f"variant a with.*: .*{words}")
+      for name, value, words in WRONG),
 ]  # fmt: skip
 LATER: list[tuple[dict[str, Any], str]] = [
     ({"budget": {"tokens": 1500}}, "variant pre takes 64 in a step; with fewer than 25 steps, 1,600, runs"),
