@@ -243,7 +243,8 @@ TWO: dict[str, Any] = {"a": {}, "b": {}}
 # Options that cannot be, with a part of the error
 WRONG: list[tuple[str, Any, str]] = [
     ("learning_rte", 1, "learning_rte"), ("learning_rate", -1, "learning_rate"),
-    ("overrides", {"nrom": "no"}, "has no field 'nrom'; did you mean 'norm'"), ("overrides", {"norm": "no"}, "Field 'norm'"),
+    ("overrides", {"nrom": "no"}, "has no field 'nrom'; did you mean 'norm'"),
+    ("overrides", {"norm": "no"}, "Field 'norm'"),
 ]  # fmt: skip
 
 
