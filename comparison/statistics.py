@@ -118,12 +118,12 @@ def largest_above(value: float, shares: np.ndarray, freedom: int) -> float:
     does not always converge.
     """
     nodes, weights = np.polynomial.legendre.leggauss(100)
-    scale = np.sqrt(stats.chi2.ppf((nodes + 1) / 2, freedom) / freedom)[:, None, None]
+    scale = np.sqrt(stats.chi2.ppf((nodes / 2 + 0.5) ** 4, freedom) / freedom)[:, None, None]  # of large t it is small
     shared, density = np.polynomial.hermite_e.hermegauss(40)
     rest = np.sqrt(1 - shares**2)
     common = shared[:, None] * shares
     within = stats.norm.cdf((common + value * scale) / rest) - stats.norm.cdf((common - value * scale) / rest)
-    return 1 - float(weights / 2 @ within.prod(-1) @ (density / density.sum()))
+    return 1 - float((nodes + 1) ** 3 / 4 * weights @ within.prod(-1) @ (density / density.sum()))
 
 
 def welch(

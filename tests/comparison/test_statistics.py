@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vanillaformer.comparison.statistics import against_baseline, dunnett, interval, outlying
+from vanillaformer.comparison.statistics import (
+    against_baseline,
+    critical_value,
+    dunnett,
+    interval,
+    largest_above,
+    outlying,
+)
 
 # Dunnett (1955): hematology of animals under a control and two drugs, as in scipy's documentation
 BLOOD = {
@@ -47,6 +54,15 @@ def test_dunnett_is_scipys():
     ends = expected.confidence_interval(0.95)
     assert [test.low for test in found.values()] == pytest.approx(ends.low, abs=0.01)
     assert [test.high for test in found.values()] == pytest.approx(ends.high, abs=0.01)
+
+
+@pytest.mark.parametrize("freedom", [2, 4, 8])
+def test_of_one_variant_it_is_students_test_at_any_level(freedom):
+    """As small as those of an early look at one of many proposals."""
+    for level in (0.05, 1e-3, 1e-5):
+        critical = stats.t.isf(level / 2, freedom)
+        assert critical_value(level, (0.5**0.5,), freedom) == pytest.approx(critical, rel=1e-4)
+        assert largest_above(critical, np.array([0.5**0.5]), freedom) == pytest.approx(level, rel=1e-3)
 
 
 def test_a_difference_is_one_by_both_tests_and_what_cannot_be_tested_is_not():
