@@ -214,7 +214,7 @@ class Runner:
         code, memory = self.execute(job, self._file("settings", job).resolve())
         log = self._file("logs", job).read_text(encoding="utf-8", errors="replace") if code else ""
         lines = [line.strip() for line in log.splitlines() if line.strip()] or ["it printed nothing"]
-        message = lines[-1] if code else ""
+        message = (lines[-1] if code > 0 else f"killed by signal {-code}") if code else ""
         state: State = ("diverged" if any(word in message for word in DIVERGED) else "failed") if code else "finished"
         outcome = Outcome(state, message, time.monotonic() - start, memory)
         if state == "finished" or not self.stopped:  # what was interrupted is for another process to go on with

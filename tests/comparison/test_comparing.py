@@ -361,6 +361,18 @@ def test_an_interrupt_reaches_a_training_once(number, tmp_path):
     assert not (tmp_path / "outcomes").exists()  # that is for the run that goes on
 
 
+def test_a_training_that_is_killed_failed_whatever_it_printed_before(tmp_path, monkeypatch):
+    code = "import os; print('a loss is NaN', flush=True); os.kill(os.getpid(), 9)"  # as where memory ends
+    monkeypatch.setattr(Runner, "command", (sys.executable, "-c", code))
+    lost = compare(read_plan(plan_file(tmp_path, budget={"steps": 4})), tmp_path).variants["pre"].lost[1]
+    assert (lost.state, lost.message) == ("failed", "killed by signal 9")
+
+
+@pytest.mark.parametrize("words", [["--add", "a={}"], ["--tune", "learning_rate=1,2"]])
+def test_what_is_given_twice_is_refused(words, tmp_path):
+    refused("a name is given twice", program.main, [str(plan_file(tmp_path)), *words * 2], error=SystemExit)
+
+
 @pytest.mark.parametrize(("changes", "message"), [
     ({"program": "train"}, "program: 'train'; choose from train-translation"),
     ({"variants": {"a": {}}}, "variants: 1 given"),
