@@ -151,7 +151,7 @@ def scale_rates(optimizer: Optimizer, model: nn.Module) -> None:
 
     That of Muon changes a matrix by √D (`match_rms_adamw`), where the width of the outputs asks for 1. The decay
     times the rate stays as it was. Embeddings, output layer, maps of pixels, norms, biases and adapters keep their
-    rate, and come first in their group: the first rate of all is the one that is logged.
+    rate, and come first in their group: the first rate of all is the one that is logged (of Muon, that of matrices).
     """
     config: Any = getattr(model, "config", None)
     if getattr(config, "parametrization", "standard") == "standard":
