@@ -199,9 +199,9 @@ def score_figure(comparison: Comparison, folder: Path) -> list[str]:
 
 def interval_of_mean(score: Score, values: Sequence[float]) -> tuple[float, float]:
     """Return the ends of the interval of a mean score, which it does not cross its least or greatest value with."""
-    center, half = float(np.mean(values)), interval(values)
-    high = center + half  # comes first in a comparison, which lets NaN through
-    return max(center - half, 0.0), min(high, score.unit) if score.greater_is_better else high
+    center, half = float(np.mean(values)), interval(values)  # NaN stays where it comes first in a comparison
+    least = -1.0 if score.name in ("pearson", "spearman") else 0.0
+    return max(center - half, least), min(center + half, score.unit if score.greater_is_better else math.inf)
 
 
 def curve_figure(comparison: Comparison, folder: Path, axis: str) -> list[str]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from vanillaformer.comparison.report import interval_of_mean
 from vanillaformer.comparison.statistics import (
     against_baseline,
     critical_value,
@@ -14,6 +15,7 @@ from vanillaformer.comparison.statistics import (
     largest_above,
     outlying,
 )
+from vanillaformer.training.metrics.scores import SCORES
 
 # Dunnett (1955): hematology of animals under a control and two drugs, as in scipy's documentation
 BLOOD = {
@@ -30,6 +32,17 @@ def test_interval_is_that_of_students_t_and_holds_the_mean_as_often_as_it_says()
     samples = np.random.default_rng(0).normal(size=(2000, 3))
     held = [abs(np.mean(sample)) <= interval(sample) for sample in samples]
     assert 0.935 <= np.mean(held) <= 0.965
+
+
+@pytest.mark.parametrize(
+    ("name", "scores", "low", "high"),
+    [("pearson", (-0.1, -0.2, -0.3), -0.448, 0.048), ("pearson", (-0.9, -0.5), -1, 1), ("mse", (0.1, 0.5), 0, 2.841),
+     ("accuracy", (0.9, 0.99), 0.373, 1)],
+)  # fmt: skip
+def test_interval_of_a_score_keeps_to_its_values(name, scores, low, high):
+    """A correlation may be negative, as of models that have learned little."""
+    assert interval_of_mean(SCORES[name], scores) == pytest.approx((low, high), abs=1e-3)
+    assert all(map(math.isnan, interval_of_mean(SCORES[name], scores[:1])))
 
 
 def test_numbers_of_the_paper():
