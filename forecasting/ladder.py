@@ -138,11 +138,13 @@ def forecast(path: Path, folder: Path, *, jobs: int = 1, overwrite: bool = False
         low, high = interval(laws, residuals, size, tokens)
         predicted = float(law.loss(size, tokens))
         content: dict[str, Any] = {"law": asdict(law), "parameters": size, "tokens": tokens}
-        content |= {"loss": predicted, "interval": [low, high], "lack_of_fit": lack_of_fit(residuals), "earlier": []}
-        earlier = json.loads(file.read_text(encoding="utf-8")) if (file := folder / "forecast.json").exists() else {}
-        if (earlier.get("parameters"), earlier.get("tokens")) == (size, tokens):
-            known = [earlier["loss"]] if "trained" in earlier and not math.isclose(earlier["loss"], predicted) else []
-            content["earlier"] = [*earlier.get("earlier", ()), *known]
+        content |= {"loss": predicted, "interval": [low, high], "lack_of_fit": lack_of_fit(residuals)}
+        old = json.loads(file.read_text(encoding="utf-8")) if (file := folder / "forecast.json").exists() else {}
+        others = old.get("others", {})  # predictions that were followed by a training, by that
+        if old:
+            others[f"{old['parameters']}-{old['tokens']}"] = [*old["earlier"], *[old["loss"]] * ("trained" in old)]
+        known = others.pop(f"{size}-{tokens}", [])
+        content |= {"earlier": [loss for loss in known if not math.isclose(loss, predicted)], "others": others}
         write_text(folder / "forecast.json", json.dumps(content, indent=2) + "\n")
         report(f"Predicted for width {ladder.widths[-1]}: loss {predicted:.4g} (90 %: {low:.4g} to {high:.4g}).")
         top = climb.train([(ladder.widths[-1], ladder.held_out)])
@@ -192,11 +194,7 @@ def budgets(law: Law, points: Points, flops: np.ndarray, runs: list) -> str:
     per = cost / (size * length)  # of the largest model: those of small ones differ by their tables
     speeds = [run.consumed["flops"] / run.seconds for _, _, run in runs if run.whole]
     unclear = " and ".join(law.undetermined(points))
-    lines = [
-        "",
-        "| FLOPs | best parameters | tokens | loss | time on this machine |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    lines = ["", "| FLOPs | best parameters | tokens | loss | time on this machine |", f"{'| --- ' * 5}|"]
     for times in BUDGETS:
         parameters, tokens = law.best(times * cost, per)
         loss, took = float(law.loss(parameters, tokens)), in_short(times * cost / speeds[-1]) if speeds else "unknown"

@@ -101,9 +101,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = build_parser().parse_args(argv)
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: it must be at least 1")
-    for option, given in {"tune": args.tune or [], "add": args.add}.items():
-        if len(given) > len(dict(given)):
-            raise ValueError(f"--{option}: a name is given twice")
+    if twice := [name for name in ("tune", "add") if len(given := getattr(args, name) or []) > len(dict(given))]:
+        raise ValueError(f"--{twice[0]}: a name is given twice")
     folder, new = args.output_dir or Path("runs") / args.plan.stem, dict(args.add)
     replaced = {"seeds": args.seeds, "tune": dict(args.tune) if args.tune else None, "equal": args.equal}
     replaced |= {"sequential": args.sequential, "family": args.family, "extend": args.extend}

@@ -195,6 +195,9 @@ def test_the_largest_width_is_predicted_before_it_is_trained(tmp_path, pretended
     assert "- All widths have the learning rate 0.25, and so have the models below." in text
     assert found["lack_of_fit"] == 1.0  # by one seed
     assert "- Data were read up to 2.3 times, and count as new ones each time." in text
+    program.main([str(plan_file(tmp_path, ladder=LADDER | {"held_out": 12})), "--output_dir", str(out)])
+    other = json.loads((out / "forecast.json").read_text())
+    assert (other["earlier"], other["others"]) == ([], {"102400-1024000": [found["loss"]]})
     longer = plan_file(tmp_path, ladder=LADDER | {"tokens_per_parameter": [5, 10, 20, 40]})
     program.main([str(longer), "--output_dir", str(out)])  # a law that is fitted when the answer is known
     assert json.loads((out / "forecast.json").read_text())["earlier"] == [found["loss"]]
