@@ -99,7 +99,8 @@ def write_transfer(plan: Plan, tuning: Tuning, folder: Path) -> str:
             end = "" if found[-1].inside else " (the end of what was tried)"
             lines.append(f"| {name} | {width} | {found[-1].rate:.2g}{end} | {found[-1].score:.4g} |")
         move, ends = found[-1].rate / found[0].rate, f"{plan.widths[0]} to {plan.widths[-1]}"
-        moves.append(f"- {name}: from width {ends} the best rate changes by a factor of {move:.2f}.")
+        open_end = "" if found[0].inside and found[-1].inside else "; it may be another one beyond what was tried"
+        moves.append(f"- {name}: from width {ends} the best rate changes by a factor of {move:.2f}{open_end}.")
         panel.set_xticks(rates, [f"{rate:g}" for rate in rates], rotation=45)
         panel.minorticks_off()  # a decade has too many
     panels[-1].legend(title="width", frameon=False, fontsize=8)

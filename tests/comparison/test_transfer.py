@@ -41,7 +41,10 @@ def test_each_variant_is_tuned_in_each_width_and_nothing_else_is_trained(tmp_pat
     assert text.startswith("6 variants, 1 seeds;")
     assert text.index("| pre | 16 | 0.001 |") < text.index("| pre | 32 | 0.001 |")
     assert "| post | 16 | 0.01 (the end of what was tried) |" in text
-    assert "- pre: from width 16 to 32 the best rate changes by a factor of 1.00." in text
+    assert "- pre: from width 16 to 32 the best rate changes by a factor of 1.00.\n" in text
+    assert (
+        "- post: from width 16 to 32 the best rate changes by a factor of 1.00; it may be another one beyond" in text
+    )
     assert (tmp_path / "out" / "transfer.md").read_text().splitlines()[0].startswith("| variant | width")
     with (tmp_path / "out" / "figures" / "transfer.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 18
