@@ -175,7 +175,8 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
     except ValueError as error:
         raise ValueError(f"{path}: score: {str(error).removeprefix('--metric_for_best_model ')}") from None
     if found.optional:
-        arguments["metrics"] = list(dict.fromkeys((*arguments.get("metrics", ()), found.name)))
+        asked = arguments.get("metrics") or []
+        arguments["metrics"] = list(dict.fromkeys([*([asked] if isinstance(asked, str) else asked), found.name]))
     return Plan(
         program=program,
         arguments=arguments,

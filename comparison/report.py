@@ -139,9 +139,7 @@ def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
             least = f"{max(together):.2g}"
             found.append(f"With these runs, differences below {least} cannot be detected (Dunnett and Welch, 95 %).")
         if alone := [name for name, test in tests.items() if test.alone]:
-            found.append(
-                f"Spread wider than the others, and tested with their own variance (Welch): {', '.join(alone)}."
-            )
+            found.append(f"Spread wider, and tested with their own variance (Welch): {', '.join(alone)}.")
     for name, variant in comparison.variants.items():
         if variant.lost:
             total = len(variant.lost) + len(variant.runs)

@@ -235,8 +235,10 @@ def test_a_classifier_is_as_large_as_its_own_model_is(equal, tmp_path, pretended
 
 def test_runs_have_the_score_that_decides(tmp_path: Path) -> None:
     """One that is computed only where it is asked for."""
-    plan = {"program": "train-translation", "arguments": {"metrics": ["rouge1"]}, "score": "rougeL"}
-    assert read_plan(plan_file(tmp_path, **plan)).arguments["metrics"] == ["rouge1", "rougeL"]
+    plan = {"program": "train-translation", "score": "rougeL"}
+    for metrics, both in ((["rouge1"], ["rouge1", "rougeL"]), ("rouge1", ["rouge1", "rougeL"]), (None, ["rougeL"])):
+        path = plan_file(tmp_path, **plan, arguments={"metrics": metrics})
+        assert read_plan(path).arguments["metrics"] == both
 
 
 TWO: dict[str, Any] = {"a": {}, "b": {}}
