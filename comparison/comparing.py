@@ -81,8 +81,8 @@ def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False,
             scores = {name: {run.seed: run.score for run in found.runs} for name, found in variants.items()}
             verdicts = judge(plan, scores, end)
             if plan.sequential:
-                words = [f"{name} {verdict.word}" for name, verdict in verdicts.items() if verdict.decided]
-                report(f"After {end} seeds: {', '.join(words) or 'nothing is decided'}.")
+                known = [f"{name} {verdict.word}" for name, verdict in verdicts.items() if verdict.decided]
+                report(f"After {end} seeds: {', '.join(known) or 'nothing is decided'}.")
     return Comparison(plan, variants, verdicts, tuning, chosen)
 
 
