@@ -30,7 +30,7 @@ NOT_KEYS = ("variants", "budget", "tune", "tuning_seeds", "extend", "equal", "se
 KEYS = ("widths", "tokens_per_parameter", "held_out")
 LEAST_RUNS = 8  # of which five numbers are fitted
 UNMEASURED = 1e15  # tokens, before it is known how many each run gets
-LONGER = "do not trust the prediction, nor its interval. Longer runs may follow it."
+LONGER = "trust neither the prediction nor its interval. Longer runs may follow the law."
 BUDGETS = (1, 10, 100)  # of the held-out run, for which the report names the best model
 
 

@@ -9,8 +9,8 @@ from transformers import initialization as init
 
 from vanillaformer.configuration import BlockConfig
 
-# The maps between input and output of a sublayer, without queries and keys: what schemes by depth scale
 LAST_MAPS = ("o_proj.weight", "down_proj.weight")  # of a sublayer
+# The maps between input and output of a sublayer, without queries and keys: what schemes by depth scale
 VALUE_MAPS = ("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")
 
 
@@ -184,21 +184,21 @@ def initialize(module: nn.Module, config: BlockConfig) -> None:
     N is the number of blocks, M that of a decoder with cross-attention, l a block's number from 1; "values" are the
     value, output and feed-forward maps. U(γ) is uniform in ±γ√(6 / (fan in + fan out)).
 
-    | name     | linear maps  | values                           | embeddings   | paper                       |
-    | -------- | ------------ | -------------------------------- | ------------ | --------------------------- |
-    | normal   | N(0, range²) | as linear maps                   | N(0, range²) | BERT, Devlin et al. 2019    |
-    | gpt2     | N(0, range²) | last maps / √(sums in the stack) | N(0, range²) | GPT-2, Radford et al. 2019  |
-    | xavier   | U(1)         | as linear maps                   | N(0, 1/D)    | Glorot and Bengio 2010      |
-    | t5       | N(0, 1/in)   | as linear maps, queries / √K     | N(0, 1)      | T5, Raffel et al. 2020      |
-    | deepnorm | U(1)         | U(β), see `deepnorm_scales`      | N(0, 1/D)    | DeepNet, Wang et al. 2022   |
-    | t_fixup  | U(1)         | U(0.67 N^-¼) or U((9M)^-¼)       | the same /√D | T-Fixup, Huang et al. 2020  |
-    | dt_fixup | U(1)         | U(1), scaled: `dt_fixup.py`      | N(0, 1/D)    | DT-Fixup, Xu et al. 2021    |
-    | ds_init  | U(1/√l)      | as linear maps                   | N(0, 1/D)    | DS-Init, Zhang et al. 2019  |
-    | admin    | U(1)         | as linear maps; ω: `admin.py`    | N(0, 1/D)    | Admin, Liu et al. 2020      |
-    | mimetic  | N(0, range²) | W_O W_V ≈ 0.4 (Z - I)            | N(0, range²) | Trockman and Kolter 2023    |
-    | gradinit | U(1)         | all scaled: `gradinit.py`        | N(0, 1/D)    | GradInit, Zhu et al. 2021   |
-    | mup      | N(0, 1/in)   | as linear maps; queries 0        | N(0, 1/base) | muP, Yang et al. 2021, D.2  |
-    | zero_... | U(1)         | last maps of a sublayer 0        | N(0, 1/D)    | Fixup, Zhang et al. 2019    |
+    | name        | linear maps  | values                           | embeddings   | paper                       |
+    | ----------- | ------------ | -------------------------------- | ------------ | --------------------------- |
+    | normal      | N(0, range²) | as linear maps                   | N(0, range²) | BERT, Devlin et al. 2019    |
+    | gpt2        | N(0, range²) | last maps / √(sums in the stack) | N(0, range²) | GPT-2, Radford et al. 2019  |
+    | xavier      | U(1)         | as linear maps                   | N(0, 1/D)    | Glorot and Bengio 2010      |
+    | t5          | N(0, 1/in)   | as linear maps, queries / √K     | N(0, 1)      | T5, Raffel et al. 2020      |
+    | deepnorm    | U(1)         | U(β), see `deepnorm_scales`      | N(0, 1/D)    | DeepNet, Wang et al. 2022   |
+    | t_fixup     | U(1)         | U(0.67 N^-¼) or U((9M)^-¼)       | the same /√D | T-Fixup, Huang et al. 2020  |
+    | dt_fixup    | U(1)         | U(1), scaled: `dt_fixup.py`      | N(0, 1/D)    | DT-Fixup, Xu et al. 2021    |
+    | ds_init     | U(1/√l)      | as linear maps                   | N(0, 1/D)    | DS-Init, Zhang et al. 2019  |
+    | admin       | U(1)         | as linear maps; ω: `admin.py`    | N(0, 1/D)    | Admin, Liu et al. 2020      |
+    | mimetic     | N(0, range²) | W_O W_V ≈ 0.4 (Z - I)            | N(0, range²) | Trockman and Kolter 2023    |
+    | gradinit    | U(1)         | all scaled: `gradinit.py`        | N(0, 1/D)    | GradInit, Zhu et al. 2021   |
+    | mup         | N(0, 1/in)   | as linear maps; queries 0        | N(0, 1/base) | muP, Yang et al. 2021, D.2  |
+    | zero_output | U(1)         | last maps of a sublayer 0        | N(0, 1/D)    | Fixup, Zhang et al. 2019    |
 
     Biases start at 0, norms at the identity. `transformers.initialization` skips tensors loaded from a checkpoint.
     """
