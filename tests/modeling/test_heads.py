@@ -1,6 +1,5 @@
 """Heads: losses by hand, labels without loss, shifts, token types, classifiers and their pooling."""
 
-import itertools
 from typing import get_args
 
 import pytest
@@ -154,17 +153,6 @@ def test_a_batch_of_texts_is_classified_as_its_rows(kind, overrides):
         assert_close(together[row : row + 1], alone, f"row {row}")
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_a_decoder_classifies_at_the_last_token_that_is_no_padding(side):
-    model = toy("decoder", VanillaDecoderForSequenceClassification, num_labels=3)
-    inputs = inputs_of("decoder", side=side)
-    logits = model(**inputs).logits
-    states = model.model(**inputs).last_hidden_state
-    for row, line in enumerate(inputs["attention_mask"].tolist()):
-        last = max(position for position, real in enumerate(line) if real)
-        assert_close(logits[row], model.score(states[row, last]), f"row {row}")
-
-
 def test_a_decoder_classifies_rows_and_batches_alike_if_it_knows_the_padding():
     """As GPT-2 is used: the end token pads. transformers reads the classifier off before the first of them."""
     model = toy("decoder", VanillaDecoderForSequenceClassification, num_labels=3, pad_token_id=3, eos_token_id=3)
@@ -176,13 +164,6 @@ def test_a_decoder_classifies_rows_and_batches_alike_if_it_knows_the_padding():
     model = toy("decoder", VanillaDecoderForSequenceClassification, num_labels=3, pad_token_id=None)
     assert model(tokens(1, 4)).logits.shape == (1, 3)
     refused("padding", model, tokens(2, 4))
-
-
-def test_a_text_classifier_may_leave_its_inner_layer_out():
-    model = toy("encoder", VanillaEncoderForSequenceClassification, classifier_act=None, num_labels=3)
-    inputs = inputs_of("encoder")
-    states = model.model(**inputs).last_hidden_state
-    assert_close(model(**inputs).logits, model.classifier(states[:, 0]), "logits")
 
 
 @every_kind
@@ -232,26 +213,18 @@ def test_a_pooling_is_that_of_each_row_without_padding(name, mask, dtype):
         assert_close(pooled[row], OF_ONE_ROW[name](states[row][mask[row] == 1]), f"row {row}", 1e-6)
 
 
+POOLED = [("encoder", name) for name in get_args(options.Pooling)] + [("decoder", "last")]
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("name", get_args(options.Pooling))
-def test_a_classifier_does_not_see_its_padding(name, side):
-    model = toy("encoder", VanillaEncoderForSequenceClassification, classifier_pooling=name, num_labels=3)
-    ids = tokens(1, 5)
-    alone = model(ids).logits
-    filler = torch.full((1, 3), PAD)
-    padded = torch.cat([filler, ids] if side == "left" else [ids, filler], dim=1)
-    mask = (padded != PAD).long()
-    logits = model(padded, attention_mask=mask, position_ids=toys.positions_of(mask)).logits
-    assert_close(logits, alone, f"logits with padding on the {side}")
-
-
-def test_the_poolings_differ_on_a_model():
-    ids = tokens(2, 6)
-    logits = []
-    for name in get_args(options.Pooling):
-        model = toy("encoder", VanillaEncoderForSequenceClassification, classifier_pooling=name, num_labels=3)
-        logits.append(model(ids).logits)
-    assert not any(torch.allclose(one, other, atol=1e-3) for one, other in itertools.combinations(logits, 2))
+@pytest.mark.parametrize(("kind", "pooling"), POOLED)
+def test_a_text_classifier_without_an_inner_layer_maps_the_pooled_states_of_each_row(kind, pooling, side):
+    fields = {"classifier_act": None, "classifier_pooling": pooling} if kind == "encoder" else {}
+    model, inputs = toy(kind, TEXT_CLASSIFIERS[kind], num_labels=3, **fields), inputs_of(kind, side=side)
+    logits, states = model(**inputs).logits, model.model(**inputs).last_hidden_state
+    head = model.classifier if kind == "encoder" else model.score
+    for row, mask in enumerate(inputs["attention_mask"] == 1):
+        assert_close(logits[row], head(OF_ONE_ROW[pooling](states[row][mask])), f"row {row}")
 
 
 def test_a_mask_that_is_no_row_per_text_is_refused():

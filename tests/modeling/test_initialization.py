@@ -78,17 +78,40 @@ def is_embedding(model: nn.Module, name: str) -> bool:
     return isinstance(model.get_submodule(name.removesuffix(".weight")), nn.Embedding)
 
 
+# With 3 blocks in each stack: the gain of values, outputs and feed-forward layers by stack
+DEPTH_GAINS = {
+    "deepnorm": {"model": 24**-0.25, "encoder": 0.87 * 81 ** (-1 / 16) * 3 ** (-1 / 16), "decoder": 36**-0.25},
+    "t_fixup": {"model": 0.67 * 3**-0.25, "encoder": 0.67 * 3**-0.25, "decoder": 27**-0.25},
+}
+SCALED_BY_DEPTH = ("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")
+
+
+def gain_of(initialization: str, name: str) -> float:
+    """The factor on the bound of a linear map."""
+    if initialization == "zero_output" and name.endswith(LAST_MAPS):
+        return 0.0
+    if initialization == "ds_init" and ".layers." in name:
+        return (int(name.split(".layers.")[1].split(".")[0]) + 1) ** -0.5
+    if initialization in DEPTH_GAINS and name.endswith(SCALED_BY_DEPTH):
+        stack = next((part for part in ("encoder", "decoder") if part in name.split(".")), "model")
+        return DEPTH_GAINS[initialization][stack]
+    return 1.0
+
+
 @every_kind
-@pytest.mark.parametrize("initialization", ["xavier", "admin", "dt_fixup", "gradinit", "zero_output"])
-def test_xavier(kind, initialization):
+@pytest.mark.parametrize(
+    "initialization", ["xavier", "admin", "dt_fixup", "gradinit", "zero_output", "ds_init", *DEPTH_GAINS]
+)
+def test_maps_are_xaviers_times_a_gain(kind, initialization):
     model = fresh(kind, initialization, tie_word_embeddings=False)
+    of_tables = DEPTH_GAINS["t_fixup"]["decoder" if kind == "encoder_decoder" else "model"]
     for name, parameter in weights(model).items():
         if is_embedding(model, name):
-            assert_normal(name, parameter, 96**-0.5)
-        elif initialization == "zero_output" and name.endswith(LAST_MAPS):
-            assert not parameter.any(), name
+            assert_normal(name, parameter, 96**-0.5 * (of_tables if initialization == "t_fixup" else 1))
+        elif gain := gain_of(initialization, name):
+            assert_uniform(name, parameter, gain)
         else:
-            assert_uniform(name, parameter)
+            assert not parameter.any(), name
 
 
 def test_blocks_that_start_with_zero_output_are_the_identity():
@@ -111,48 +134,6 @@ def test_steps_change_all_parts_of_blocks_that_start_with_zero_output(placement)
         optimizer.step()
     same = [name for name, each in model.named_parameters() if torch.equal(each, before[name])]
     assert not [name for name in same if "layers." in name]
-
-
-# With 3 blocks in each stack: the gain of values, outputs and feed-forward layers by stack
-DEPTH_GAINS = {
-    "deepnorm": {"model": 24**-0.25, "encoder": 0.87 * 81 ** (-1 / 16) * 3 ** (-1 / 16), "decoder": 36**-0.25},
-    "t_fixup": {"model": 0.67 * 3**-0.25, "encoder": 0.67 * 3**-0.25, "decoder": 27**-0.25},
-}
-
-
-@every_kind
-@pytest.mark.parametrize("initialization", DEPTH_GAINS)
-def test_values_outputs_and_feed_forward_layers_shrink_with_depth(kind, initialization):
-    model = fresh(kind, initialization, tie_word_embeddings=False)
-    scaled = 0
-    for name, parameter in weights(model).items():
-        stack = next((part for part in ("encoder", "decoder") if part in name.split(".")), "model")
-        gain = DEPTH_GAINS[initialization][stack]
-        if is_embedding(model, name):
-            table = DEPTH_GAINS["t_fixup"]["decoder" if kind == "encoder_decoder" else "model"]
-            assert_normal(name, parameter, 96**-0.5 * (table if initialization == "t_fixup" else 1))
-        elif name.endswith(("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")):
-            assert_uniform(name, parameter, gain)
-            scaled += 1
-        else:
-            assert_uniform(name, parameter)
-    assert scaled == {"encoder_decoder": 12 + 18}.get(kind, 12)
-
-
-@every_kind
-def test_ds_init_shrinks_all_maps_of_a_block_with_its_number(kind):
-    model = fresh(kind, "ds_init", tie_word_embeddings=False)
-    numbers = set()
-    for name, parameter in weights(model).items():
-        if is_embedding(model, name):
-            assert_normal(name, parameter, 96**-0.5)
-        elif ".layers." in name:
-            number = int(name.split(".layers.")[1].split(".")[0]) + 1
-            assert_uniform(name, parameter, number**-0.5)
-            numbers.add(number)
-        else:
-            assert_uniform(name, parameter)
-    assert numbers == {1, 2, 3}
 
 
 @every_kind
@@ -199,16 +180,18 @@ def test_mimetic_products_are_close_to_the_identity(kind, key_heads):
 @every_kind
 @pytest.mark.parametrize("initialization", get_args(options.Initialization))
 @pytest.mark.parametrize("norm", get_args(options.Norm))
-def test_biases_start_at_zero_and_norms_at_the_identity(kind, initialization, norm):
-    model = fresh(kind, initialization, norm=norm, embedding_norm=True)
+@pytest.mark.parametrize("unit_offset", [False, True])
+def test_biases_start_at_zero_and_norms_at_the_identity(kind, initialization, norm, unit_offset):
+    model = fresh(kind, initialization, norm=norm, norm_unit_offset=unit_offset, embedding_norm=True)
     drawn = weights(model)
     biases = norms = 0
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             assert (parameter == 0).all(), name
             biases += 1
-        elif name not in drawn:
-            assert (parameter == 1).all(), name  # norms, and Admin's factors before they are measured
+        elif name not in drawn:  # norms, and Admin's factors before they are measured
+            identity = 0.0 if unit_offset and not name.endswith("omega") else 1.0
+            assert (parameter == identity).all(), name
             norms += 1
     assert biases > 0
     assert norms > 0
