@@ -1,15 +1,18 @@
-"""The fields of random configs, all of them, drawn so that they fit together."""
+"""The fields of random configs, all of them, drawn so that they fit together, and batches for any model."""
 
 from random import Random
 from typing import Any, get_args
 
+import torch
+from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from vanillaformer.configuration import BlockConfig, options
 from vanillaformer.configuration.fields import PROJECTIONS
 from vanillaformer.configuration.options import FIELD_READERS, PLACEMENT_CHOICES
 
-from .axes import names_of, own_fields
+from .axes import is_allowed, names_of, own_fields
+from .toys import pixels
 
 LENGTH, NEW = 6, 3  # tokens that are read, and that are written
 KEYWORDS = ("rope_parameters", "layer_types", "encoder_layer_types")  # and what else may be given, but is no field
@@ -176,3 +179,32 @@ def random_fields(draw: Random, kind: str) -> dict[str, Any]:
             get_args(options.OutputDistribution) if fields["share_encoder_decoder_embeddings"] else ("softmax",)
         )
     return {name: value for name, value in fields.items() if name in own or name in KEYWORDS}
+
+
+def valid_fields(draw: Random, kind: str) -> dict[str, Any]:
+    """The fields of a config that accepts them."""
+    while not is_allowed(kind, fields := random_fields(draw, kind)):
+        pass
+    return fields
+
+
+def batch_for(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Return inputs and labels of a model."""
+    config, name = model.config, type(model).__name__
+    torch.manual_seed(1)
+    if "Image" in name:
+        sides = config.image_size if isinstance(config.image_size, list) else [config.image_size] * 2
+        inputs = {"pixel_values": pixels(2, *sides, config.num_channels)}
+        return inputs | ({"labels": torch.tensor([0, 1])} if name.endswith("Classification") else {})
+    inputs = {"input_ids": torch.randint(0, config.vocab_size, (2, LENGTH))}
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    if name.endswith("QuestionAnswering"):
+        return inputs | {"start_positions": torch.tensor([0, 1]), "end_positions": torch.tensor([2, 3])}
+    if name.endswith("MultipleChoice"):  # both texts are choices
+        return {key: tensor[None] for key, tensor in inputs.items()} | {"labels": torch.tensor([1])}
+    if name.endswith("Model"):
+        return inputs | ({"decoder_input_ids": inputs["input_ids"] % 8} if config.is_encoder_decoder else {})
+    most = getattr(config, "target_vocab_size", config.vocab_size)
+    length = LENGTH - config.is_encoder_decoder
+    labels = torch.randint(0, config.num_labels if "Classification" in name else most, (2, length))
+    return inputs | {"labels": labels[:, 0] if "SequenceClassification" in name else labels}

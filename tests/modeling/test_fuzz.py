@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 import vanillaformer
 from vanillaformer.configuration.options import FIELD_READERS
 
-from .axes import CONFIGS, names_of, own_fields
-from .random_configs import KEYWORDS, LENGTH, NEW, random_fields
+from .axes import CONFIGS, is_allowed, names_of, own_fields
+from .random_configs import KEYWORDS, LENGTH, NEW, batch_for, random_fields, valid_fields
 from .toys import assert_close
 
 SEED = int(os.environ.get("VANILLAFORMER_FUZZ_SEED", "0"))
@@ -31,19 +31,6 @@ HEADS: dict[str, list[type[PreTrainedModel]]] = {
     "encoder": [vanillaformer.VanillaEncoderForMaskedLM, vanillaformer.VanillaEncoderForSequenceClassification,
                 vanillaformer.VanillaEncoderForTokenClassification],
 }  # fmt: skip
-
-
-def inputs_for(model: PreTrainedModel, kind: str) -> dict[str, torch.Tensor]:
-    config = model.config
-    inputs = {"input_ids": torch.randint(0, config.vocab_size, (2, LENGTH))}
-    if kind == "encoder_decoder":
-        labels = torch.randint(0, config.target_vocab_size, (2, LENGTH - 1))
-    elif "SequenceClassification" in type(model).__name__:
-        labels = torch.randint(0, config.num_labels, (2,))
-    else:
-        most = config.num_labels if "TokenClassification" in type(model).__name__ else config.vocab_size
-        labels = torch.randint(0, most, (2, LENGTH))
-    return inputs | {"labels": labels}
 
 
 def check_generates(model: PreTrainedModel, ids: torch.Tensor) -> None:
@@ -70,11 +57,11 @@ def check_generates(model: PreTrainedModel, ids: torch.Tensor) -> None:
 def test_a_valid_config_builds_trains_generates_and_comes_back(number):
     draw = Random(f"{SEED} {number}")
     kind = draw.choice(sorted(CONFIGS))
-    fields, model_class = drawn_fields(draw, kind), draw.choice(HEADS[kind])
+    fields, model_class = valid_fields(draw, kind), draw.choice(HEADS[kind])
     print(f"{model_class.__name__} with {fields}")
     torch.manual_seed(SEED)
     model = model_class(CONFIGS[kind](**fields)).train()
-    inputs = inputs_for(model, kind)
+    inputs = batch_for(model)
     loss = model(**inputs).loss
     assert torch.isfinite(loss), "the loss is not finite"
     loss.backward()
@@ -95,27 +82,12 @@ def test_a_valid_config_builds_trains_generates_and_comes_back(number):
     assert torch.equal(loaded(**inputs).logits, expected), "the loaded model is another one"
 
 
-def is_valid(kind: str, fields: dict[str, Any]) -> bool:
-    try:
-        CONFIGS[kind](**fields)
-    except (ValueError, StrictDataclassError):
-        return False
-    return True
-
-
-def drawn_fields(draw: Random, kind: str) -> dict[str, Any]:
-    """The fields of a config that accepts them."""
-    while not is_valid(kind, fields := random_fields(draw, kind)):
-        pass
-    return fields
-
-
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_every_field_is_drawn_and_most_configs_are_valid(kind):
     drawn = [random_fields(Random(number), kind) for number in range(100)]
     expected = {*own_fields(kind), *KEYWORDS} - (set() if kind == "encoder_decoder" else {"encoder_layer_types"})
     assert {name for fields in drawn for name in fields} == expected
-    assert sum(is_valid(kind, fields) for fields in drawn) > 70
+    assert sum(is_allowed(kind, fields) for fields in drawn) > 70
 
 
 def wrong_values(kind: str, name: str) -> list[Any]:
@@ -163,7 +135,7 @@ WRONG["encoder_layer_types"] = WRONG["layer_types"]
 def test_a_wrong_value_in_a_valid_config_is_refused_with_an_error_that_names_the_field(kind):
     names = [*own_fields(kind), *(KEYWORDS if kind == "encoder_decoder" else KEYWORDS[:2])]
     for number, (name, value) in enumerate((key, value) for key in names for value in wrong_values(kind, key)):
-        fields = drawn_fields(Random(f"{SEED} {number}"), kind)
+        fields = valid_fields(Random(f"{SEED} {number}"), kind)
         if name == "rope_parameters":
             fields = {key: fields[key] for key in fields if key not in FIELD_READERS}
             fields |= {"position_embedding_type": "rotary", "head_dim": 4, "initialization": None}
