@@ -11,9 +11,11 @@ ENCODER = {
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
-    """Loaders write to a cache of the test's own, and show no progress."""
+    """Loaders write to a cache of the test's own, which it may disable, and show no progress."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
+    yield
+    datasets.enable_caching()
 
 
 def byte_tokenizer(special: dict[str, str], template: str) -> PreTrainedTokenizerFast:

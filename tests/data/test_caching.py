@@ -76,10 +76,7 @@ def test_selected_rows(seed, caching):
     numbers = np.flatnonzero(rng.random(100) < rng.random())
     if not caching:
         datasets.disable_caching()
-    try:
-        chosen = select_rows(rows, numbers)
-    finally:
-        datasets.enable_caching()
+    chosen = select_rows(rows, numbers)
     assert (list(chosen), chosen.features) == (list(rows.select(numbers)), rows.features)
     assert chosen._indices is None
     assert list(select_rows(rows, numbers[::-1])) == list(chosen)[::-1]
@@ -218,11 +215,8 @@ def test_kept_with_what_datasets_keeps(decoder_tokenizer, tmp_path):
 
 def test_nothing_is_kept_where_caching_is_off(calls, decoder_tokenizer, tmp_path):
     datasets.disable_caching()
-    try:
-        for _ in range(2):
-            block_rows(texts(), decoder_tokenizer, block_size=8)
-    finally:
-        datasets.enable_caching()
+    for _ in range(2):
+        block_rows(texts(), decoder_tokenizer, block_size=8)
     assert len(calls) == 2
     assert not (tmp_path / "cache" / "vanillaformer").exists()
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
+from refusals import refused
 
 from vanillaformer import VanillaDecoderForCausalLM, preset
 from vanillaformer.data import dialogue
@@ -61,17 +62,15 @@ def test_a_single_dialogue_is_not_cut(tmp_path):
     (tmp_path / "d.jsonl").write_text('{"turns": ["how are you", "well, and you", "I am fine"]}')
     for hold_out in ("end", "random"):
         arguments = {"train_file": str(tmp_path / "d.jsonl"), "turns_column": "turns", "hold_out": hold_out}
-        with pytest.raises(ValueError, match=r"1 rows: too few for train, validation|split from 1 distinct text"):
-            load_data(LanguageModelDataArguments(**arguments), "causal")
+        message = "1 rows: too few for train, validation|split from 1 distinct text"
+        refused(message, load_data, LanguageModelDataArguments(**arguments), "causal")
 
 
 def test_what_is_no_dialogue(tmp_path):
     Dataset.from_dict({"turns": ["a", "b"]}).to_json(tmp_path / "d.jsonl")
     arguments = LanguageModelDataArguments(train_file=str(tmp_path / "d.jsonl"), turns_column="turns")
-    with pytest.raises(ValueError, match=r"d.jsonl, row 1: --turns_column must name lists of strings .* not 'a'"):
-        load_data(arguments, "causal")
-    with pytest.raises(ValueError, match="--reverse_turns needs --turns_column"):
-        load_data(LanguageModelDataArguments(reverse_turns=True), "causal")
+    refused("d.jsonl, row 1: --turns_column must name lists of strings .* not 'a'", load_data, arguments, "causal")
+    refused("--reverse_turns needs --turns_column", LanguageModelDataArguments, reverse_turns=True)
 
 
 def test_a_separator_within_a_turn_is_none():
@@ -143,5 +142,5 @@ def test_the_backward_model_chooses(tokenizer, model, monkeypatch):
 
 
 def test_no_room(tokenizer, model):
-    with pytest.raises(ValueError, match="--max_new_tokens 30 leaves no room for a turn in 32 positions"):
-        Chat(model(0), tokenizer, options={"max_new_tokens": 30})
+    message = "--max_new_tokens 30 leaves no room for a turn in 32 positions"
+    refused(message, Chat, model(0), tokenizer, options={"max_new_tokens": 30})

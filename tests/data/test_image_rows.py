@@ -1,7 +1,5 @@
 """Images from folders, files and columns: the same pixels and classes, and what cannot be used is named."""
 
-import io
-
 import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, Features, Image, Value
@@ -13,6 +11,8 @@ from vanillaformer.data.image_rows import usual_patch
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.rows import label_names
 
+from .test_images import png as saved
+
 SIZE = 8
 
 
@@ -21,9 +21,7 @@ def picture(number: int, size: int = SIZE) -> Pillow.Image:
 
 
 def png(number: int, size: int = SIZE) -> bytes:
-    stream = io.BytesIO()
-    picture(number, size).save(stream, "PNG")
-    return stream.getvalue()
+    return saved(picture(number, size))
 
 
 @pytest.fixture

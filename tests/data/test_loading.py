@@ -131,17 +131,12 @@ def test_bad_hub_data(monkeypatch, splits, message):
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"train_file": "gone.csv"}, r"--train_file .*gone.csv.*no such file"),
-    ({"train_file": "a.xlsx"}, r"unknown extension '.xlsx', use .csv, .tsv"),
     ({"train_file": "empty.csv"}, r"empty.csv.*the file is empty"),
     ({"train_file": "header.csv"}, r"header.csv has no rows"),
     ({"train_file": "pairs.csv"}, r"pairs.csv has no column 'source' \(--source_column\); .* en, de"),
-    ({"train_file": "pairs.jsonl"}, r"pairs.jsonl has no column 'source'"),
     ({"train_file": "hole.jsonl"}, r"hole.jsonl, row 2: the target is empty \(2 such rows\)"),
-    ({"train_file": "hole.csv"}, r"hole.csv, row 1: the source is empty \(1 such rows\)"),
     ({"train_file": "numbers.jsonl"}, r"numbers.jsonl, row 1: the source is not text \(1 such rows\)"),
-    ({"train_file": "broken.jsonl"}, r"broken.jsonl, row 1: line 1 is not JSON"),
     ({"train_file": "broken.parquet"}, r"broken.parquet cannot be read as .parquet"),
-    ({"train_file": "latin.txt", "train_target_file": "latin.txt"}, r"latin.txt is not UTF-8"),
     ({"train_file": "a.txt"}, r"give its translation, line by line, as --train_target_file"),
     ({"train_file": "a.txt", "train_target_file": "b.txt"}, r"a.txt has 2 lines and .*b.txt has 3"),
     ({"train_file": "a.txt", "train_target_file": "pairs.csv"}, r"--train_target_file is for .* .txt files"),
@@ -150,24 +145,16 @@ def test_bad_hub_data(monkeypatch, splits, message):
     ({"train_file": "pairs.csv", "test_target_file": "a.txt"}, r"--test_target_file needs --test_file"),
     ({"train_file": "pairs.csv", "validation_file": "gone.csv"}, r"--validation_file .*gone.csv"),
     ({"train_file": "pairs.csv", "source_column": "de", "target_column": "de"}, r"name the same column"),
-    ({"validation_fraction": 1.0}, r"--validation_fraction 1.0"),
-    ({"max_test_samples": 0}, r"--max_test_samples 0"),
-    ({"embedded_size": 5}, r"--embedded_size 5: it must be at least 100"),
     ({"target_locale": "xx"}, r"target locale 'xx'"),
 ])  # fmt: skip
 def test_bad_translation_data(tmp_path, options, message):
     write(tmp_path / "pairs.csv", PAIRS)
-    write(tmp_path / "pairs.jsonl", PAIRS)
     write(tmp_path / "a.txt", ["a", "b"])
     write(tmp_path / "b.txt", ["a", "b", "c"])
     write(tmp_path / "numbers.jsonl", [{"source": 1, "target": "one"}])
     write(tmp_path / "hole.jsonl", [{"source": "a", "target": t} for t in ("b", None, " \t", "c")])
-    (tmp_path / "hole.csv").write_text("source,target\n,b\n")
     (tmp_path / "header.csv").write_text("source,target\n")
-    (tmp_path / "broken.jsonl").write_text('{"source": ')
     (tmp_path / "broken.parquet").write_text("no parquet")
-    (tmp_path / "latin.txt").write_bytes("M\xe4rz\n".encode("latin-1"))
-    (tmp_path / "a.xlsx").write_text("x")
     (tmp_path / "empty.csv").touch()
     placed = {name: str(tmp_path / value) if name.endswith("_file") else value for name, value in options.items()}
     refused(message, load, "translation", **placed)
@@ -184,8 +171,7 @@ def test_text_files_that_cannot_be_used(tmp_path, task, lines, options, message)
 
 
 def test_unknown_task():
-    with pytest.raises(ValueError, match=r"task='summary'.*translation"):
-        load_data(DataArguments(), "summary")
+    refused("task='summary'.*translation", load_data, DataArguments(), "summary")
 
 
 def test_descriptions_of_tasks_name_what_the_types_allow():

@@ -160,7 +160,6 @@ def test_whitespace_around_labels_is_removed_and_reported(tmp_path, capsys):
 @pytest.mark.parametrize(("train", "validation", "message"), [
     (["a", "b"], ["a", "c"], r"b.jsonl, row 2: label 'c' does not occur in the training data, which has a, b"),
     (["a", None], ["a"], r"a.jsonl, row 2: None is not a label"),
-    (["a", ""], ["a"], r"a.jsonl, row 2: '' is not a label"),
     ([0.5, 1.5], [0.5], r"a.jsonl, row 1: 0.5 is not a label \(a name or an integer is\)"),
     (["a", "a"], ["a"], r"one value only, 'a'"),
 ])  # fmt: skip

@@ -197,9 +197,11 @@ CANNOT_WORK = {
                   *("--guided_attention -1", "--guided_attention_sigma 0", "--scheduled_sampling_floor 1.5"),
                   "--scheduled_sampling_k 0 | --scheduled_sampling linear",
                   "--scheduled_sampling_k 2.0 | --scheduled_sampling exponential"),
-    arguments.LanguageModelDataArguments: ("--block_size 0",), arguments.ClassifierDataArguments: ("--max_length -1",),
+    arguments.LanguageModelDataArguments: ("--block_size 0", "--tokenizer_samples 0"),
+    arguments.ClassifierDataArguments: ("--max_length -1",),
     arguments.TranslationDataArguments: ("--max_source_length 0", "--embedded_size 99"),
-    arguments.DataArguments: ("--preprocessing_num_workers 0", "--validation_fraction 1.5"),
+    arguments.DataArguments: (*("--preprocessing_num_workers 0", "--validation_fraction 1.0", "--max_test_samples 0"),
+                              *("--test_fraction 1.0", "--test_fraction -0.1", "--streaming_buffer -1")),
     TokenizerArguments: ("--tokenizer_vocab_size 0", "--tokenizer_min_frequency 0"),
 }  # fmt: skip
 

@@ -212,7 +212,9 @@ def test_draws_depend_on_text_seed_and_epoch_alone(tokenizer, objective):
 def test_packed_texts_are_those_apart(tokenizer, objective):
     """Loss of a packed batch is that of the same texts padded; the texts are those of the data."""
     data = DatasetDict(train=Dataset.from_dict({"text": [TEXT, "a mat", "Nobody knew! The cat", TEXT[5:30]]}))
-    rows = list(packed_rows(data, tokenizer, block_size=64, objective=objective)["train"])
+    options = SimpleNamespace(packing=True, long_texts="cut", block_size=64, block_stride=None)
+    options.preprocessing_num_workers = None
+    rows = list(language_model_rows(data, tokenizer, options, settings(objective))["train"])
     size = len(tokenizer)
     model = toy("encoder_decoder", vocab_size=size, decoder_vocab_size=size, max_position_embeddings=64)
     model.config.pad_token_id, model.config.decoder_start_token_id = tokenizer.pad_token_id, tokenizer.bos_token_id
@@ -237,15 +239,6 @@ def test_blocks_are_of_text_alone(tokenizer):
     assert tokenizer.decode(inner) == "".join(words)
     assert not {tokenizer.convert_tokens_to_ids(name) for name in ("<extra_id_0>", MASK_TOKEN, "[S2S]")} & set(inner)
     assert tokenizer("<extra_id_0>")["input_ids"] == [tokenizer.convert_tokens_to_ids("<extra_id_0>"), EOS]
-
-
-def test_rows_of_the_objective(tokenizer):
-    data = DatasetDict(train=Dataset.from_dict({"text": [TEXT] * 4}))
-    options = SimpleNamespace(packing=True, long_texts="cut", block_size=32, block_stride=None)
-    options.preprocessing_num_workers = None
-    rows = language_model_rows(data, tokenizer, options, settings("span"))["train"]
-    assert max(map(len, rows["input_ids"])) <= 32
-    assert all(text[-1] == EOS for row in rows for text in packed_texts(row))
 
 
 def test_a_tokenizer_without_an_end_is_refused(tokenizer):

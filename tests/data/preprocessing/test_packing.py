@@ -84,18 +84,6 @@ def test_long_texts(decoder_tokenizer):
         packed_rows(splits(), decoder_tokenizer, block_size=16, long_texts="error")
 
 
-def test_batch(decoder_tokenizer):
-    rows = [
-        {"input_ids": [2, 9, 3, 2, 8, 8, 3], "position_ids": [0, 1, 2, 0, 1, 2, 3]},
-        {"input_ids": [2, 7, 3], "position_ids": [0, 1, 2]},
-    ]
-    batch = BlockCollator(decoder_tokenizer)(rows)
-    assert set(batch) == {"input_ids", "position_ids", "labels"}
-    assert batch["input_ids"].tolist() == [[2, 9, 3, 2, 8, 8, 3], [2, 7, 3, 0, 0, 0, 0]]
-    assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 0, 1, 2, 3]]
-    assert batch["labels"].tolist() == [[-100, 9, 3, -100, 8, 8, 3], [-100, 7, 3, -100, -100, -100, -100]]
-
-
 def test_masked_batch(encoder_tokenizer):
     rows = list(packed_rows(splits(), encoder_tokenizer, block_size=16, objective="masked")["train"])
     batch = RowMasking(encoder_tokenizer, mlm_probability=0.5)(rows)

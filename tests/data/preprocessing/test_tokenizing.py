@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features
 from modeling.toys import toy
+from refusals import refused
 from transformers import DataCollatorWithPadding
 
 from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.data.caching import IDS
 from vanillaformer.data.preprocessing import tokenizing as encoding
-from vanillaformer.data.preprocessing.batching import BlockCollator, RandomEpochs
+from vanillaformer.data.preprocessing.batching import RandomEpochs
 from vanillaformer.data.preprocessing.language_model import block_rows, cut_blocks, packed_rows
 from vanillaformer.data.preprocessing.packing import PackedPairs, PackedTexts
 from vanillaformer.data.preprocessing.sentence_pairs import sentence_pairs
@@ -56,21 +57,8 @@ def test_translation_rows(translator_tokenizer, capsys):
 @pytest.mark.parametrize("option", ["max_source_length", "max_target_length"])
 def test_lengths_leave_room_for_text(translator_tokenizer, option):
     lengths = {"max_source_length": 5, "max_target_length": 5, option: 1}
-    with pytest.raises(ValueError, match=f"{option}=1.*1 special"):
-        translation_rows(splits(source=["a"], target=["b"]), translator_tokenizer, **lengths)
-
-
-@pytest.mark.parametrize(("block_size", "num_proc"), [(2, None), (5, 2), (16, None), (1000, None)])
-def test_causal_blocks_are_the_stream(decoder_tokenizer, block_size, num_proc):
-    rows = block_rows(splits(text=TEXTS), decoder_tokenizer, block_size=block_size, num_proc=num_proc)
-    wanted = stream(decoder_tokenizer, TEXTS, start=[2], end=[3])
-    blocks = list(rows["train"]["input_ids"])
-    assert [len(block) for block in blocks[:-1]] == [block_size] * (len(blocks) - 1)
-    assert 2 <= len(blocks[-1]) <= block_size
-    found = [token for block in blocks for token in block]
-    assert wanted[: len(found)] == found
-    assert len(wanted) - len(found) <= 1  # a last token alone predicts nothing
-    assert decoder_tokenizer.decode(found, skip_special_tokens=True).startswith("".join(TEXTS)[:-1])
+    rows = splits(source=["a"], target=["b"])
+    refused(f"{option}=1.*1 special", translation_rows, rows, translator_tokenizer, **lengths)
 
 
 @pytest.mark.parametrize("options", [{}, {"lowercase": True}, {"algorithm": "bpe"}, {"algorithm": "wordpiece"}])
@@ -115,21 +103,24 @@ PAIRS = partial(sentence_pairs, seed=0)
 BLOCKS, PACKED = (partial(rows, objective="masked") for rows in (block_rows, packed_rows))
 
 
-@pytest.mark.parametrize(("rows", "kind", "size"), [
-    *((rows, "decoder", 1) for rows in (block_rows, packed_rows)),
-    *((rows, "encoder", size) for rows, size in ((BLOCKS, 2), (PACKED, 2), (PAIRS, 4))),
+@pytest.mark.parametrize(("rows", "kind", "options", "message"), [
+    (block_rows, "decoder", {"block_size": 1}, "block_size=1: a block needs "),
+    (packed_rows, "decoder", {"block_size": 1}, "block_size=1: a row needs "),
+    (BLOCKS, "encoder", {"block_size": 2}, "block_size=2: a block needs "),
+    (PACKED, "encoder", {"block_size": 2}, "block_size=2: a row needs "),
+    (PAIRS, "encoder", {"block_size": 4}, "block_size=4: a pair needs "),
+    (block_rows, "decoder", {"block_size": 10, "block_stride": 0}, "block_stride=0: from 1 to the 10 tokens"),
+    (BLOCKS, "encoder", {"block_size": 12, "block_stride": 11}, "block_stride=11: from 1 to the 10 tokens"),
 ])  # fmt: skip
-def test_rows_without_room_are_refused(rows, kind, size, request):
-    with pytest.raises(ValueError, match=f"block_size={size}: a (block|row|pair) needs "):
-        rows(splits(text=TEXTS), request.getfixturevalue(f"{kind}_tokenizer"), block_size=size)
+def test_sizes_that_cannot_be(rows, kind, options, message, request):
+    refused(message, rows, splits(text=TEXTS), request.getfixturevalue(f"{kind}_tokenizer"), **options)
 
 
 @pytest.mark.parametrize("rows", [block_rows, packed_rows, BLOCKS, PACKED, PAIRS])
 def test_tokenizers_need_what_frames_a_text(rows, decoder_tokenizer):
     missing = "eos_token" if rows in (block_rows, packed_rows) else "cls_token, sep_token, mask_token"
     decoder_tokenizer.eos_token = None
-    with pytest.raises(ValueError, match=f"the tokenizer has no {missing}"):
-        rows(splits(text=TEXTS), decoder_tokenizer, block_size=40)
+    refused(f"the tokenizer has no {missing}", rows, splits(text=TEXTS), decoder_tokenizer, block_size=40)
 
 
 @pytest.mark.parametrize("block_size", [3, 8, 1000])
@@ -139,51 +130,40 @@ def test_masked_blocks_are_the_stream_in_frames(encoder_tokenizer, block_size):
     assert all(block[0] == 2 and block[-1] == 3 for block in blocks)
     assert [len(block) for block in blocks[:-1]] == [block_size] * (len(blocks) - 1)
     assert [token for block in blocks for token in block[1:-1]] == stream(encoder_tokenizer, TEXTS, end=[3])
+    assert rows["train"].features["input_ids"].feature.dtype == "int32"
 
 
-def test_causal_blocks_collate(decoder_tokenizer):
-    rows = block_rows(splits(text=["abcdefg"]), decoder_tokenizer, block_size=6)
-    batch = BlockCollator(decoder_tokenizer)(list(rows["train"]))
-    assert (batch["input_ids"].shape, batch["attention_mask"].sum().item()) == ((2, 6), 9)
-    assert (batch["labels"] == -100).sum().item() == 3
-
-
-@pytest.mark.parametrize(("size", "stride"), [(2, 1), (5, 2), (16, 15), (16, 16), (7, 3), (1000, 10)])
-def test_training_blocks_may_overlap(decoder_tokenizer, size, stride):
-    dataset = DatasetDict(train=Dataset.from_dict({"text": TEXTS}), validation=Dataset.from_dict({"text": TEXTS}))
-    rows = block_rows(dataset, decoder_tokenizer, block_size=size, block_stride=stride)
-    wanted = stream(decoder_tokenizer, TEXTS, start=[2], end=[3])
-    blocks = [list(block) for block in rows["train"]["input_ids"]]
-    assert blocks == [wanted[place * stride :][:size] for place in range(len(blocks))]
-    reached = (len(blocks) - 1) * stride + size
-    assert len(wanted) <= reached + (stride == size)  # a last token alone predicts nothing
-    assert len(blocks) == 1 or reached - stride < len(wanted)  # no block is the end of another
-    plain = block_rows(dataset, decoder_tokenizer, block_size=size)
+@pytest.mark.parametrize(
+    ("size", "stride"),
+    [(2, None), (5, None), (16, None), (1000, None), (2, 1), (5, 2), (16, 15), (16, 16), (7, 3), (1000, 10)],
+)
+def test_causal_blocks_are_the_stream_and_may_overlap_in_training(decoder_tokenizer, size, stride):
+    rows = block_rows(splits(text=TEXTS), decoder_tokenizer, block_size=size, block_stride=stride)
+    wanted, step = stream(decoder_tokenizer, TEXTS, start=[2], end=[3]), stride or size
+    blocks = list(rows["train"]["input_ids"])
+    assert blocks == [wanted[place * step :][:size] for place in range(len(blocks))]
+    reached = (len(blocks) - 1) * step + size
+    assert len(wanted) <= reached + (step == size)  # a last token alone predicts nothing
+    assert len(blocks[-1]) > 1
+    assert len(blocks) == 1 or reached - step < len(wanted)  # no block is the end of another
+    plain = block_rows(splits(text=TEXTS), decoder_tokenizer, block_size=size)
     assert list(rows["validation"]) == list(plain["validation"])
+    assert rows["train"].features["input_ids"].feature.dtype == "int32"
 
 
-@pytest.mark.parametrize("stride", [0, -1, 11])
-@pytest.mark.parametrize("masked", [False, True])
-def test_blocks_leave_no_token_out(decoder_tokenizer, encoder_tokenizer, stride, masked):
-    tokenizer = encoder_tokenizer if masked else decoder_tokenizer
-    size = 12 if masked else 10
-    with pytest.raises(ValueError, match=f"block_stride={stride}: from 1 to the 10 tokens of a block"):
-        block_rows(
-            splits(text=TEXTS), tokenizer, block_size=size, block_stride=stride,
-            objective="masked" if masked else "causal",
-        )  # fmt: skip
+def classes(texts):
+    rows = Dataset.from_dict({"text": texts, "label": [n % 2 for n in range(len(texts))]})
+    return DatasetDict(train=rows.cast_column("label", ClassLabel(names=["a", "b"])))
 
 
 def test_classification_rows(encoder_tokenizer, capsys):
-    dataset = splits(text=["good", "very very bad"], label=[1, 0])
-    dataset = dataset.cast_column("label", ClassLabel(names=["bad", "good"]))
-    rows = classification_rows(dataset, encoder_tokenizer, max_length=8)
-    assert rows["train"].features["labels"].names == ["bad", "good"]
+    rows = classification_rows(classes(["good", "very very bad"]), encoder_tokenizer, max_length=8)
+    assert rows["train"].features["labels"].names == ["a", "b"]
     assert rows["train"][0]["input_ids"] == encoder_tokenizer("good")["input_ids"]
     assert encoder_tokenizer.decode(rows["train"][1]["input_ids"]) == "[CLS]very v[SEP]"
     assert "train data: 1 of 2 texts were cut to 8 tokens." in capsys.readouterr().out
     batch = DataCollatorWithPadding(encoder_tokenizer)(list(rows["train"]))
-    assert (batch["labels"].tolist(), batch["input_ids"].shape) == ([1, 0], (2, 8))
+    assert (batch["labels"].tolist(), batch["input_ids"].shape) == ([0, 1], (2, 8))
 
 
 def test_token_ids_are_those_of_a_call(decoder_tokenizer):
@@ -195,15 +175,6 @@ def test_token_ids_are_those_of_a_call(decoder_tokenizer):
         assert token_ids(tokenizer, texts) == wanted
     assert decoder_tokenizer.bos_token_id in token_ids(decoder_tokenizer, texts)[2]
     assert decoder_tokenizer.bos_token_id not in token_ids(text, texts)[2]
-
-
-def test_blocks_take_four_bytes_for_a_token(decoder_tokenizer, encoder_tokenizer):
-    dataset = DatasetDict(train=Dataset.from_dict({"text": ["some text", "more of it"]}))
-    for rows in (
-        block_rows(dataset, decoder_tokenizer, block_size=8),
-        block_rows(dataset, encoder_tokenizer, block_size=8, objective="masked"),
-    ):
-        assert rows["train"].features["input_ids"].feature.dtype == "int32"
 
 
 def settings(**changes):
@@ -250,10 +221,7 @@ def test_joint_vocabulary_counts_both_sides(translator_tokenizer):
 
 def test_classifier_and_its_unknown_tokens(encoder_tokenizer, capsys):
     encoder_tokenizer.unk_token = "Q"  # a byte's token: what is unknown is easy to write
-    rows = Dataset.from_dict({"text": ["aQ", "Qb"], "label": [0, 1]}).cast_column(
-        "label", ClassLabel(names=["a", "b"])
-    )
-    rows = classification_rows(DatasetDict(train=rows), encoder_tokenizer, max_length=9)
+    rows = classification_rows(classes(["aQ", "Qb"]), encoder_tokenizer, max_length=9)
     stats = describe_data(rows, (encoder_tokenizer,) * 2, settings())
     assert (stats["train"]["unknown tokens"], stats["train"]["vocabulary used"]) == (2 / 8, 5)
     assert stats["train"]["padding"] == 0
@@ -312,11 +280,6 @@ def test_padding_of_packed_texts(longest):
     assert batch["input_ids"].numel() == collator.computed(lengths)
 
 
-def classes(texts):
-    rows = Dataset.from_dict({"text": texts, "label": [n % 2 for n in range(len(texts))]})
-    return DatasetDict(train=rows.cast_column("label", ClassLabel(names=["a", "b"])))
-
-
 def test_long_texts_are_left_out(encoder_tokenizer, capsys):
     texts = classes(["short", "much too long", "tiny", "again too long"])
     rows = classification_rows(texts, encoder_tokenizer, max_length=8, long_texts="skip")
@@ -325,14 +288,14 @@ def test_long_texts_are_left_out(encoder_tokenizer, capsys):
     assert list(rows["train"]["labels"]) == [0, 0]
     assert rows.stats == {"train": {"texts left out as too long": 2}}
     assert "train data: 2 of 4 texts were left out, having more than 8 tokens." in capsys.readouterr().out
-    with pytest.raises(ValueError, match="train data: --long_texts skip leaves no row"):
-        classification_rows(texts, encoder_tokenizer, max_length=3, long_texts="skip")
+    none_left = "train data: --long_texts skip leaves no row"
+    refused(none_left, classification_rows, texts, encoder_tokenizer, max_length=3, long_texts="skip")
 
 
 def test_long_texts_are_an_error(translator_tokenizer):
     texts = DatasetDict(train=Dataset.from_dict({"source": ["a", "b"], "target": ["c", "much too long"]}))
-    lengths = {"max_source_length": 8, "max_target_length": 8}
-    with pytest.raises(ValueError, match=r"train data, row 2 \('much too long' ...\): the target has more than 8 tok"):
-        translation_rows(texts, translator_tokenizer, **lengths, long_texts="error")
-    lengths["max_target_length"] = 14
-    assert len(translation_rows(texts, translator_tokenizer, **lengths, long_texts="error")["train"]) == 2
+    options = {"max_source_length": 8, "max_target_length": 8, "long_texts": "error"}
+    message = r"train data, row 2 \('much too long' ...\): the target has more than 8 tok"
+    refused(message, translation_rows, texts, translator_tokenizer, **options)
+    options["max_target_length"] = 14
+    assert len(translation_rows(texts, translator_tokenizer, **options)["train"]) == 2
