@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from modeling.toys import padding, tokens
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -288,47 +289,41 @@ def converted(case: Case) -> tuple[PreTrainedModel, PreTrainedModel]:
     return native, from_native(native)
 
 
-def words(batch: int, length: int, vocabulary: int, seed: int = 2) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(END + 1, vocabulary, (batch, length), generator=generator)
-
-
-def right_padding(batch: int, length: int) -> torch.Tensor:
-    mask = torch.ones(batch, length, dtype=torch.long)
-    for row in range(batch):
-        mask[row, length - row :] = 0
-    return mask
-
-
 def batch_for(case: Case, native: PreTrainedModel) -> dict[str, torch.Tensor]:
     """A padded batch with labels, and targets where there is a decoder beside the encoder; or images."""
     if case.architecture in IMAGE_CONFIGS:
         return images_for(case, native)
-    mask = right_padding(B, S)
+    mask = padding(B, S)
     pad = native.config.pad_token_id
-    batch = {"input_ids": words(B, S, V).masked_fill(mask == 0, pad), "attention_mask": mask}
+    batch = {"input_ids": tokens(B, S, V).masked_fill(mask == 0, pad), "attention_mask": mask}
     if "token_type_ids" in inspect.signature(native.forward).parameters and "bert" in case.architecture:
         batch["token_type_ids"] = torch.arange(S).gt(4).long().expand(B, S)
     vocabulary, length = V, S
     if native.config.is_encoder_decoder:
         length = T
         vocabulary = getattr(native.config, "decoder_vocab_size", None) or V
-        target_mask = right_padding(B, T)
-        batch["decoder_input_ids"] = words(B, T, vocabulary, seed=3).masked_fill(target_mask == 0, pad)
+        target_mask = padding(B, T)
+        batch["decoder_input_ids"] = tokens(B, T, vocabulary, seed=3).masked_fill(target_mask == 0, pad)
         batch["decoder_attention_mask"] = target_mask
-    labels = words(B, length, vocabulary, seed=4).masked_fill(right_padding(B, length) == 0, -100)
+    labels = tokens(B, length, vocabulary, seed=4).masked_fill(padding(B, length) == 0, -100)
     if case.head == "sequence":
         labels = torch.tensor([2, 0, 1])
     elif case.head == "token":
         labels = labels.clamp(max=2)
     if case.head == "question":  # the second answer is not in the text; padding could be one, so there is none
-        batch |= {"input_ids": words(B, S, V), "attention_mask": torch.ones(B, S, dtype=torch.long)}
+        batch |= {"input_ids": tokens(B, S, V), "attention_mask": torch.ones(B, S, dtype=torch.long)}
         return batch | {"start_positions": torch.tensor([1, S, 3]), "end_positions": torch.tensor([2, S, 3])}
     if case.head == "choice":  # of three texts, one
         return {name: tensor[None] for name, tensor in batch.items()} | {"labels": torch.tensor([1])}
     if case.head == "pretraining":
         batch["next_sentence_label"] = torch.tensor([1, 0, 1])
     return batch if case.head == "base" else batch | {"labels": labels}
+
+
+def real(scores: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What is not padding."""
+    mask = batch.get("decoder_attention_mask", batch.get("attention_mask"))
+    return scores if mask is None or scores.shape[:2] != mask.shape else scores[mask == 1]
 
 
 def images_for(case: Case, native: PreTrainedModel) -> dict[str, torch.Tensor]:

@@ -21,7 +21,7 @@ from vanillaformer.tokenization import train
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.models import build_model, set_generation
 
-from .natives import IMAGE, IMAGE_CONFIGS, LABELS, PAD, Case, V, images_for, native_model, poison, right_padding, words
+from .natives import IMAGE, IMAGE_CONFIGS, LABELS, PAD, Case, V, batch_for, images_for, native_model, poison, real
 
 SMALL = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40, "vocab_size": V}
 SMALL |= {"dropout": 0.0, "attention_dropout": 0.0, "max_position_embeddings": 20}
@@ -73,14 +73,10 @@ def ours_of(name: str) -> transformers.PreTrainedModel:
 
 
 def assert_same(native: transformers.PreTrainedModel, ours: transformers.PreTrainedModel) -> None:
-    mask = right_padding(3, 9)
-    batch = {"input_ids": words(3, 9, V).masked_fill(mask == 0, ours.config.pad_token_id), "attention_mask": mask}
-    if ours.config.is_encoder_decoder:
-        batch["decoder_input_ids"] = words(3, 7, ours.config.target_vocab_size, seed=3)
+    batch = batch_for(Case("", {}, "base"), native)
     with torch.no_grad():
         actual, expected = native(**batch).logits, ours(**batch).logits
-    keep = ... if ours.config.is_encoder_decoder else batch["attention_mask"] == 1
-    assert_close(actual[keep], expected[keep], "logits")
+    assert_close(real(actual, batch), real(expected, batch), "logits")
 
 
 @cases

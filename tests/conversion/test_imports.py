@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from modeling.toys import assert_close
+from modeling.toys import assert_close, padding, tokens
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
@@ -14,7 +14,7 @@ import vanillaformer
 from vanillaformer.conversion import from_state_dict, native_architectures, to_native
 from vanillaformer.conversion.state_dicts import SOURCES, unwrapped
 
-from .natives import poison, right_padding, words
+from .natives import poison
 
 V, D, H, LENGTH = 41, 24, 4, 20
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
@@ -59,7 +59,7 @@ def test_an_encoder_decoder_of_torch(theirs, fields):
     assert type(ours) is vanillaformer.VanillaEncoderDecoderModel
     assert (ours.config.encoder_layers, ours.config.num_hidden_layers) == (3, 2)
     source, target = torch.randn(3, 9, D), torch.randn(3, 7, D)
-    mask, target_mask = right_padding(3, 9), right_padding(3, 7)
+    mask, target_mask = padding(3, 9), padding(3, 7)
     causal = nn.Transformer.generate_square_subsequent_mask(7, dtype=torch.bool)
     hidden = {"src_key_padding_mask": mask == 0, "memory_key_padding_mask": mask == 0}
     expected = reference(source, target, tgt_mask=causal, tgt_key_padding_mask=target_mask == 0, **hidden)
@@ -77,7 +77,7 @@ def test_an_encoder_of_torch(causal, final_norm):
     fields = {"num_attention_heads": H, "norm_placement": "pre", "causal": causal}
     ours = from_state_dict(reference.state_dict(), "torch.nn.Transformer", **fields)
     assert type(ours) is (vanillaformer.VanillaDecoderModel if causal else vanillaformer.VanillaEncoderModel)
-    x, real = torch.randn(3, 9, D), right_padding(3, 9)
+    x, real = torch.randn(3, 9, D), padding(3, 9)
     mask = nn.Transformer.generate_square_subsequent_mask(9, dtype=torch.bool) if causal else None
     expected = reference(x, mask=mask, src_key_padding_mask=real == 0)[real == 1]
     actual = ours(inputs_embeds=x, attention_mask=real).last_hidden_state[real == 1]
@@ -89,7 +89,7 @@ def test_fresh_embeddings_have_the_size_asked_for():
     fields = {"vocab_size": 50, "decoder_vocab_size": 60, "position_embedding_type": "sinusoidal"}
     ours = from_state_dict(state, "torch.nn.Transformer", num_attention_heads=H, **fields)
     assert ours.encoder.embed_tokens.weight.shape == (50, D)
-    assert ours(input_ids=words(1, 5, 50), decoder_input_ids=words(1, 4, 60)).last_hidden_state.shape == (1, 4, D)
+    assert ours(input_ids=tokens(1, 5, 50), decoder_input_ids=tokens(1, 4, 60)).last_hidden_state.shape == (1, 4, D)
 
 
 CONV1D = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
@@ -136,7 +136,7 @@ def test_names_of_compiled_and_distributed_models_are_unwrapped_in_any_order():
 
 
 def assert_same_logits_and_gradients(ours: vanillaformer.VanillaDecoderForCausalLM, reference: nn.Module) -> None:
-    ids = words(2, 9, V)
+    ids = tokens(2, 9, V)
     actual, expected = ours(ids).logits, reference(ids).logits
     assert_close(actual, expected, "logits")
     for logits in (actual, expected):
@@ -156,7 +156,7 @@ def test_a_checkpoint_of_nanogpt(bias, tmp_path):
     assert_close(torch.cat(gradients), reference.transformer.h[0].attn.c_attn.weight.grad.T, "attention", 1e-4)
     assert_close(ours.lm_head.weight.grad, reference.lm_head.weight.grad, "tokens", 1e-4)
     assert native_architectures(ours.config) == ["gpt2"]
-    assert_close(to_native(ours).eval()(words(2, 9, V)).logits, reference(words(2, 9, V)).logits, "logits of GPT-2")
+    assert_close(to_native(ours).eval()(tokens(2, 9, V)).logits, reference(tokens(2, 9, V)).logits, "logits of GPT-2")
 
 
 def test_a_state_dict_of_mingpt_in_safetensors(tmp_path):

@@ -5,7 +5,7 @@
 
 import pytest
 import torch
-from modeling.toys import assert_close, relative_error
+from modeling.toys import assert_close, padding, relative_error, tokens
 from transformers import PreTrainedModel
 
 from vanillaformer.conversion import ARCHITECTURES
@@ -14,7 +14,7 @@ from vanillaformer.conversion.mapping.tensors import BUFFER_ROW
 from vanillaformer.conversion.mapping.weights import model_links, tensors_of, to_our_values
 
 from . import natives
-from .natives import CASES, IMAGE_CONFIGS, LM_CONFIGS, PAD, B, Case, S, V, batch_for, converted, right_padding, words
+from .natives import CASES, IMAGE_CONFIGS, LM_CONFIGS, PAD, B, Case, S, V, batch_for, converted, real
 
 LOGITS, GRADIENTS = 1e-5, 1e-4
 # Whose blocks ours were written after
@@ -33,12 +33,6 @@ def test_every_architecture_and_every_head_has_a_case():
     assert set(LM_CONFIGS | IMAGE_CONFIGS) == set(ARCHITECTURES)
     heads = {(name, head) for name, architecture in ARCHITECTURES.items() for head in architecture.heads}
     assert {(case.architecture, case.head) for case in CASES} == heads
-
-
-def real(scores: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """What is not padding."""
-    mask = batch.get("decoder_attention_mask", batch.get("attention_mask"))
-    return scores if mask is None or scores.shape[:2] != mask.shape else scores[mask == 1]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -78,8 +72,8 @@ POOLING_THE_MEAN = Case("modernbert", {}, "sequence", 0)
 def test_padding_on_the_left(case):
     native, ours = converted(case)
     batch = {name: value for name, value in batch_for(case, native).items() if name.startswith("decoder_input")}
-    mask = right_padding(B, S).flip(1)
-    batch |= {"input_ids": words(B, S, V).masked_fill(mask == 0, native.config.pad_token_id), "attention_mask": mask}
+    mask = padding(B, S).flip(1)
+    batch |= {"input_ids": tokens(B, S, V).masked_fill(mask == 0, native.config.pad_token_id), "attention_mask": mask}
     name = SCORES.get(case.head, "logits")
     theirs, actual = native(**batch)[name], ours(**batch)[name]
     if actual.shape[:2] == mask.shape and "decoder_input_ids" not in batch:
@@ -133,8 +127,8 @@ def test_gradients(case, record_property):
 def test_beams_and_their_scores(case, length_penalty):
     settings = {"num_beams": 4, "num_return_sequences": 2, "max_new_tokens": 9, "length_penalty": length_penalty}
     settings |= {"return_dict_in_generate": True, "output_scores": True, "bad_words_ids": [[PAD]]}
-    mask = right_padding(2, 6)
-    prompt = words(2, 6, V).masked_fill(mask == 0, PAD)
+    mask = padding(2, 6)
+    prompt = tokens(2, 6, V).masked_fill(mask == 0, PAD)
     theirs, actual = (model.generate(prompt, attention_mask=mask, **settings) for model in converted(case))
     assert torch.equal(actual.sequences, theirs.sequences)
     assert_close(actual.sequences_scores, theirs.sequences_scores, "scores", LOGITS)
@@ -143,7 +137,7 @@ def test_beams_and_their_scores(case, length_penalty):
 @pytest.mark.parametrize("case", GENERATING, ids=str)
 def test_greedy_tokens(case):
     native, ours = converted(case)
-    prompt = words(2, 5, V)
+    prompt = tokens(2, 5, V)
     settings = {"max_new_tokens": 8, "do_sample": False, "attention_mask": torch.ones_like(prompt)}
     settings |= {"no_repeat_ngram_size": 2, "pad_token_id": PAD}
     theirs, actual = native.generate(prompt, **settings), ours.generate(prompt, **settings)
