@@ -8,7 +8,7 @@ from typing import Any
 import accelerate
 import pytest
 import torch
-import transformers
+from conversion.natives import MAIN, Case, native_model
 from modeling.axes import TARGET_VOCABULARY
 from modeling.toys import (
     ALL_KINDS,
@@ -22,7 +22,6 @@ from modeling.toys import (
     toy,
 )
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, MarianConfig, MarianMTModel, T5Config
 from transformers.generation import GenerationMixin
 
 from vanillaformer import speed_up
@@ -38,7 +37,6 @@ WAYS = {
     "linear": (fast_linear, "onednn_linear"), "gemv": (gemv, "sum_of_rows"), "rows": (unfinished_rows, "_rows_of"),
     "sources": (shared_sources, "attend_in_buckets"),
 }  # fmt: skip
-SIZES: dict[str, Any] = {"vocab_size": TARGET_VOCABULARY, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": 1}
 
 
 @pytest.fixture
@@ -123,28 +121,14 @@ def test_tokens(kind, search, used):
     assert ("sources" in used) == (kind == "encoder_decoder")
 
 
-def native(name: str) -> Any:
-    torch.manual_seed(0)
-    if name == "gpt2":
-        return GPT2LMHeadModel(GPT2Config(n_embd=24, n_layer=2, n_head=2, n_positions=40, **SIZES)).eval()
-    if name == "llama":
-        width = {"hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-        return transformers.LlamaForCausalLM(LlamaConfig(**width, **SIZES)).eval()
-    if name == "t5":
-        width = {"d_model": 24, "d_kv": 12, "d_ff": 48, "num_layers": 2, "num_heads": 2}
-        return transformers.T5ForConditionalGeneration(T5Config(**width, decoder_start_token_id=PAD, **SIZES)).eval()
-    sides = {"layers": 2, "attention_heads": 2, "ffn_dim": 48}
-    fields = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in sides.items()}
-    config = MarianConfig(d_model=24, **fields, decoder_start_token_id=PAD, forced_eos_token_id=None, **SIZES)
-    return MarianMTModel(config).eval()
+# Room for what is generated, and no end that is forced
+NATIVE = {"n_positions": 40, "max_position_embeddings": 40, "forced_eos_token_id": None}
 
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "marian", "t5"])
 def test_models_of_transformers(name, search, used):
-    model = native(name)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
+    model = native_model(Case(name, MAIN[name].config | NATIVE))
     both_ways(model, used, 12, **SEARCHES[search])
     assert not used
     assert speed_up(model) is model

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from modeling.toys import PAD, TARGET_VOCABULARY, attending, few_choices, over, shared_toy, tokens, with_autocast
+from modeling.toys import PAD, TARGET_VOCABULARY, attending, few_choices, over, shared_toy, tokens, toy, with_autocast
 from torch import nn
 from torch.testing import assert_close
 from transformers import LogitsProcessorList
@@ -17,7 +17,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from vanillaformer.acceleration import attention_dropout, switched_off
 from vanillaformer.acceleration.attention_dropout import CHUNK, with_dropout
 from vanillaformer.acceleration.unfinished_rows import UnfinishedRows
-from vanillaformer.modeling.decoder import VanillaDecoderForCausalLM
 
 LENGTH, HEADS, GROUPS, WIDTH, RATE = CHUNK + 40, 4, 2, 8, 0.25
 
@@ -120,16 +119,11 @@ def test_other_inputs_are_left_to_sdpa(shape: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_models_in_training_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vanillaformer.configuration import VanillaDecoderConfig
-
     calls: list[int] = []
     usual = attention_dropout.attention
     monkeypatch.setattr(attention_dropout, "attention", lambda *a, **k: calls.append(1) or usual(*a, **k))
-    sizes = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    model = VanillaDecoderForCausalLM(VanillaDecoderConfig(**sizes, attention_dropout=RATE))
-    ids = torch.arange(10)[None]
+    model, ids = toy("decoder", attention_dropout=RATE), tokens(1, 10)
     for training, expected in ((False, 0), (True, 2)):
-        calls.clear()
         model.train(training)(ids)
         assert len(calls) == expected
     with switched_off():
@@ -186,8 +180,13 @@ def all_rows(monkeypatch: Any) -> None:
     monkeypatch.setattr("vanillaformer.acceleration.unfinished_rows.WORTHWHILE", 0.0)
 
 
+COPYING = {
+    "output_distribution": "pointer_generator", "decoder_vocab_size": None, "share_encoder_decoder_embeddings": True,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("sampling", [False, True])
-@over({"encoder_decoder": few_choices(), "decoder": few_choices()})
+@over({"encoder_decoder": [*few_choices(), COPYING], "decoder": few_choices()})
 def test_tokens_are_those_of_the_whole_batch(kind, overrides, sampling, computed, monkeypatch):
     model = shared_toy(kind, overrides | {"max_position_embeddings": 40})
     torch.manual_seed(0)
@@ -197,15 +196,6 @@ def test_tokens_are_those_of_the_whole_batch(kind, overrides, sampling, computed
     torch.manual_seed(0)
     assert torch.equal(found, generate(model, kind, do_sample=sampling))
     assert computed[8:] == [12] * 8
-
-
-def test_copied_tokens_are_those_of_the_whole_batch(computed, monkeypatch):
-    fields = {"output_distribution": "pointer_generator", "decoder_vocab_size": None}
-    model = shared_toy("encoder_decoder", fields | {"share_encoder_decoder_embeddings": True})
-    found = generate(model, "encoder_decoder")
-    assert min(computed) == 2
-    all_rows(monkeypatch)
-    assert torch.equal(found, generate(model, "encoder_decoder"))
 
 
 @pytest.mark.parametrize("options", [
