@@ -11,11 +11,10 @@ from datasets import ClassLabel, Dataset, Features, Value
 from refusals import refused
 
 from vanillaformer.console.parsing import parse
-from vanillaformer.data.arguments import ClassifierDataArguments, DataArguments, TranslationDataArguments
+from vanillaformer.data.arguments import ClassifierDataArguments, DataArguments
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.marks import sampled_rows
 from vanillaformer.data.rows import GROUP, label_names
-from vanillaformer.training.report.card.facts import data_source
 from vanillaformer.training.run_folder.run import changed_settings
 
 from .test_loading import load, write
@@ -174,12 +173,6 @@ def test_a_record_of_one_file_is_that_of_a_list_of_one():
     assert changed == {"data.train_file": ("a.csv", ["a.csv", "b.csv"])}
 
 
-def test_what_a_card_calls_several_files():
-    assert data_source(DataArguments(train_file=["d/a.csv", "b.csv"]), "classification").name == "a.csv, b.csv"
-    names = [f"d/{n}.csv" for n in range(9)]
-    assert data_source(DataArguments(train_file=names), "classification").name == "0.csv and 8 more files"
-
-
 def test_separators(tmp_path):
     path = put(tmp_path / "a.csv", "text;label\none, two;a\n")
     refused(r"its columns are: text;label; or is it --csv_separator ';'\?", load, "causal", train_file=path)
@@ -235,10 +228,8 @@ ROWS = [
 
 
 def loaded(folder, rows=ROWS, **options):
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    files = {"train_file": [str(path)], "validation_file": [str(path)]}
-    return load_data(TranslationDataArguments(**files, **options), "translation").splits["train"]
+    path = write(folder / "rows.jsonl", rows)
+    return load("translation", train_file=path, validation_file=path, **options)["train"]
 
 
 def test_marks_stand_before_the_source(tmp_path):
@@ -253,8 +244,8 @@ def test_marks_stand_before_the_source(tmp_path):
 def test_numbers_are_names(tmp_path):
     path = str(tmp_path / "rows.parquet")
     Dataset.from_list([{**row, "task": number} for number, row in enumerate(ROWS)]).to_parquet(path)
-    arguments = TranslationDataArguments(train_file=[path], validation_file=[path], task_column="task")
-    assert load_data(arguments, "translation").splits["train"][GROUP][:] == ["0", "1", "2"]
+    rows = load("translation", train_file=path, validation_file=path, task_column="task")["train"]
+    assert rows[GROUP][:] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(("column", "value"), [("task", " "), ("task", None), ("source", " ")])

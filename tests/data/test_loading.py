@@ -4,7 +4,7 @@ from typing import get_args
 
 import pandas as pd
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from datasets import ClassLabel, Dataset, Features, Value
 from refusals import refused
 
 from vanillaformer.data import loading
@@ -95,12 +95,12 @@ def test_embedded_data(task, columns):
     assert len(dataset["train"]) == 5
 
 
-def hub(monkeypatch, splits):
+def hub(monkeypatch, splits, *, streams=False):
     def load_dataset(name, config, streaming):
-        assert (name, config, streaming) == ("some/data", "plain", False)
+        assert (name, config, streaming) == ("some/data", "plain", streams)
         if isinstance(splits, Exception):
             raise splits
-        return DatasetDict(splits)
+        return {split: rows.to_iterable_dataset() if streams else rows for split, rows in splits.items()}
 
     monkeypatch.setattr(loading, "load_dataset", load_dataset)
     return {"dataset": "some/data", "dataset_config": "plain"}
@@ -146,6 +146,7 @@ def test_bad_hub_data(monkeypatch, splits, message):
     ({"train_file": "pairs.csv", "validation_file": "gone.csv"}, r"--validation_file .*gone.csv"),
     ({"train_file": "pairs.csv", "source_column": "de", "target_column": "de"}, r"name the same column"),
     ({"target_locale": "xx"}, r"target locale 'xx'"),
+    ({"streaming": True}, "--streaming needs --train_file or a --dataset"),
 ])  # fmt: skip
 def test_bad_translation_data(tmp_path, options, message):
     write(tmp_path / "pairs.csv", PAIRS)

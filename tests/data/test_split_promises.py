@@ -164,17 +164,7 @@ def test_the_default_depends_on_the_objective(objective, options, expected, caps
     assert capsys.readouterr().out.count("--sample_by line makes each line one.\n") == chosen
 
 
-def test_a_language_model_sees_the_line_breaks_of_a_file(tmp_path: Path, capsys) -> None:
-    (tmp_path / "a.txt").write_text(POEM * 10)
-    arguments = LanguageModelDataArguments(train_file=str(tmp_path / "a.txt"), validation_fraction=0.1)
-    arguments.choose_sampling("causal")
-    data = load_data(arguments, "causal").splits
-    assert {split: len(rows) for split, rows in data.items()} == {"train": 1, "validation": 1}
-    assert data["train"]["text"][0] + data["validation"]["text"][0] == POEM * 10
-    assert "its last characters are held out (validation)" in capsys.readouterr().out
-
-
-def test_a_stream_sees_them_too(tmp_path: Path) -> None:
+def test_a_stream_of_passages_sees_the_line_breaks_of_a_file(tmp_path: Path) -> None:
     text = "".join(f"line {number}\n\n" for number in range(1000))
     (tmp_path / "a.txt").write_text(text)
     file = str(tmp_path / "a.txt")

@@ -21,7 +21,7 @@ from vanillaformer.data.preprocessing.tokenizing import encode_pairs, encode_tex
 from vanillaformer.data.rows import label_names
 from vanillaformer.data.streaming import PLACES, Lane, Place, StreamedRows, check_streaming, with_places
 
-from .test_loading import write
+from .test_loading import hub, write
 
 TEXTS = [f"text {n} {'and more ' * (n % 4)}" for n in range(40)]
 
@@ -124,24 +124,15 @@ def test_columns_inside_a_struct(tmp_path):
     refused(message, open_stream, "translation", train_file=path, **named)
 
 
-def hub_streams(monkeypatch, splits):
-    def load_dataset(name, config, streaming):
-        assert (name, config, streaming) == ("some/data", None, True)
-        return {split: rows.to_iterable_dataset() for split, rows in splits.items()}
-
-    monkeypatch.setattr(loading, "load_dataset", load_dataset)
-    return {"dataset": "some/data"}
-
-
 def test_hub_data(monkeypatch):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["bad", "good"])})
     rows = Dataset.from_dict({"text": TEXTS[:6], "label": [1, 1, 1, 1, 1, 0]}, features=features)
-    options = hub_streams(monkeypatch, DatasetDict(train=rows, dev=rows.select([1]), test=rows.select([2, 3])))
+    options = hub(monkeypatch, {"train": rows, "dev": rows.select([1]), "test": rows.select([2, 3])}, streams=True)
     texts, stream = open_stream("classification", **options, tokenizer_samples=2, max_test_samples=1)
     assert {split: len(part) for split, part in texts.items()} == {"train": 2, "validation": 1, "test": 1}
     assert label_names(texts) == stream.names == ["bad", "good"]
     assert [row["label"] for row in stream_rows(stream)] == [1, 1, 1, 1, 1, 0]
-    options = hub_streams(monkeypatch, {"test": rows})
+    options = hub(monkeypatch, {"test": rows}, streams=True)
     refused("no split 'train'; its splits are: test", open_stream, "classification", **options)
 
 
@@ -386,26 +377,20 @@ def test_no_rows(tmp_path, decoder_tokenizer):
         next(iter(StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, objective="causal"))))
 
 
-def settings(**changes):
-    defaults = {"max_steps": 5, **dict.fromkeys(BUDGETS), "tokens_per_batch": None}
-    defaults |= {"dataloader_num_workers": 0, "train_sampling_strategy": "random"}
-    return SimpleNamespace(**defaults | changes)
+NEED_ALL_DATA = {
+    "packing": True, "split_column": "split", "test_fraction": 0.1, "hold_out": "end", "validation_fraction": 0.5,
+    "split_seed": 1,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("options", "changes", "message"), [
     ({}, {"max_steps": -1}, r"--streaming needs --max_steps or a budget \(--max_time"),
     ({}, {"tokens_per_batch": 100}, "--tokens_per_batch 100"),
     ({}, {"dataloader_num_workers": 2}, "--dataloader_num_workers 2"),
-    ({"packing": True}, {}, "--packing True needs all data at once"),
-    ({"split_column": "split"}, {}, "--split_column split needs all data at once"),
-    ({"test_fraction": 0.1}, {}, "--test_fraction 0.1 needs"),
-    ({"hold_out": "end"}, {}, "--hold_out end needs"),
-    ({"validation_fraction": 0.5}, {}, "--validation_fraction 0.5 needs all data at once"),
-    ({"split_seed": 1}, {}, "--split_seed 1 needs all data at once"),
+    *(({name: value}, {}, f"--{name} {value} needs all data at once") for name, value in NEED_ALL_DATA.items()),
 ])  # fmt: skip
 def test_what_streams_cannot_do(options, changes, message):
-    refused(message, check_streaming, LanguageModelDataArguments(streaming=True, **options), settings(**changes))
-
-
-def test_embedded_data_is_no_stream():
-    refused("--streaming needs --train_file or a --dataset", open_stream, "causal")
+    training = {"max_steps": 5, **dict.fromkeys(BUDGETS), "tokens_per_batch": None}
+    training |= {"dataloader_num_workers": 0, "train_sampling_strategy": "random", **changes}
+    data = LanguageModelDataArguments(streaming=True, **options)
+    refused(message, check_streaming, data, SimpleNamespace(**training))

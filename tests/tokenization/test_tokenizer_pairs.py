@@ -1,10 +1,12 @@
 """Pairs of tokenizers, and names of control tokens in texts, which are text unless a user has declared them."""
 
+from typing import get_args
+
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from vanillaformer.tokenization import load_pair, save_pair, train, train_pair
+from vanillaformer.tokenization import ModelKind, TokenizerAlgorithm, load_pair, save_pair, train, train_pair
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
 SOURCE = ["the fox", "the dogs", "quick fox"] * 4
@@ -115,10 +117,10 @@ def test_folder_that_is_a_file(joint, tmp_path):
 HTML = "use <s>old</s> text [MASK] [SEP] <pad> now"
 TEXTS = [HTML, "the <s> is </s> of <pad> in [CLS] and [UNK] or <unk> of [PAD]"] * 9
 LOSSLESS = ("byte_level_bpe", "bpe", "unigram", "character")
-ALGORITHMS = (*LOSSLESS, "word", "wordpiece", "chinese_character")
+ALGORITHMS, KINDS = get_args(TokenizerAlgorithm), get_args(ModelKind)
 
 
-@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_names_of_control_tokens_are_text(algorithm, kind):
     tokenizer = train(TEXTS, algorithm=algorithm, kind=kind, vocab_size=340, min_frequency=1)
@@ -138,14 +140,20 @@ def test_an_encoder_decoders_tokenizer_takes_them_for_text_wherever_it_is_loaded
     assert not {*ids[:-1]} & {*loaded.all_special_ids}
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_declared_tokens_are_found_and_stay(algorithm, tmp_path):
+def test_declared_tokens_come_next_are_found_and_stay(algorithm, kind, tmp_path):
     text = "<2de> pay <num> euros now"
-    declared = {"extra_special_tokens": ["<num>", "<2de>"], "min_frequency": 1}
-    train([text, "a <num>"] * 3, algorithm=algorithm, vocab_size=340, **declared).save_pretrained(tmp_path)
+    options = {"extra_special_tokens": ("<num>", "<2de>"), "min_frequency": 1, "model_max_length": 64}
+    made = train([text, "a <num>"] * 3, algorithm=algorithm, kind=kind, vocab_size=300, **options)
+    made.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert len(loaded) <= 300
+    assert loaded.model_max_length == 64
+    first = 5 if kind == "encoder" else 4
+    assert loaded.convert_tokens_to_ids(["<num>", "<2de>"]) == [first, first + 1]
     ids = loaded(text)["input_ids"]
-    assert (ids.count(4), ids.count(5), ids[-1]) == (1, 1, loaded.eos_token_id)
+    assert (ids.count(first), ids.count(first + 1)) == (1, 1)
     assert loaded.decode(ids, skip_special_tokens=True) == text
     assert text_tokenizer(loaded)(text)["input_ids"] == ids
 

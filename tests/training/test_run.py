@@ -2,8 +2,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from vanillaformer.data.arguments import DataArguments, TranslationDataArguments
-from vanillaformer.training.report.card.facts import data_source
 from vanillaformer.training.run import command_line
 from vanillaformer.training.trainer.callbacks import Lines, line, scores_text
 
@@ -21,10 +19,7 @@ def test_command_line_keeps_secrets(words: list[str]) -> None:
     assert command.endswith("--output_dir 'a folder'")
 
 
-def test_data_name_and_lines(capsys) -> None:
-    assert data_source(DataArguments(train_file="/a/b/pairs.csv"), "translation").name == "pairs.csv"
-    assert data_source(DataArguments(dataset="wmt14", dataset_config="de-en"), "translation").name == "wmt14 de-en"
-    assert data_source(TranslationDataArguments(), "translation").name == "Unicode CLDR formats, en to de"
+def test_lines(capsys) -> None:
     assert line(STATE, {"loss": 1.23456, "learning_rate": 1e-3, "epoch": 1}, 7.2) == (
         "step   5/200 ·    7 s · loss 1.235 · learning rate 0.001"
     )

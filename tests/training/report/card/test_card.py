@@ -236,17 +236,22 @@ def test_flops_are_those_of_the_counts_and_numbers_are_short() -> None:
 
 def test_embedded_local_and_hub_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = data_source(TranslationDataArguments(target_locale="pt_BR"), "translation")
-    assert (pairs.license, pairs.languages) == ("Unicode License v3", ["en", "pt"])
+    assert (pairs.name, pairs.license) == ("Unicode CLDR formats, en to pt_BR", "Unicode License v3")
+    assert pairs.languages == ["en", "pt"]
     names = data_source(DataArguments(), "classification")
     assert (names.license, len(names.languages)) == ("Unicode License v3", 20)
     assert data_source(DataArguments(), "causal").license.startswith("Python Software Foundation License")
-    source = data_source(DataArguments(train_file="a.txt"), "causal")
-    assert (source.license, source.description, source.on_hub) == ("not stated", "", False)
+    source = data_source(DataArguments(train_file=["d/a.csv", "b.csv"]), "causal")
+    assert (source.name, source.license, source.description) == ("a.csv, b.csv", "not stated", "")
+    assert not source.on_hub
+    source = data_source(DataArguments(train_file=[f"d/{n}.csv" for n in range(9)]), "causal")
+    assert source.name == "0.csv and 8 more files"
     said = DataArguments(train_file="a.txt", data_license="CC0", data_description="Mine.")
     source = data_source(said, "causal")
     assert (source.license, source.description) == ("CC0", "Mine.")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    assert data_source(DataArguments(dataset="me/data"), "causal").license == "not stated"
+    source = data_source(DataArguments(dataset="me/data", dataset_config="de-en"), "causal")
+    assert (source.name, source.license) == ("me/data de-en", "not stated")
     repo = tmp_path / "datasets--me--data"
     for folder in ("refs", "snapshots/abc", "blobs"):
         (repo / folder).mkdir(parents=True)
