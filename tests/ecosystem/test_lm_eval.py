@@ -52,43 +52,35 @@ def evaluated(folder: Path, task: tuple[str, TaskManager], backend: Any) -> tupl
     return found["results"][name]["acc,none"], [[resp[0][0] for resp in row["resps"]] for row in samples]
 
 
-def chosen(scores: list[list[float]]) -> float:
-    """The accuracy of the likeliest choice."""
-    right = [row.index(max(row)) == number % 3 for number, row in enumerate(scores)]
-    return sum(right) / len(right)
-
-
 def log_probability(logits: torch.Tensor, targets: list[int]) -> float:
     """Of tokens, given the logits (T, V) that predict them."""
     return logits.log_softmax(-1)[range(len(targets)), targets].sum().item()
 
 
-@torch.no_grad()
-def test_a_language_model(saved, task):
-    folder = saved(VanillaDecoderForCausalLM)
-    accuracy, scores = evaluated(folder, task, "causal")
-    model, tokenizer = tiny(VanillaDecoderForCausalLM), AutoTokenizer.from_pretrained(folder)
-    expected = []
-    for row in ROWS:
-        prompt = tokenizer(row["question"])["input_ids"]
-        choices = [tokenizer(f"{row['question']} {choice}")["input_ids"] for choice in row["choices"]]
-        assert all(ids[: len(prompt)] == prompt for ids in choices)
-        logits = [model(torch.tensor([ids])).logits[0, len(prompt) - 1 : -1] for ids in choices]
-        expected.append([log_probability(of, ids[len(prompt) :]) for of, ids in zip(logits, choices)])
-    assert torch.allclose(torch.tensor(scores), torch.tensor(expected), rtol=1e-4)
-    assert accuracy == chosen(expected)
+def of_decoder(model: Any, tokenizer: Any, question: str, choice: str) -> float:
+    """The log-likelihood of a choice after a question, as the model gives it."""
+    prompt, ids = (tokenizer(text)["input_ids"] for text in (question, f"{question} {choice}"))
+    assert ids[: len(prompt)] == prompt
+    return log_probability(model(torch.tensor([ids])).logits[0, len(prompt) - 1 : -1], ids[len(prompt) :])
 
 
-@torch.no_grad()
-def test_an_encoder_decoder(saved, task):
+def of_encoder_decoder(model: Any, tokenizer: Any, question: str, choice: str) -> float:
     """Its source is the question with its end token, its target the choice without one."""
-    folder = saved(VanillaEncoderDecoderForConditionalGeneration)
-    accuracy, scores = evaluated(folder, task, "seq2seq")
-    model, tokenizer = tiny(VanillaEncoderDecoderForConditionalGeneration), AutoTokenizer.from_pretrained(folder)
-    expected = []
-    for row in ROWS:
-        source = tokenizer(row["question"], return_tensors="pt")["input_ids"]
-        targets = [tokenizer(f" {choice}", add_special_tokens=False)["input_ids"] for choice in row["choices"]]
-        expected.append([log_probability(model(source, labels=torch.tensor([ids])).logits[0], ids) for ids in targets])
+    source = tokenizer(question, return_tensors="pt")["input_ids"]
+    ids = tokenizer(f" {choice}", add_special_tokens=False)["input_ids"]
+    return log_probability(model(source, labels=torch.tensor([ids])).logits[0], ids)
+
+
+@pytest.mark.parametrize(("model_class", "backend", "likelihood"), [
+    (VanillaDecoderForCausalLM, "causal", of_decoder),
+    (VanillaEncoderDecoderForConditionalGeneration, "seq2seq", of_encoder_decoder),
+])  # fmt: skip
+@torch.no_grad()
+def test_scores_are_those_of_the_model(model_class, backend, likelihood, saved, task):
+    folder = saved(model_class)
+    accuracy, scores = evaluated(folder, task, backend)
+    model, tokenizer = tiny(model_class), AutoTokenizer.from_pretrained(folder)
+    expected = [[likelihood(model, tokenizer, row["question"], choice) for choice in row["choices"]] for row in ROWS]
     assert torch.allclose(torch.tensor(scores), torch.tensor(expected), rtol=1e-4)
-    assert accuracy == chosen(expected)
+    right = [row.index(max(row)) == number % 3 for number, row in enumerate(expected)]
+    assert accuracy == sum(right) / len(right)

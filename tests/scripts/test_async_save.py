@@ -102,27 +102,6 @@ def test_killed_while_one_is_written(job: str, tmp_path: Path) -> None:
     assert not (killed / SAVING).exists()
 
 
-def test_one_that_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
-    save = RunTrainer._save
-
-    def full(self, output_dir=None, state_dict=None):
-        if output_dir.endswith("checkpoint-3"):
-            raise OSError(28, "No space left on device")
-        save(self, output_dir, state_dict)
-
-    options = [*RECIPES["causal"].split(), *ONE]
-    with monkeypatch.context() as patched:
-        patched.setattr(RunTrainer, "_save", full)
-        message = r"the checkpoint of step 3 could not be written .*No space.*checkpoint-2, from"
-        with pytest.raises(OSError, match=message):
-            train("causal", tmp_path / "run", *options)
-    assert sorted(checkpoints(tmp_path / "run")) == [1, 2]
-    assert not (tmp_path / "run" / SAVING).exists()
-    train("causal", tmp_path / "run", *options)
-    train("causal", tmp_path / "whole", *options)
-    assert_equal_weights(tmp_path / "run", tmp_path / "whole")
-
-
 def test_in_parts(tmp_path: Path) -> None:
     """Of a divided model, which another layout takes up."""
     train_in("fsdp=2", "causal", tmp_path / "whole", *ONE)

@@ -158,9 +158,14 @@ def test_card_is_written_anew(run: Path) -> None:
     assert "Texts about numbers." in card
     again(run)
     assert (run / "README.md").read_text() == card
+    (run / "README.md").write_text(card.replace("\n# ", "\nFrom Ann.\n\n# ", 1))
     again(run, "--license", "apache-2.0")
-    assert "Texts about numbers." in (run / "README.md").read_text()
-    assert "license: apache-2.0\n" in (run / "README.md").read_text()
+    card = (run / "README.md").read_text()
+    assert all(text in card for text in ("Texts about numbers.", "license: apache-2.0\n", "\nFrom Ann.\n"))
+    words = "caf\u00e9".encode("latin-1")  # no text: it cannot be merged
+    (run / "README.md").write_bytes(words)
+    again(run, "--license", "mit")
+    assert (run / "README.edited.md").read_bytes() == words
 
 
 def test_search_is_saved_and_scored(trained, tmp_path: Path) -> None:

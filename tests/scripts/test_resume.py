@@ -122,28 +122,20 @@ def test_resumed_from_a_checkpoint_equals_uninterrupted(case: str, tmp_path: Pat
         assert all((one[name] == other[name]).all() for name in one)
 
 
-@pytest.mark.parametrize("optim", ["adamw_torch_fused", "muon"])
-def test_a_resumed_run_has_the_rates_of_its_command(optim: str, tmp_path: Path) -> None:
-    """Not those of its checkpoint, which restores the optimizer with its options."""
+@pytest.mark.parametrize(("optim", "factor"), [("adamw_torch_fused", 1 / 4), ("muon", 1 / 2)])
+def test_a_resumed_run_has_the_rates_of_its_command(optim: str, factor: float, tmp_path: Path) -> None:
+    """Not those of its checkpoint, which restores the optimizer with its options; some go by the model's width."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    train("causal", whole, "--optim", optim)
+    options = "--optim", optim, "--set", "parametrization=mup", "base_width=4"
+    train("causal", whole, *options)
     changed = "--learning_rate", "1e-2", "--weight_decay", "0.3", "--adam_beta2", "0.9"
-    train("causal", resumed, "--optim", optim, "--resume_from_checkpoint", str(whole / "checkpoint-4"), *changed)
+    train("causal", resumed, *options, "--resume_from_checkpoint", str(whole / "checkpoint-4"), *changed)
     old, new = (logged(folder, "learning_rate") for folder in (whole, resumed))
     assert new == [*old[:4], *(pytest.approx(10 * rate) for rate in old[4:])]
     groups = torch.load(resumed / "checkpoint-6" / "optimizer.pt", weights_only=True)["param_groups"]
-    assert {group["initial_lr"] for group in groups} == {1e-2}
-    assert 0.3 in {group["weight_decay"] for group in groups}
-    assert {group["betas"][1] for group in groups if "betas" in group} == {0.9}
-
-
-@pytest.mark.parametrize(("optim", "factor"), [("adamw_torch_fused", 1 / 4), ("muon", 1 / 2)])
-def test_a_training_has_the_rates_of_mup(optim: str, factor: float, tmp_path: Path) -> None:
-    train(
-        "causal", tmp_path, "--optim", optim, "--learning_rate", "1e-2", "--set", "parametrization=mup", "base_width=4"
-    )
-    groups = torch.load(tmp_path / "checkpoint-6" / "optimizer.pt", weights_only=True)["param_groups"]
     assert {group["initial_lr"] for group in groups} == {1e-2, 1e-2 * factor}
+    assert 0.3 / factor in {group["weight_decay"] for group in groups}  # a rate times its decay stays
+    assert {group["betas"][1] for group in groups if "betas" in group} == {0.9}
 
 
 def test_a_checkpoint_without_its_optimizer_is_not_resumed_from(trained, tmp_path: Path, capfd) -> None:

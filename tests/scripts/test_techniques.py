@@ -12,6 +12,7 @@ from script_runs import adding, assert_equal_weights, logged, losses, nan_loss, 
 from transformers import TrainerCallback, modeling_utils
 
 from vanillaformer.training import run as runs
+from vanillaformer.training.run_folder.files import SAVING
 
 
 def metrics(folder: Path) -> dict[str, float]:
@@ -152,8 +153,9 @@ def test_nan_loss_stops_before_it_spoils_anything(trained, tmp_path: Path) -> No
     assert_equal_weights(trained("causal"), tmp_path)
 
 
+@pytest.mark.parametrize("options", [[], ["--async_save"]])
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("failed writing")])
-def test_full_disk(error: Exception, trained, tmp_path: Path) -> None:
+def test_full_disk(error: Exception, options: list[str], trained, tmp_path: Path) -> None:
     save = torch.save
 
     def full(content: Any, path: Any, **options: Any) -> None:
@@ -165,9 +167,10 @@ def test_full_disk(error: Exception, trained, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "save", full)
         with pytest.raises(OSError, match=message):
-            train("causal", tmp_path)
+            train("causal", tmp_path, *options)
     assert not (tmp_path / "checkpoint-4").exists()
-    train("causal", tmp_path)
+    assert not (tmp_path / SAVING).exists()
+    train("causal", tmp_path, *options)
     assert_equal_weights(trained("causal"), tmp_path)
 
 
