@@ -356,50 +356,27 @@ def test_more_tokens_than_the_engine_prepares_for(positions, tmp_path):
     assert fresh.generate([row], max_new_tokens=3) == [continuation(model, row)[:3]]
 
 
-REFUSED = [
-    ("decoder", {"norm_placement": "rezero"}, "norm_placement='rezero'"),
-    ("decoder", {"norm_placement": "inside"}, "norm_placement='inside'"),
-    ("encoder", {"norm_placement": "deepnorm"}, "norm_placement='deepnorm'"),
-    ("encoder_decoder", {"norm_placement": "no_residual"}, "norm_placement='no_residual'"),
-    ("decoder", {"block_layout": "parallel", "norm_placement": "sandwich"}, "block_layout='parallel'"),
-    ("encoder", {"block_layout": "parallel", "norm_placement": "pre"}, "block_layout='parallel'"),
-    ("encoder_decoder", {"block_layout": "parallel_shared_norm", "norm_placement": "pre"}, "block_layout="),
-    ("encoder", {"skip_first_norm": True, "norm_placement": "pre"}, "skip_first_norm=True"),
-    ("decoder", {"layer_scale_init_value": 0.1}, "layer_scale_init_value=0.1"),
-    ("decoder", {"residual_scale": 0.5}, "residual_scale=0.5"),
-    ("decoder", {"hidden_act": "linear"}, "hidden_act='linear'"),
-    ("decoder", {"norm": "rms_norm", "norm_bias": True}, "norm_bias=True"),
-    ("encoder", {"position_embedding_type": "alibi"}, "position_embedding_type='alibi'"),
-    ("encoder_decoder", {"position_embedding_type": "alibi"}, "position_embedding_type='alibi'"),
-    ("decoder", {"qk_norm": "full"}, "qk_norm='full'"),
-    ("encoder", {"qk_norm": "each_head"}, "qk_norm='each_head'"),
-    ("encoder_decoder", {"qk_norm": "head"}, "qk_norm='head'"),
-    ("decoder", {"attn_logit_softcapping": 3.0}, "attn_logit_softcapping=3.0"),
-    ("encoder", {"sliding_window": 3}, "sliding_window=3"),
+# Beside the values of the axes that are refused for themselves
+REFUSED: list[tuple[str, Value]] = [
+    ("decoder", {"block_layout": "parallel", "norm_placement": "sandwich"}),
+    ("decoder", {"norm_bias": True, "norm": "rms_norm"}),
+    ("decoder", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}}),
     ("encoder_decoder", {"sliding_window": 3, "layer_types": ["full_attention"],
-                         "encoder_layer_types": ["sliding_attention"]}, "sliding_window=3"),
-    ("decoder", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_parameters={'rope_type'"),
-    ("decoder", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}}, "YaRN"),
-    ("encoder", {"max_ngram": 2}, "max_ngram=2"),
-    ("encoder_decoder", {"decoder_start_token_id": None}, "decoder_start_token_id=None"),
-    ("encoder_decoder", {"output_distribution": "pointer_generator", "share_encoder_decoder_embeddings": True,
-                         "decoder_vocab_size": 37}, "pointer_generator"),
+                         "encoder_layer_types": ["sliding_attention"]}),
+    ("encoder_decoder", {"decoder_start_token_id": None}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "fields", "message"), REFUSED)
-def test_refusals_name_the_field(kind, fields, message, tmp_path):
+@pytest.mark.parametrize(("kind", "fields"), REFUSED)
+def test_refusals_name_the_field(kind, fields):
     (obstacle,) = obstacles(kind, fields)
-    assert message in obstacle
-    refused("cannot be exported to ctranslate2: ", export, toy(kind, **fields), tmp_path / "export", "ctranslate2")
-    assert not list(tmp_path.iterdir())
+    assert obstacle.startswith(f"{next(iter(fields))}=")
 
 
 def test_every_rule_has_a_case():
-    hit = {
-        number for kind, fields, _ in REFUSED for number, rule in enumerate(RULES)
-        if violations([rule], toy_config(kind, **fields))
-    }  # fmt: skip
+    cases = REFUSED + [(kind, fields) for kind in KINDS for fields in single_values(kind)]
+    configs = [toy_config(kind, **fields) for kind, fields in cases]
+    hit = {number for number, rule in enumerate(RULES) if any(violations([rule], config) for config in configs)}
     # an option of which the engine has all values: the rule waits for a new one
     read = {name: {*choices} for name, choices in OPTIONS.items()}  # by models of texts
     read["position_embedding_type"] = {*SEQUENCE_POSITION_CHOICES}
@@ -409,11 +386,12 @@ def test_every_rule_has_a_case():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_refused_would_be_computed_wrong(kind, tmp_path, monkeypatch):
+def test_what_is_refused_is_named_and_would_be_computed_wrong(kind, tmp_path, monkeypatch):
     """A refusal that is not needed would keep people from an engine that serves them."""
     needless, rejected = [], [(fields, obstacles(kind, fields)) for fields in single_values(kind)]
     monkeypatch.setattr(type(EXPORTER), "obstacles", lambda *_: [])
     for number, (fields, found) in enumerate(rejected):
+        assert {obstacle.split("=")[0] for obstacle in found} <= fields.keys()
         if not found or any(name in found[0] for name in ("dynamic", "longrope")):
             continue  # those two are right up to a length
         try:
