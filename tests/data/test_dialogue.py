@@ -89,13 +89,11 @@ def test_the_template_is_the_training_form(tokenizer):
     assert tokenizer.unk_token_id not in trained
 
 
-def test_a_prompt_is_the_beginning_of_a_dialogue(tokenizer, model):
+def test_a_prompt_is_the_beginning_of_a_dialogue_or_what_of_it_has_room(tokenizer, model):
     chat = Chat(model(0), tokenizer, options={"max_new_tokens": 4}, history=DIALOGUES[0][:2])
     asked = messages(DIALOGUES[0][:2])
     assert chat.prompt() == tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
 
-
-def test_history(tokenizer, model):
     def told(**options):
         options |= {"options": {"max_new_tokens": 4}, "history": ["一一", "二" * 12, "三" * 13]}
         return "".join(tokenizer.convert_ids_to_tokens(Chat(model(0), tokenizer, **options).prompt()))
@@ -104,6 +102,8 @@ def test_history(tokenizer, model):
     assert told(max_history=1) == "<s>" + "三" * 13 + "[SEP]"
     long = Chat(model(0), tokenizer, options={"max_new_tokens": 4}, history=["二" + "三" * 40])
     assert "".join(tokenizer.convert_ids_to_tokens(long.prompt())) == "<s>" + "三" * 26 + "[SEP]"
+    message = "--max_new_tokens 30 leaves no room for a turn in 32 positions"
+    refused(message, Chat, model(0), tokenizer, options={"max_new_tokens": 30})
 
 
 def test_a_reply_ends_at_the_separator(tokenizer, model, monkeypatch):
@@ -139,8 +139,3 @@ def test_the_backward_model_chooses(tokenizer, model, monkeypatch):
     best = replies[expected.index(min(expected))]
     assert chat.reply("吃了吗") == tokenizer.decode(best)
     assert best != replies[0]
-
-
-def test_no_room(tokenizer, model):
-    message = "--max_new_tokens 30 leaves no room for a turn in 32 positions"
-    refused(message, Chat, model(0), tokenizer, options={"max_new_tokens": 30})

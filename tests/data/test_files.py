@@ -15,7 +15,6 @@ from vanillaformer.data.arguments import ClassifierDataArguments, DataArguments
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.marks import sampled_rows
 from vanillaformer.data.rows import GROUP, label_names
-from vanillaformer.training.run_folder.run import changed_settings
 
 from .test_loading import load, write
 from .test_streaming import open_stream, stream_rows
@@ -164,13 +163,6 @@ def test_one_name_or_several_on_the_command_line_and_in_a_file(tmp_path):
     data = parse(DataArguments, [str(settings)])[0]
     assert (data.train_file, data.validation_file) == (["a.csv"], ["b.csv", "c.csv"])
     assert DataArguments(train_file="a.csv").train_file == ["a.csv"]
-
-
-def test_a_record_of_one_file_is_that_of_a_list_of_one():
-    old, new = {"data": {"train_file": "a.csv"}}, {"data": {"train_file": ["a.csv"]}}
-    assert changed_settings(old, new) == {}
-    changed = changed_settings(old, {"data": {"train_file": ["a.csv", "b.csv"]}})
-    assert changed == {"data.train_file": ("a.csv", ["a.csv", "b.csv"])}
 
 
 def test_separators(tmp_path):

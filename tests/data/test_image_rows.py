@@ -101,7 +101,8 @@ def test_a_row_without_an_image_is_named(tmp_path):
     refused("a.parquet, row 6: the image is missing", load, tmp_path / "a.parquet")
 
 
-def test_folders_that_are_no_classes(folder, tmp_path):
+def test_folders_that_cannot_be_used(folder, tmp_path):
+    refused(r"12 images of 40000 by 40000 pixels take \d+ GiB: use --streaming", load, folder, image_size=40_000)
     (folder / "empty").mkdir()
     refused("--train_file .*photos: the folder empty has no images .*--bad_rows skip", load, folder)
     data, _ = load(folder, bad_rows="skip")
@@ -118,10 +119,6 @@ def test_one_image_and_one_class_are_too_few(tmp_path):
     (tmp_path / "a" / "cat" / "1.png").write_bytes(png(1))
     refused("a: all labels have one value only, 'cat': nothing to classify", load, tmp_path / "a")
     refused("cannot be split from 1 distinct image", load, tmp_path / "a", "masked_image")
-
-
-def test_images_that_would_fill_the_disk_are_refused(folder):
-    refused(r"12 images of 40000 by 40000 pixels take \d+ GiB: use --streaming", load, folder, image_size=40_000)
 
 
 @pytest.mark.parametrize(("side", "patch"), [(8, 2), (16, 2), (28, 4), (32, 4), (64, 8), (224, 32)])

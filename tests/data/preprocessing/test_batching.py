@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from refusals import refused
 
 from vanillaformer.data.preprocessing.batching import LengthGroupedEpochs, RandomEpochs, TokenBatches, row_lengths
 
@@ -113,12 +114,9 @@ def test_processes_have_equal_work() -> None:
     assert abs(one / other - 1).mean() < 0.01
 
 
-def test_rows_as_long_as_a_batch_make_a_batch_each() -> None:
+def test_rows_as_long_as_a_batch_make_a_batch_each_and_longer_ones_are_refused() -> None:
     assert sorted(rows_of(TokenBatches(np.full((7, 1), 64), 64, seed=0))) == [[row] for row in range(7)]
-
-
-def test_batch_too_small_for_its_parts_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"--tokens_per_batch 64: the longest row has 80 tokens"):
-        TokenBatches(np.array([[80]] + [[10]] * 100), 64, seed=0)
-    with pytest.raises(ValueError, match=r"4 parts \(2 processes x 2 accumulated steps\): give at least 400"):
-        TokenBatches(np.full((100, 1), 80), 240, 0, processes=2, accumulation=2)
+    lengths = np.array([[80]] + [[10]] * 100)
+    refused("--tokens_per_batch 64: the longest row has 80 tokens", TokenBatches, lengths, 64, seed=0)
+    message = r"4 parts \(2 processes x 2 accumulated steps\): give at least 400"
+    refused(message, TokenBatches, np.full((100, 1), 80), 240, 0, processes=2, accumulation=2)

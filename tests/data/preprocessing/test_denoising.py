@@ -241,11 +241,13 @@ def test_blocks_are_of_text_alone(tokenizer):
     assert tokenizer("<extra_id_0>")["input_ids"] == [tokenizer.convert_tokens_to_ids("<extra_id_0>"), EOS]
 
 
-def test_a_tokenizer_without_an_end_is_refused(tokenizer):
+def test_tokenizers_without_an_end_or_tokens_of_the_objective_are_refused(tokenizer):
     endless = copy.deepcopy(tokenizer)
     endless.backend_tokenizer.post_processor = TemplateProcessing(single="$A", special_tokens=[])
     for objective in DENOISING:
         refused(f"--objective {objective}: the tokenizer puts no end token after a text", collator, endless, objective)
+    plain = train([TEXT], vocab_size=300, kind="encoder_decoder", extra_special_tokens=["<extra_id_0>"])
+    refused("--objective span: the tokenizer has no token <extra_id_1>, and needs 26 such", collator, plain, "span")
 
 
 def test_the_frame_is_the_tokenizers(tokenizer):
@@ -267,8 +269,3 @@ def test_the_frame_is_the_tokenizers(tokenizer):
                     assert EOS not in side[:-1]
                 labels = framed.decode(each.pair(text)["labels"][1:-1])
                 assert objective != "denoise" or labels in "".join(data["train"]["text"])
-
-
-def test_missing_tokens_are_named(tokenizer):
-    plain = train([TEXT], vocab_size=300, kind="encoder_decoder", extra_special_tokens=["<extra_id_0>"])
-    refused("--objective span: the tokenizer has no token <extra_id_1>, and needs 26 such", collator, plain, "span")

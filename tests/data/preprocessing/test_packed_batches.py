@@ -89,9 +89,11 @@ def assert_packed_as_padded(model: Any, packed: dict[str, Any], alone: dict[str,
     assert_same_gradients(*slopes, 1e-10, 1e-12)
 
 
-def test_every_pair_is_packed_once_with_less_padding():
-    rows = pairs()
-    batch = PackedPairs(toy("encoder_decoder"), padded)(rows)
+def test_every_pair_is_packed_once_with_less_padding_and_evaluations_are_padded():
+    rows, collator = pairs(), PackedPairs(toy("encoder_decoder"), padded)
+    with collator.evaluation():
+        assert "position_ids" not in collator(rows)
+    batch = collator(rows)
     for ids, positions, side in (("input_ids", "position_ids", 0), ("labels", "decoder_position_ids", 1)):
         assert batch[ids].shape == batch[positions].shape
         assert batch[ids].shape[1] <= 16
@@ -237,13 +239,6 @@ def test_flex_attention_computes_the_same_loss(monkeypatch):
     with torch.no_grad():
         packed, alone = (model(**batch).loss for batch in batches)
     assert_close(packed, alone, "loss", 1e-5)
-
-
-def test_evaluations_are_padded():
-    collator = PackedPairs(toy("encoder_decoder"), padded)
-    with collator.evaluation():
-        assert "position_ids" not in collator(pairs())
-    assert "position_ids" in collator(pairs())
 
 
 def rows_of(lengths: list[int]) -> Dataset:

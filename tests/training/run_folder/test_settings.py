@@ -64,6 +64,10 @@ def test_paths_are_compared_by_where_they_lead_and_what_an_earlier_record_lacks_
     for same in ("./d/c.csv", "d/../d/c.csv", str(tmp_path / "d" / "c.csv")):
         assert changes(same) == ""
     assert changes("c.csv") == "train_file: 'd/c.csv' there, 'c.csv' now"
+    old, new = {"data": {"train_file": "a.csv"}}, {"data": {"train_file": ["a.csv"]}}  # as one file was recorded
+    assert changed_settings(old, new) == {}
+    new["data"]["train_file"].append("b.csv")
+    assert changed_settings(old, new) == {"data.train_file": ("a.csv", ["a.csv", "b.csv"])}
     old, new = settings(), settings(r_drop=1.0, seed=1)
     del old["training"]["r_drop"]
     assert listed(changed_settings(old, new)) == "seed: 42 there, 1 now"
