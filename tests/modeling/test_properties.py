@@ -13,6 +13,7 @@ from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
 
 from vanillaformer import (
     VanillaDecoderForSequenceClassification,
+    VanillaEncoderForPreTraining,
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
 )
@@ -102,14 +103,16 @@ def test_a_model_compiles_into_one_graph(kind, overrides):
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize(
-    ("kind", "backend"), [("decoder", "aot_eager"), ("encoder", "eager"), ("encoder_decoder", "eager")]
-)
-def test_the_loss_without_logits_is_part_of_the_graph(kind, backend):
-    model, inputs = toys.toy(kind), toys.inputs_of(kind) | {"labels": toys.labels_of(kind), "return_logits": False}
+PAIRS = {"next_sentence_label": torch.tensor([1, 0, 1]), "num_items_in_batch": torch.tensor(40)}
+
+
+@pytest.mark.parametrize(("kind", "model_class", "options"), [
+    *((kind, None, {"return_logits": False}) for kind in toys.KINDS), ("encoder", VanillaEncoderForPreTraining, PAIRS),
+])  # fmt: skip
+def test_losses_without_logits_and_of_pretraining_are_part_of_the_graph(kind, model_class, options):
+    model, inputs = toys.toy(kind, model_class), toys.inputs_of(kind) | {"labels": toys.labels_of(kind)} | options
     torch.compiler.reset()
-    found = torch.compile(model, fullgraph=True, backend=backend)(**inputs)
-    assert found.logits is None
+    found = torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs)
     toys.assert_close(found.loss, model(**inputs).loss, "loss")
     found.loss.backward()
     torch.compiler.reset()
