@@ -24,15 +24,17 @@ def joint():
     return train_pair(iter(SOURCE), iter(TARGET), joint=True, algorithm="word")
 
 
-def test_separate_pair(separate, tmp_path):
-    save_pair(*separate, tmp_path)
-    source, target = load_pair(tmp_path)
+def test_separate_pair_in_a_subfolder(separate, tmp_path):
+    save_pair(*separate, tmp_path / "deep" / "er")
+    source, target = load_pair(tmp_path, subfolder="deep/er", padding_side="left")
+    assert (source.padding_side, target.padding_side) == ("left", "left")
     assert len(source) == len(target) == 7
     assert "fox" in source.get_vocab().keys() - target.get_vocab().keys()
     assert "fuchs" in target.get_vocab().keys() - source.get_vocab().keys()
     assert source.get_vocab() == separate[0].get_vocab() != separate[1].get_vocab() == target.get_vocab()
-    assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == separate[0].get_vocab()
-    assert AutoTokenizer.from_pretrained(tmp_path, subfolder="target_tokenizer").get_vocab() == target.get_vocab()
+    folders = (tmp_path / "deep" / "er", tmp_path / "deep" / "er" / "target_tokenizer")
+    for folder, tokenizer in zip(folders, separate):
+        assert AutoTokenizer.from_pretrained(folder).get_vocab() == tokenizer.get_vocab()
     assert target("der fuchs") == separate[1]("der fuchs")
 
 
@@ -44,6 +46,8 @@ def test_joint_pair_is_one_object_and_saved_once(joint, tmp_path):
     assert source is target
     assert source.get_vocab() == joint[0].get_vocab()
     assert {"fox", "fuchs"} <= source.get_vocab().keys()
+    with pytest.raises(FileExistsError):
+        save_pair(*joint, tmp_path / CONFIG)  # no folder
 
 
 def test_equal_tokenizers_are_a_joint_pair_but_not_with_different_templates(tmp_path):
@@ -78,13 +82,6 @@ def test_target_saved_by_hand_is_found(separate, tmp_path):
     assert load_pair(tmp_path)[1].get_vocab() == separate[1].get_vocab()
 
 
-def test_subfolder_and_keywords_are_passed_on(separate, tmp_path):
-    save_pair(*separate, tmp_path / "deep" / "er")
-    source, target = load_pair(tmp_path, subfolder="deep/er", padding_side="left")
-    assert (source.padding_side, target.padding_side) == ("left", "left")
-    assert target.get_vocab() == separate[1].get_vocab()
-
-
 @pytest.mark.parametrize("name", ["separate", "joint"])
 def test_pair_from_the_hub_cache_without_internet(request, name, tmp_path):
     pair = request.getfixturevalue(name)
@@ -106,12 +103,6 @@ def test_a_tokenizer_without_padding_pads_with_its_end(joint, tmp_path):
     assert (source.pad_token, source.pad_token_id) == ("</s>", 3)
     source.save_pretrained(tmp_path / "saved")
     assert AutoTokenizer.from_pretrained(tmp_path / "saved").pad_token_id == 3
-
-
-def test_folder_that_is_a_file(joint, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FileExistsError):
-        save_pair(*joint, tmp_path / "file")
 
 
 HTML = "use <s>old</s> text [MASK] [SEP] <pad> now"

@@ -48,8 +48,8 @@ def test_seed_decides_the_weights_and_pairs_need_two_token_types(encoder_tokeniz
     types = torch.tensor([[0, 0, 1]])
     assert model(torch.tensor([[5, 6, 0]]), token_type_ids=types).seq_relationship_logits.shape == (1, 2)
     for few in (0, 1):
-        with pytest.raises(ValueError, match=f"type_vocab_size={few}: --set type_vocab_size=2"):
-            build("mlm+nsp", encoder_tokenizer, overrides=[f"type_vocab_size={few}"])
+        options = {"overrides": [f"type_vocab_size={few}"]}
+        refused(f"type_vocab_size={few}: --set type_vocab_size=2", build, "mlm+nsp", encoder_tokenizer, **options)
     build("masked", encoder_tokenizer, overrides=["type_vocab_size=1"]).save_pretrained(tmp_path)
     saved = ModelArguments(model_name_or_path=str(tmp_path))
     refused("type_vocab_size=1", build_model, "mlm+nsp", saved, encoder_tokenizer, length=8, seed=0)
@@ -87,8 +87,8 @@ def test_saved_model_keeps_its_weights_and_takes_changes(decoder_tokenizer, tmp_
         assert torch.equal(value, loaded.state_dict()[name]), name
     decoder_tokenizer.add_tokens(["new"])
     size = len(decoder_tokenizer)
-    with pytest.raises(ValueError, match=f"vocab_size={size - 1} is smaller than its tokenizer's {size} tokens"):
-        build("causal", decoder_tokenizer, **changed)
+    message = f"vocab_size={size - 1} is smaller than its tokenizer's {size} tokens"
+    refused(message, build, "causal", decoder_tokenizer, **changed)
 
 
 def test_generation_limits(decoder_tokenizer, translator_tokenizer, monkeypatch) -> None:

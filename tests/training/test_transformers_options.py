@@ -74,7 +74,6 @@ def test_refused_options(name: str, capsys) -> None:
     ("--dataloader_prefetch_factor 2", "--dataloader_prefetch_factor 2 needs --dataloader_num_workers"),
     ("--dataloader_multiprocessing_context spawn", "--dataloader_multiprocessing_context spawn needs --data"),
     ("--hub_strategy all_checkpoints", "--hub_strategy all_checkpoints is not supported"),
-    ("--hub_strategy every_save", "--hub_strategy every_save is not supported"),
     ("--debug tpu_metrics_debug", "is not supported: choose underflow_overflow"),
     ("--torch_compile_mode fast", "--torch_compile_mode fast: choose from default, "),
     ("--torch_compile_backend best", "--torch_compile_backend best: choose from no, eager, "),

@@ -135,9 +135,6 @@ def test_record_of_many_classes_stays_small(count: int, kept: bool, tmp_path: Pa
     assert (tmp_path / "confusion_matrix.png").exists() is kept
 
 
-#
-
-
 HISTORY = [
     {"step": 1, "loss": 4.0},
     {"step": 2, "loss": 2.0},

@@ -28,20 +28,15 @@ def finish(entry: Run) -> None:
     entry.write()
 
 
-def test_last_checkpoint_is_by_number_not_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("broken", ["", '{"global_st', "[]", '{"epoch": 1}'])
+def test_last_checkpoint_is_by_number_and_one_cut_off_while_written_does_not_count(broken: str, tmp_path) -> None:
     for step in (9, 100, 20):
         checkpoint(tmp_path, step)
-    (tmp_path / "checkpoint-best").mkdir()
+    checkpoint(tmp_path, 200, broken)
+    for name in ("checkpoint-300", "checkpoint-best"):
+        (tmp_path / name).mkdir()
+        assert not is_complete(tmp_path / name)
     assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
-
-
-@pytest.mark.parametrize("broken", ["", '{"global_st', "[]", '{"epoch": 1}'])
-def test_checkpoint_cut_off_while_written_does_not_count(broken: str, tmp_path: Path) -> None:
-    checkpoint(tmp_path, 1)
-    checkpoint(tmp_path, 2, broken)
-    (tmp_path / "checkpoint-3").mkdir()
-    assert not is_complete(tmp_path / "checkpoint-3")
-    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "config.json"])

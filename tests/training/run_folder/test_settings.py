@@ -15,7 +15,6 @@ from vanillaformer.training.tasks.classification import ClassifierTrainingArgume
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments
 
-PROGRAMS = (TranslationTrainingArguments, LanguageModelTrainingArguments, ClassifierTrainingArguments)
 GROUPS = {"model": ModelArguments(), "data": TranslationDataArguments(), "tokenizer": TokenizerArguments()}
 
 
@@ -25,7 +24,7 @@ def settings(kind=TranslationTrainingArguments, groups=GROUPS, **given) -> dict:
 
 def test_every_field_is_compared_or_named() -> None:
     names = set()
-    for kind in PROGRAMS:
+    for kind in (TranslationTrainingArguments, LanguageModelTrainingArguments, ClassifierTrainingArguments):
         found = settings(kind)
         for group, arguments in {**GROUPS, "training": kind}.items():
             declared = {entry.name for entry in fields(arguments)}

@@ -107,6 +107,8 @@ def test_scheduler_moves_both_parts_of_muon_and_unknown_optimizers_are_refused(n
     now = [group["lr"] for part in optimizer.parts for group in part.param_groups]
     assert now == pytest.approx([0.75 * rate for rate in rates])
     assert max(now) == pytest.approx(2 * min(now))
+    schedule = get_scheduler("cosine_with_min_lr", built("muon", net), 0, 10, {"min_lr": 1e-3})
+    assert schedule.lr_lambdas[0](10) == pytest.approx(0.1)
     with pytest.raises(ValueError, match=r"--optim muonn: .* did you mean 'muon'\? .* muon, radam, adamw_torch"):
         OptimizerArguments(optim="muonn").check()
     OptimizerArguments(optim="adafactor").check()
@@ -153,11 +155,7 @@ def test_rates_of_a_mup_model_follow_the_width_and_rate_times_decay_stays(name, 
 
 @pytest.mark.parametrize(
     ("patches", "slower"),
-    [
-        ("convolution", []),
-        ("linear", []),
-        ("early_convolutions", ["projection.weight", "convolutions.1.weight"]),
-    ],
+    [("convolution", []), ("linear", []), ("early_convolutions", ["projection.weight", "convolutions.1.weight"])],
 )
 def test_maps_of_pixels_keep_the_rate_of_a_mup_model_and_are_the_first_group(patches, slower):
     model = toy("image_encoder", parametrization="mup", base_width=8, patch_embedding=patches)
@@ -176,8 +174,3 @@ def test_an_optimizer_that_does_not_divide_by_sizes_of_gradients_has_no_rates_of
     optimizer = type(name, (torch.optim.AdamW,), {})(model.parameters())
     with pytest.raises(ValueError, match=rf"--optim \({name}\): the rates of parametrization='mup'"):
         optimizers.scale_rates(optimizer, model)
-
-
-def test_muon_has_schedules_that_end_at_a_rate():
-    schedule = get_scheduler("cosine_with_min_lr", built("muon", toy("decoder")), 0, 10, {"min_lr": 1e-3})
-    assert schedule.lr_lambdas[0](10) == pytest.approx(0.1)

@@ -103,7 +103,10 @@ def test_papers_of_a_config_and_of_a_recurrent_one() -> None:
 
 def test_techniques() -> None:
     words = [technique.words for technique in TECHNIQUES]
-    for part in ("label smoothing 0.1", "R-Drop 1.0", "scheduled sampling, linear", "LoRA of rank 4", "bfloat16"):
+    for part in (
+        *("label smoothing 0.1", "R-Drop 1.0", "scheduled sampling, linear", "LoRA of rank 4", "bfloat16"),
+        "guided attention, weight 1.0, width 0.2",
+    ):
         assert any(part in word for word in words), part
     off = dict.fromkeys(EVERYTHING_ON, 0) | {"scheduled_sampling": "none", "freeze": [], "optim": "muon"}
     off |= {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": 4000, "objective": "causal"}
