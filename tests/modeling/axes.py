@@ -241,16 +241,11 @@ class PairCover:
         self.random = random.Random(seed)
         self.axes = {axis: values for axis, values in axes(kind).items() if axis != UNPAIRED}
         self.places = [(axis, number) for axis, values in self.axes.items() for number in range(len(values))]
-        self.open = dict.fromkeys(
-            pair for pair in itertools.combinations(self.places, 2) if pair[0][0] != pair[1][0] and self.clashes(pair)
-        )
+        self.open = dict.fromkeys(pair for pair in itertools.combinations(self.places, 2) if pair[0][0] != pair[1][0])
         self.refused = list(known)  # parts of rows that the config refuses
         self.rows: list[Row] = []
         while self.open:
             self.take(next(iter(self.open)))
-
-    def clashes(self, places: Iterable[Place]) -> bool:
-        return merged(self.kind, places) is not None
 
     def take(self, pair: tuple[Place, Place]) -> None:
         """Add a row with this pair, or learn why there is none."""
@@ -301,14 +296,10 @@ class PairCover:
 
     def smallest_refused(self, places: list[Place]) -> list[Place]:
         """A part of a refused row that is refused beside the toys' other values, while no part of it is."""
-        core: list[Place] = []
-        while self.asks(core):
-            low, high = 0, len(places)  # the shortest beginning that is refused ends in a value that is needed
-            while low < high:
-                middle = (low + high) // 2
-                low, high = (middle + 1, high) if self.asks(core + places[:middle]) else (low, middle)
-            core.append(places[low - 1])
-            places = places[: low - 1]
+        core = list(places)
+        for place in reversed(places):
+            if not self.asks(rest := [other for other in core if other != place]):
+                core = rest
         return core
 
 

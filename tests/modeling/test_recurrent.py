@@ -8,13 +8,16 @@ from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-import vanillaformer
 from vanillaformer import VanillaRecurrentEncoderDecoderConfig, VanillaRecurrentEncoderDecoderModel
 
+from . import toys
 from .toys import assert_close
 
 TORCH = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
-SIZES = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "encoder_layers": 2}
+SIZES: dict[str, Any] = {
+    "vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "encoder_layers": 2, "input_feeding": False,
+    "decoder_vocab_size": None, "share_encoder_decoder_embeddings": True,
+}  # fmt: skip
 VARIANTS = [
     {"cell": "gru", "cross_attention": "additive", "input_feeding": True},
     {"cell": "lstm", "cross_attention": "general", "input_feeding": True, "num_hidden_layers": 1},
@@ -27,19 +30,13 @@ MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1],
 variants = pytest.mark.parametrize("fields", VARIANTS, ids=lambda fields: "-".join(map(str, fields.values())))
 
 
-def toy(**fields: Any) -> vanillaformer.VanillaRecurrentEncoderDecoderForConditionalGeneration:
-    """A model with weights large enough that every part matters, in double precision."""
-    model = vanillaformer.VanillaRecurrentEncoderDecoderForConditionalGeneration(
-        VanillaRecurrentEncoderDecoderConfig(**(SIZES | fields))
-    )
-    generator = torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        parameter.data.normal_(0, 0.6, generator=generator)
-    return model.double().eval()
+def toy(**fields: Any) -> Any:
+    """A toy of one vocabulary, in double precision."""
+    return toys.toy("recurrent_encoder_decoder", **(SIZES | fields)).double()
 
 
-def words(*shape: int, seed: int = 2) -> torch.Tensor:
-    return torch.randint(4, 40, shape, generator=torch.Generator().manual_seed(seed))
+def words(batch: int, length: int, seed: int = 2) -> torch.Tensor:
+    return toys.tokens(batch, length, SIZES["vocab_size"], seed)
 
 
 class Plain(nn.Module):
