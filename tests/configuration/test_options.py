@@ -1,11 +1,9 @@
 """The names in `configuration/options.py` are the keys of its entries and of the parts' dictionaries."""
 
 import dataclasses
-import itertools
 from typing import Literal, get_args, get_origin
 
 import pytest
-import torch
 from transformers.activations import ACT2FN
 
 import vanillaformer
@@ -23,7 +21,7 @@ from vanillaformer.modeling.parts.patches import PATCHES
 from vanillaformer.modeling.parts.pointers import POINTERS
 from vanillaformer.modeling.parts.pooling import IMAGE_POOLINGS, POOLINGS
 from vanillaformer.modeling.parts.position_schemes import POSITIONS
-from vanillaformer.modeling.parts.positions import NoPositions, PositionTable, SinusoidalPositions
+from vanillaformer.modeling.parts.positions import NoPositions, PositionTable
 from vanillaformer.modeling.parts.recurrence import CELLS
 from vanillaformer.modeling.parts.recurrent_attention import CROSS_ATTENTIONS
 from vanillaformer.modeling.parts.recurrent_initialization import RECURRENT_INITIALIZATIONS
@@ -79,14 +77,3 @@ def test_the_entry_of_a_position_scheme_says_what_its_class_does(name):
     choice = options.POSITION_CHOICES[name]
     assert choice.has_table == issubclass(POSITIONS[name], PositionTable)
     assert choice.is_biased == (POSITIONS[name].score_bias is not NoPositions.score_bias)
-
-
-def test_every_sinusoidal_layout_is_a_table_of_its_own():
-    sizes = {"hidden_size": 16, "position_embedding_type": "sinusoidal"}
-    layouts = get_args(options.SinusoidalLayout)
-    configs = [VanillaDecoderConfig(**sizes, sinusoidal_layout=layout) for layout in layouts]
-    tables = [SinusoidalPositions(config).table for config in configs]
-    assert len(tables) == 3
-    for one, other in itertools.combinations(tables, 2):
-        assert not torch.equal(one, other)
-    assert torch.equal(tables[0].sort(dim=1).values, tables[1].sort(dim=1).values)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from modeling.toys import assert_close, relative_error
 from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
+from torch import nn
 from transformers import AutoModelForCausalLM
 
 import vanillaformer
@@ -29,19 +30,14 @@ def adapted(model: Any, **fields: Any) -> PeftModel:
 
 
 @every_model
-def test_targets_are_found_by_default(model_class):
-    model = adapted(tiny(model_class))
-    with_adapters = {name.split(".lora_")[0] for name, _ in model.named_parameters() if ".lora_" in name}
-    attention = [name for name, _ in tiny(model_class).named_modules() if name.endswith(("q_proj", "v_proj"))]
-    assert {name.removeprefix("base_model.model.") for name in with_adapters} == set(attention)
-
-
-@every_model
-def test_all_linear_layers_are_found(model_class):
-    model = adapted(tiny(model_class), target_modules="all-linear")
-    names = {name.split(".lora_")[0].rpartition(".")[2] for name, _ in model.named_parameters() if ".lora_" in name}
-    assert names >= {"q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"}
-    assert "lm_head" not in names
+@pytest.mark.parametrize("targets", [None, "all-linear"])
+def test_targets_are_found(model_class, targets):
+    """Queries and values by default, or every linear layer but the output."""
+    plain = tiny(model_class)
+    linear = {name for name, module in plain.named_modules() if isinstance(module, nn.Linear)} - {"lm_head"}
+    wanted = linear if targets else {name for name in linear if name.endswith(("q_proj", "v_proj"))}
+    names = [name for name, _ in adapted(plain, target_modules=targets).named_parameters() if ".lora_" in name]
+    assert {name.split(".lora_")[0].removeprefix("base_model.model.") for name in names} == wanted
 
 
 @every_model

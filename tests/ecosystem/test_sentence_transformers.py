@@ -7,7 +7,6 @@ from datasets import Dataset
 from modeling.toys import assert_close
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.losses import MultipleNegativesRankingLoss
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 from vanillaformer import VanillaDecoderModel, VanillaEncoderForMaskedLM, VanillaEncoderModel
 
@@ -29,10 +28,8 @@ def means(model_class) -> torch.Tensor:
 
 @pytest.mark.parametrize("model_class", [VanillaEncoderModel, VanillaDecoderModel, VanillaEncoderForMaskedLM])
 def test_embeddings_are_mean_states(model_class, saved, tmp_path):
-    """A folder with a head will do: the states are those of its stack."""
-    transformer = Transformer(str(saved(model_class)))
-    pooling = Pooling(transformer.get_embedding_dimension(), pooling_mode="mean")
-    made = SentenceTransformer(modules=[transformer, pooling], device="cpu")
+    """A folder is enough, also one with a head: sentence-transformers adds mean pooling of its stack's states."""
+    made = SentenceTransformer(str(saved(model_class)), device="cpu")
     embeddings = made.encode(TEXTS)
     assert_close(torch.from_numpy(embeddings), means(model_class), "embeddings")
     assert np.allclose(made.encode(TEXTS[0]), embeddings[0], atol=1e-6), "padding changes an embedding"
@@ -43,12 +40,6 @@ def test_embeddings_are_mean_states(model_class, saved, tmp_path):
     similarity = loaded.similarity(embeddings, embeddings)
     assert torch.allclose(similarity.diagonal(), torch.ones(len(TEXTS)), atol=1e-6)
     assert similarity.min() < 0.99, "all texts have one embedding"
-
-
-def test_a_folder_of_ours_is_enough(saved):
-    """Without modules of its own, mean pooling is what sentence-transformers adds."""
-    made = SentenceTransformer(str(saved(VanillaEncoderModel)), device="cpu")
-    assert_close(torch.from_numpy(made.encode(TEXTS)), means(VanillaEncoderModel), "embeddings")
 
 
 def test_its_trainer_brings_texts_that_belong_together_closer(saved, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -99,6 +100,15 @@ class Client:
         answer = self(program, *argv, **options)
         assert answer.error is None, answer.everything
         return answer.out
+
+    def refused(self, message: str, program: str, *argv: Any, **options: Any) -> Answer:
+        """Run a program that has to end with this message alone, and no token in anything it says."""
+        answer = self(program, *argv, **options)
+        assert re.search(message, answer.error or ""), answer.everything
+        assert answer.traceback is None, answer.traceback
+        for secret in (*TOKENS, WRONG):
+            assert secret not in answer.everything
+        return answer
 
 
 @pytest.fixture(scope="session")

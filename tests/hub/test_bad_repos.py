@@ -16,7 +16,7 @@ from huggingface_hub.errors import StrictDataclassError
 from refusals import refused
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, BertConfig, BertForPreTraining, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, BertConfig, BertForPreTraining
 
 from vanillaformer.hub.checks import read_headers
 from vanillaformer.hub.file_names import INDEX, WEIGHTS
@@ -204,6 +204,8 @@ def test_native_weights_may_hold_more_than_the_model_and_nothing_less(tmp_path):
     refused(r"has weights without qa_outputs\.bias, qa_outputs\.weight, .* BertForQ", saved_folder, str(tmp_path))
     edit(tmp_path, architectures=["Tensor"])
     refused(r"architectures=\['Tensor'\] .* a class of transformers for a BertConfig", saved_folder, str(tmp_path))
+    to_pickle(tmp_path)
+    refused(BROKEN["pickle"][1], saved_folder, str(tmp_path))
 
 
 def test_a_position_table_takes_no_memory_before_the_model_is_loaded(copy, monkeypatch):
@@ -355,21 +357,6 @@ def test_no_program_runs_code_of_a_repository(model_type, where, client, server,
         for program, answer in answers.items():
             assert "trust_remote_code" in answer.error, (program, answer.everything)
     assert not [file for file in server.downloaded() if file.endswith(".py")]
-
-
-def test_native_weights_in_a_pickle_are_not_converted(client, server, tmp_path):
-    config = LlamaConfig(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
-    LlamaForCausalLM(config).save_pretrained(tmp_path / "llama")
-    upload(server, "ann/llama", tmp_path / "llama")
-    client.ok("convert", "ann/llama", tmp_path / "ours", "--from")
-    to_pickle(tmp_path / "llama")
-    upload(server, "ann/llama-pickle", tmp_path / "llama")
-    answer = client("convert", "ann/llama-pickle", tmp_path / "other", "--from")
-    assert "SRC ann/llama-pickle has no model.safetensors (pytorch_model.bin is not read" in answer.error
-    with pytest.raises(Exception, match=r"weights_only|Weights only|pickle"):
-        AutoModelForCausalLM.from_pretrained(tmp_path / "llama")  # transformers reads it, but only as weights
-    assert not (tmp_path / "trace").exists()
-    assert not [file for file in server.downloaded() if file.endswith(".bin")]
 
 
 @pytest.mark.parametrize("large", [True, False])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conversion.test_imports import checkpoint_of, gpt
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM, preset
@@ -63,19 +64,15 @@ def test_an_error_is_one_line_and_writes_nothing(ours, tmp_path):
 
 
 def test_a_checkpoint_of_nanogpt_becomes_ours(tmp_path, run):
-    width, shapes = 8, {"attn.c_attn": (24, 8), "attn.c_proj": (8, 8), "mlp.c_fc": (32, 8), "mlp.c_proj": (8, 32)}
-    state = {f"transformer.h.0.{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
-    state |= {f"transformer.{name}.weight": torch.ones(width) for name in ("h.0.ln_1", "h.0.ln_2", "ln_f")}
-    state |= {"transformer.wte.weight": torch.randn(50, width), "transformer.wpe.weight": torch.randn(16, width)}
-    state["lm_head.weight"] = state["transformer.wte.weight"]
-    torch.save({"model": state, "model_args": {"n_head": 2}}, tmp_path / "ckpt.pt")
+    state = checkpoint_of(gpt(), bias=True)
+    torch.save(state, tmp_path / "ckpt.pt")
     options = "--from-state-dict", "nanogpt", "--set", "eos_token_id=3"
     code, out, err = run(tmp_path / "ckpt.pt", tmp_path / "ours", *options)
     assert code == 0, err[-2000:]
     assert "nanogpt -> VanillaDecoderForCausalLM" in out
     model = VanillaDecoderForCausalLM.from_pretrained(tmp_path / "ours")
-    assert (model.config.num_attention_heads, model.config.eos_token_id) == (2, 3)
-    assert torch.equal(model.model.embed_tokens.weight, state["transformer.wte.weight"])
+    assert (model.config.num_attention_heads, model.config.eos_token_id) == (state["model_args"]["n_head"], 3)
+    assert torch.equal(model.model.embed_tokens.weight, state["model"]["_orig_mod.transformer.wte.weight"])
 
 
 # The code of a model or preset as two files.

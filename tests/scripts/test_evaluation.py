@@ -136,17 +136,6 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert not list(folder.rglob("*"))
 
 
-@pytest.mark.parametrize("name", ["wandb", "trackio"])
-def test_a_reporter_that_is_not_installed(name: str, tmp_path: Path) -> None:
-    try:
-        __import__(name)
-    except ImportError:
-        with pytest.raises((ValueError, RuntimeError), match=rf"(?s){name}.*pip install {name}"):
-            train("classification", tmp_path, "--report_to", name)
-    else:
-        pytest.skip(f"{name} is installed")
-
-
 @pytest.mark.parametrize(("job", "options", "again"), [
     ("translation", "", 0), ("classification", "--ema_decay 0.9", 0),
     ("classification", "--load_best_model_at_end false", 0),

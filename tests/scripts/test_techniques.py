@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 from safetensors.torch import load_file
-from script_runs import adding, assert_equal_weights, logged, losses, nan_loss, record, train, unfinished, weights
+from script_runs import adding, assert_equal_weights, logged, losses, nan_loss, record, train, weights
 from transformers import TrainerCallback, modeling_utils
 
 from vanillaformer.training import run as runs
@@ -74,21 +74,6 @@ def test_moving_average_leaves_the_training_alone(tmp_path: Path) -> None:
         assert torch.equal(trained[name], value), name
     assert_equal_weights(tmp_path / "with", tmp_path / "with" / "checkpoint-6")  # the last average
     assert any((weights(tmp_path / "with")[name] != value).any() for name, value in trained.items())
-
-
-def test_early_stopping(tmp_path: Path, capfd) -> None:
-    options = ["--early_stopping_patience", "2", "--learning_rate", "2", "--eval_steps", "1"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    run = train("causal", whole, *options)
-    assert "Stopped early at step 3: no better loss than" in capfd.readouterr().out
-    assert run.details["steps"] == 3
-    assert not (whole / "checkpoint-4").exists()
-    start = "--resume_from_checkpoint", str(whole / "checkpoint-2")
-    assert train("causal", killed, *options, *start).details["steps"] == 3
-    assert_equal_weights(whole, killed)
-    unfinished(whole, tmp_path / "late", 3)
-    assert train("causal", tmp_path / "late", *options).details["steps"] == 3  # killed after it had stopped
-    assert_equal_weights(whole, tmp_path / "late")
 
 
 def test_freeze(tmp_path: Path, capfd) -> None:
