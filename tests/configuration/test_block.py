@@ -2,6 +2,7 @@
 
 import copy
 import json
+from functools import partial
 from typing import Any, get_args
 
 import pytest
@@ -314,7 +315,6 @@ def test_what_loading_models_and_tokenizers_passes_on_is_returned(config_class, 
 def test_a_config_is_of_one_model_type_and_its_layers_are_alike(config_class):
     other = not config_class().is_encoder_decoder
     assert_refused([f"is_encoder_decoder={other} must be {not other}"], config_class, is_encoder_decoder=other)
-    assert_refused(["per_layer_config"], config_class, per_layer_config={0: {"skip": ["mlp"]}})
     config = config_class()
     config.per_layer_config = {0: {"skip": ["mlp"]}}
     with pytest.raises(StrictDataclassError, match="per_layer_config is not supported"):
@@ -345,12 +345,11 @@ def test_layer_types_are_there_with_a_window_alone_and_a_pattern_is_repeated(con
 
 def test_patterns_of_layers_are_repeated_and_an_encoder_has_the_decoders_unless_it_is_given_one():
     pattern = ["full_attention", "sliding_attention"]
-    config = VanillaEncoderDecoderConfig(sliding_window=4, layer_types=pattern, encoder_layers=3)
+    windows = partial(VanillaEncoderDecoderConfig, sliding_window=4, layer_types=pattern)
+    config, cut = windows(encoder_layers=3), windows(num_hidden_layers=1)
     assert (config.layer_types, config.encoder_layer_types) == (pattern * 3, [*pattern, pattern[0]])
-    own = VanillaEncoderDecoderConfig(sliding_window=4, layer_types=pattern, encoder_layer_types=["full_attention"])
-    cut = VanillaEncoderDecoderConfig(sliding_window=4, layer_types=pattern, num_hidden_layers=1)
     assert (cut.layer_types, cut.encoder_layer_types) == (pattern[:1], pattern[:1])
-    assert own.encoder_layer_types == ["full_attention"] * 6
+    assert windows(encoder_layer_types=["full_attention"]).encoder_layer_types == ["full_attention"] * 6
     assert VanillaEncoderDecoderConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
     config = VanillaDecoderConfig(num_hidden_layers=7, rotary_layers=[True, True, False])
     assert [config.is_rotary_layer(layer) for layer in range(7)] == [True, True, False, True, True, False, True]

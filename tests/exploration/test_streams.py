@@ -23,6 +23,7 @@ from vanillaformer.exploration.recording import Recording, Sublayer, record
 from vanillaformer.exploration.stream import contributions, residual_factors, stream, stream_norms, sublayers
 
 IDS = tokens(1, 6)
+INPUTS = {"input_ids": IDS}
 NEUTRAL = torch.zeros_like(IDS)
 GPT2 = {"num_key_value_heads": 4, "head_dim": 6, "attention_bias": True, "position_embedding_type": "learned"}
 
@@ -45,22 +46,20 @@ def check_complete(model, inputs, found):
 @pytest.mark.parametrize("overrides", [{}, {"max_ngram": 2, "ngram_buckets": 11}], ids=["tokens", "n-grams"])
 def test_of_a_class(overrides):
     model = toy("encoder", VanillaEncoderForSequenceClassification, num_labels=3, **overrides).double()
-    inputs = {"input_ids": IDS}
-    found = attributions(model, inputs, NEUTRAL, attribution.chosen_class(model, inputs))
+    found = attributions(model, INPUTS, NEUTRAL, attribution.chosen_class(model, INPUTS))
     assert (found.values.shape, found.outputs) == ((1, 6), [(0, int(model(input_ids=IDS).logits.argmax()))])
-    check_complete(model, {"input_ids": IDS}, found)
+    check_complete(model, INPUTS, found)
 
 
 def test_of_the_next_tokens_and_of_none_before():
     model = toy("decoder").double()
-    inputs = {"input_ids": IDS}
     with torch.inference_mode():  # as the page in the browser runs
-        found = attributions(model, inputs, NEUTRAL, next_tokens(inputs, first=3))
+        found = attributions(model, INPUTS, NEUTRAL, next_tokens(INPUTS, first=3))
     assert found.outputs == list(zip([2, 3, 4], IDS[0, 3:].tolist()))
     assert (found.values[:, -1] == 0).all()
     assert (found.values[0, 3:] == 0).all()
-    check_complete(model, {"input_ids": IDS}, found)
-    refused("first=0: of 6 tokens those from 1 to 5", next_tokens, inputs, first=0)
+    check_complete(model, INPUTS, found)
+    refused("first=0: of 6 tokens those from 1 to 5", next_tokens, INPUTS, first=0)
 
 
 @pytest.mark.parametrize("overrides", [{}, {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": None}])
@@ -76,11 +75,10 @@ def test_of_every_target_token(kind, overrides):
 
 def test_of_masked_tokens():
     model = toy("encoder").double()
-    inputs = {"input_ids": IDS}
-    found = attributions(model, inputs, NEUTRAL, filled_masks(model, inputs, int(IDS[0, 2])), steps=150)
+    found = attributions(model, INPUTS, NEUTRAL, filled_masks(model, INPUTS, int(IDS[0, 2])), steps=150)
     assert [position for position, _ in found.outputs] == (IDS[0] == IDS[0, 2]).nonzero().flatten().tolist()
-    check_complete(model, inputs, found)
-    refused("no mask token", filled_masks, model, inputs, SOURCE_VOCABULARY)
+    check_complete(model, INPUTS, found)
+    refused("no mask token", filled_masks, model, INPUTS, SOURCE_VOCABULARY)
 
 
 def test_they_are_those_of_captum_for_the_same_model_of_transformers():
@@ -89,7 +87,7 @@ def test_they_are_those_of_captum_for_the_same_model_of_transformers():
     layer = LayerIntegratedGradients(lambda ids: native(ids).logits[:, -2], native.transformer.wte)
     expected = layer.attribute(IDS, baselines=NEUTRAL, target=int(IDS[0, -1]), n_steps=50).sum(dim=-1)
     for each in (model, native):
-        found = attributions(each, {"input_ids": IDS}, NEUTRAL, next_tokens({"input_ids": IDS}))
+        found = attributions(each, INPUTS, NEUTRAL, next_tokens(INPUTS))
         np.testing.assert_allclose(found.values, expected.detach().numpy(), rtol=1e-6, atol=1e-9)
 
 
@@ -104,7 +102,7 @@ def test_a_neutral_text_keeps_special_tokens_and_an_empty_answer_has_no_attribut
 def test_without_captum_the_error_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "captum.attr", None)
     with pytest.raises(ImportError, match=r"attributions need captum: pip install 'vanillaformer\[explore\]'"):
-        attributions(toy("decoder"), {"input_ids": IDS}, NEUTRAL, [(0, 5)])
+        attributions(toy("decoder"), INPUTS, NEUTRAL, [(0, 5)])
 
 
 PARALLEL = {"decoder_start_token_id": 2, "pad_token_id": 0, "eos_token_id": 3}

@@ -23,12 +23,11 @@ MODELS = rf"/api/models/{ID}"
 
 @dataclass
 class Fault:
-    """A connection to break: which requests, after how many bytes of the body, how often."""
+    """A connection to break, once: of which request, and after how many bytes of the body."""
 
     method: str
     path: str
     after: int = 0
-    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,10 @@ class Server(ThreadingHTTPServer):
         self.watch: Callable[[str], None] | None = None  # is told of each request before it is answered
 
     def fault(self, method: str, path: str) -> Fault | None:
-        """Return the fault that strikes a request, and count it."""
+        """Return the fault that strikes a request, which is then over."""
         for fault in self.faults:
-            if fault.times and fault.method == method and re.search(fault.path, path):
-                fault.times -= 1
+            if fault.method == method and re.search(fault.path, path):
+                self.faults.remove(fault)
                 return fault
         return None
 

@@ -77,7 +77,8 @@ def test_help_and_what_is_wrong_with_options_files_and_columns_import_no_library
 
 @pytest.mark.parametrize("words", [
     "train-classifier --help", "serve --help", "explore --help", "train-image-classifier --presett gpt",
-    "train-language-model --block-sise 3", "generate --temperatur 1", "export a b --foo", "convert a",
+    "train-language-model --block-sise 3", "generate --temperatur 1", "export a b --engine abacus", "convert a",
+    "push a b --no_such_option", "generate",
 ])  # fmt: skip
 def test_early_answers_are_those_of_the_programs(words: str, monkeypatch, capsys) -> None:
     name, *options = words.split()
@@ -89,6 +90,7 @@ def test_early_answers_are_those_of_the_programs(words: str, monkeypatch, capsys
         said = capsys.readouterr()
         ends.append((ended.value.code, said.out.strip(), said.err))
     assert ends[0] == ends[1]
+    assert ends[0][0] == (0 if "--help" in words else 2)
 
 
 def test_what_an_early_answer_cannot_know_is_left_to_the_program(tmp_path, monkeypatch) -> None:
