@@ -102,9 +102,8 @@ def test_numbers_of_texts_are_in_the_order_of_their_first_rows(count):
     rows = rows_of(count, name=f"numbered-{count}")
     texts = rows["text"][:]
     distinct = list(dict.fromkeys(texts))
-    assert text_numbers(rows, "text", exact=True).tolist() == [distinct.index(text) for text in texts]
-    again = Dataset.from_dict({"text": texts})
-    assert text_numbers(again, "text", exact=True).tolist() == text_numbers(rows, "text", exact=True).tolist()
+    for data in (rows, Dataset.from_dict({"text": texts})):
+        assert text_numbers(data, "text", exact=True).tolist() == [distinct.index(text) for text in texts]
 
 
 TEXTS = ["one. two", "three. four and more", "five"]
@@ -204,18 +203,16 @@ def test_key_of_a_tokenizer(decoder_tokenizer, encoder_tokenizer, tmp_path):
     assert tokenizer_key(encoder_tokenizer) != key
 
 
-def test_kept_with_what_datasets_keeps(decoder_tokenizer, tmp_path):
-    block_rows(texts(), decoder_tokenizer, block_size=8)
-    kept = [path.suffix for path in (tmp_path / "cache" / "vanillaformer").iterdir()]
-    assert kept == [".arrow", ".arrow"]  # tokens and blocks
-
-
-def test_nothing_is_kept_where_caching_is_off(calls, decoder_tokenizer, tmp_path):
+def test_kept_with_what_datasets_keeps_and_not_where_caching_is_off(calls, decoder_tokenizer, tmp_path):
+    folder = tmp_path / "cache" / "vanillaformer"
     datasets.disable_caching()
     for _ in range(2):
         block_rows(texts(), decoder_tokenizer, block_size=8)
     assert len(calls) == 2
-    assert not (tmp_path / "cache" / "vanillaformer").exists()
+    assert not folder.exists()
+    datasets.enable_caching()
+    block_rows(texts(), decoder_tokenizer, block_size=8)
+    assert [path.suffix for path in folder.iterdir()] == [".arrow", ".arrow"]  # tokens and blocks
 
 
 def lengths(batch):

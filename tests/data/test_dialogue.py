@@ -58,23 +58,16 @@ def test_dialogues_from_files(form, kind, tmp_path):
     assert reverse_dialogues(found)["train"][0]["text"] == "再见[SEP]你好呀[SEP]你好[SEP]"
 
 
-def test_a_single_dialogue_is_not_cut(tmp_path):
+def test_what_is_no_dialogue_and_a_single_one_which_is_not_cut(tmp_path):
+    Dataset.from_dict({"turns": ["a", "b"]}).to_json(tmp_path / "d.jsonl")
+    arguments = LanguageModelDataArguments(train_file=str(tmp_path / "d.jsonl"), turns_column="turns")
+    refused("d.jsonl, row 1: --turns_column must name lists of strings .* not 'a'", load_data, arguments, "causal")
+    refused("--reverse_turns needs --turns_column", LanguageModelDataArguments, reverse_turns=True)
     (tmp_path / "d.jsonl").write_text('{"turns": ["how are you", "well, and you", "I am fine"]}')
     for hold_out in ("end", "random"):
         arguments = {"train_file": str(tmp_path / "d.jsonl"), "turns_column": "turns", "hold_out": hold_out}
         message = "1 rows: too few for train, validation|split from 1 distinct text"
         refused(message, load_data, LanguageModelDataArguments(**arguments), "causal")
-
-
-def test_what_is_no_dialogue(tmp_path):
-    Dataset.from_dict({"turns": ["a", "b"]}).to_json(tmp_path / "d.jsonl")
-    arguments = LanguageModelDataArguments(train_file=str(tmp_path / "d.jsonl"), turns_column="turns")
-    refused("d.jsonl, row 1: --turns_column must name lists of strings .* not 'a'", load_data, arguments, "causal")
-    refused("--reverse_turns needs --turns_column", LanguageModelDataArguments, reverse_turns=True)
-
-
-def test_a_separator_within_a_turn_is_none():
-    assert dialogue_text(["a [SEP] b", " ", "c "]) == "a   b[SEP]c[SEP]"
 
 
 def test_the_template_is_the_training_form(tokenizer):
@@ -87,6 +80,7 @@ def test_the_template_is_the_training_form(tokenizer):
     names = tokenizer.convert_ids_to_tokens(rendered[0])
     assert names == ["<s>", *"你好", "[SEP]", *"你好呀", "[SEP]", *"再见", "[SEP]", "</s>"]
     assert tokenizer.unk_token_id not in trained
+    assert dialogue_text(["a [SEP] b", " ", "c "]) == "a   b[SEP]c[SEP]"  # a separator within a turn is none
 
 
 def test_a_prompt_is_the_beginning_of_a_dialogue_or_what_of_it_has_room(tokenizer, model):

@@ -19,8 +19,6 @@ from vanillaformer.data.rows import GROUP, label_names
 from .test_loading import load, write
 from .test_streaming import open_stream, stream_rows
 
-MARK = "\ufeff"
-
 
 def put(path: Path, text: str, mark: str = "") -> str:
     """Write a file, compressed if it is named so."""
@@ -126,7 +124,7 @@ def test_a_row_of_several_files_is_named_with_its_file(tmp_path):
 def test_lines_of_parallel_files(tmp_path):
     """One per line feed: other signs that part lines elsewhere are text."""
     odd = ["carriage\rreturn", "tab\x0b", "next\x85line", "line\u2028separator", "form\x0cfeed", "last"]
-    source, target = put(tmp_path / "a.txt", "\n".join(odd) + "\n", MARK), put(tmp_path / "b.txt", "x\r\n" * 6)
+    source, target = put(tmp_path / "a.txt", "\n".join(odd) + "\n", "\ufeff"), put(tmp_path / "b.txt", "x\r\n" * 6)
     options = {"train_file": source, "train_target_file": target}
     more = {"validation_file": source, "validation_target_file": target}
     rows = load("translation", **options, **more)["train"]
@@ -219,8 +217,8 @@ ROWS = [
 ]
 
 
-def loaded(folder, rows=ROWS, **options):
-    path = write(folder / "rows.jsonl", rows)
+def loaded(folder, rows=ROWS, name="rows.jsonl", **options):
+    path = write(folder / name, rows)
     return load("translation", train_file=path, validation_file=path, **options)["train"]
 
 
@@ -231,13 +229,8 @@ def test_marks_stand_before_the_source(tmp_path):
     assert rows["target"][:] == [row["target"] for row in ROWS]
     assert rows[GROUP][:] == ["translate_de", "translate_fr", "sum up_de"]
     assert loaded(tmp_path, target_lang_column="lang")[GROUP][:] == ["de", "fr", "de"]
-
-
-def test_numbers_are_names(tmp_path):
-    path = str(tmp_path / "rows.parquet")
-    Dataset.from_list([{**row, "task": number} for number, row in enumerate(ROWS)]).to_parquet(path)
-    rows = load("translation", train_file=path, validation_file=path, task_column="task")["train"]
-    assert rows[GROUP][:] == ["0", "1", "2"]
+    numbered = [{**row, "task": number} for number, row in enumerate(ROWS)]
+    assert loaded(tmp_path, numbered, "rows.parquet", task_column="task")[GROUP][:] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(("column", "value"), [("task", " "), ("task", None), ("source", " ")])

@@ -13,8 +13,6 @@ from vanillaformer.data.loading import load_data
 from vanillaformer.data.rows import label_names
 from vanillaformer.data.tasks import TASKS, Prediction, TaskName
 
-PAIRS = [{"en": f"house {n}", "de": f"Haus {n}", "more": n} for n in range(20)]
-
 
 def write(path, rows):
     """Write rows in the format of the extension."""
@@ -83,18 +81,6 @@ def test_caps_draw_rows_by_the_seed_and_keep_their_order(tmp_path):
     assert [len(dataset[split]) for split in ("validation", "test")] == [100, 1]
 
 
-@pytest.mark.parametrize(
-    ("task", "columns"),
-    [("translation", ["source", "target"]), ("causal", ["text"]), ("classification", ["text", "label"])],
-)
-def test_embedded_data(task, columns):
-    size = {"embedded_size": 300} if task == "translation" else {}
-    dataset = load(task, **size, max_train_samples=5)
-    assert list(dataset) == ["train", "validation", "test"]
-    assert all(rows.column_names == columns for rows in dataset.values())
-    assert len(dataset["train"]) == 5
-
-
 def hub(monkeypatch, splits, *, streams=False):
     def load_dataset(name, config, streaming):
         assert (name, config, streaming) == ("some/data", "plain", streams)
@@ -149,7 +135,7 @@ def test_bad_hub_data(monkeypatch, splits, message):
     ({"streaming": True}, "--streaming needs --train_file or a --dataset"),
 ])  # fmt: skip
 def test_bad_translation_data(tmp_path, options, message):
-    write(tmp_path / "pairs.csv", PAIRS)
+    write(tmp_path / "pairs.csv", [{"en": "house", "de": "Haus"}])
     write(tmp_path / "a.txt", ["a", "b"])
     write(tmp_path / "b.txt", ["a", "b", "c"])
     write(tmp_path / "numbers.jsonl", [{"source": 1, "target": "one"}])

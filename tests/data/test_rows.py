@@ -17,11 +17,9 @@ def skipping(task, **options):
     return data.splits, data.stats
 
 
-PAIRS = [("a", "b"), (None, "c"), ("d", " \t"), ("e", "f"), (7, "g"), ("h", ["i"]), ("j", "k")]
-
-
 def test_bad_pairs_are_left_out_and_counted(tmp_path, capsys):
-    path = write(tmp_path / "a.jsonl", [{"source": one, "target": other} for one, other in PAIRS])
+    pairs = [("a", "b"), (None, "c"), ("d", " \t"), ("e", "f"), (7, "g"), ("h", ["i"]), ("j", "k")]
+    path = write(tmp_path / "a.jsonl", [{"source": one, "target": other} for one, other in pairs])
     good = write(tmp_path / "b.jsonl", [{"source": "x", "target": "y"}])
     dataset, stats = skipping("translation", train_file=path, validation_file=good)
     assert (list(dataset["train"]["source"]), list(dataset["train"]["target"])) == (["a", "e", "j"], ["b", "f", "k"])
@@ -31,18 +29,6 @@ def test_bad_pairs_are_left_out_and_counted(tmp_path, capsys):
     assert "a.jsonl: 2 of 7 rows are bad and left out, first row 5: the source is not text." in out
     assert "a.jsonl: 1 of 5 rows are bad and left out, first row 2: the source is empty." in out
     assert "a.jsonl: 1 of 4 rows are bad and left out, first row 3: the target is empty." in out  # as numbered there
-
-
-def test_lines_that_cannot_be_read(tmp_path, capsys):
-    text = '{"text": "one", "label": 1}\n{"text": "two"\n[3]\n\n{"text": "four", "label": 0}\n'
-    (tmp_path / "a.jsonl").write_text(text)
-    path = str(tmp_path / "a.jsonl")
-    message = r"a.jsonl, row 2: .* \(2 such rows\); --bad_rows skip"
-    refused(message, load, "classification", train_file=path, validation_file=path)
-    dataset, stats = skipping("classification", train_file=path, validation_file=path)
-    assert (list(dataset["train"]["text"]), list(dataset["train"]["label"])) == (["one", "four"], [1, 0])
-    assert stats["train"]["bad rows left out"] == 2
-    assert "first row 2" in capsys.readouterr().out
 
 
 def labeled(tmp_path, labels, name="a.jsonl"):

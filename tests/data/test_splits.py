@@ -12,8 +12,6 @@ from vanillaformer.data.rows import label_names
 
 from .test_loading import hub, load, write
 
-SPLIT_WORDS = ["train", "test", " Dev", "train", "TEST", "val", "train", "train"]
-
 
 def rows_of(words, **more):
     return [{"split": word, "text": f"text {n}", "label": n % 2, **more} for n, word in enumerate(words)]
@@ -21,7 +19,8 @@ def rows_of(words, **more):
 
 @pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
 def test_one_file_with_a_column_of_splits(tmp_path, extension):
-    path = write(tmp_path / f"a.{extension}", rows_of(SPLIT_WORDS))
+    words = ["train", "test", " Dev", "train", "TEST", "val", "train", "train"]
+    path = write(tmp_path / f"a.{extension}", rows_of(words))
     dataset = load("classification", train_file=path, split_column="split")
     texts = {split: list(rows["text"]) for split, rows in dataset.items()}
     assert texts == {
@@ -73,13 +72,16 @@ def many_translations(tmp_path):
     return write(tmp_path / "a.jsonl", [{"source": f"s{n % 50}", "target": f"t{n}"} for n in range(200)])
 
 
-def test_another_seed_holds_out_another_test_part(tmp_path):
+def test_another_seed_holds_out_another_test_part_and_a_validation_file_stays(tmp_path):
     """What is in it, by whichever options, is in `test_split_promises.py`."""
     options = {"train_file": many_translations(tmp_path), "validation_fraction": 0.1}
     first, other = (sources(load("translation", **options, test_fraction=0.2, split_seed=seed)) for seed in (0, 1))
     assert {split: len(texts) for split, texts in first.items()} == {"train": 35, "validation": 5, "test": 10}
     assert other["test"] != first["test"]
     assert "test" not in load("translation", **options)
+    options["validation_file"] = write(tmp_path / "b.jsonl", [{"source": "other", "target": "x"}])
+    parts = sources(load("translation", **options, test_fraction=0.1))
+    assert (parts["validation"], len(parts["test"])) == ({"other"}, 5)
 
 
 def held_out(tmp_path, rows, **options):
@@ -122,13 +124,6 @@ def test_nothing_can_be_held_out_of_classes_of_one_text(tmp_path):
     refused("a validation part cannot be split from 3 distinct texts in which no class", held_out, tmp_path, rows)
 
 
-def test_test_part_beside_a_validation_file(tmp_path):
-    validation = write(tmp_path / "b.jsonl", [{"source": "other", "target": "x"}])
-    options = {"validation_file": validation, "test_fraction": 0.1}
-    dataset = load("translation", train_file=many_translations(tmp_path), **options)
-    assert (list(dataset["validation"]["source"]), len(sources(dataset)["test"])) == (["other"], 5)
-
-
 @pytest.mark.parametrize(("options", "message"), [
     ({"test_fraction": 0.6, "validation_fraction": 0.4}, r"--validation_fraction 0.4 and --test_fraction 0.6"),
     ({"test_fraction": 0.1, "test_file": "same"}, r"--test_fraction 0.1: there is test data already"),
@@ -140,15 +135,14 @@ def test_bad_fractions(tmp_path, options, message):
     refused(message, load, "translation", train_file=path, **options)
 
 
-@pytest.mark.parametrize("test_fraction", [0.0, 0.2])
-def test_the_end_is_held_out(tmp_path, test_fraction):
+@pytest.mark.parametrize(("test_fraction", "sizes"), [(0.0, [90, 10]), (0.2, [70, 10, 20])])
+def test_the_end_is_held_out(tmp_path, test_fraction, sizes):
     path = write(tmp_path / "a.txt", [f"{n:03}" for n in range(100)])
     options = {"hold_out": "end", "validation_fraction": 0.1, "test_fraction": test_fraction}
     dataset = load("causal", train_file=path, **options)
     texts = [text for rows in dataset.values() for text in rows["text"]]
     assert texts == [f"{n:03}" for n in range(100)]
-    wanted = {"train": 90, "validation": 10} if not test_fraction else {"train": 70, "validation": 10, "test": 20}
-    assert {split: len(rows) for split, rows in dataset.items()} == wanted
+    assert [len(rows) for rows in dataset.values()] == sizes
 
 
 def test_the_end_of_a_single_text(tmp_path, capsys):

@@ -9,8 +9,6 @@ from transformers import PreTrainedTokenizerFast
 
 from vanillaformer import tokenization
 from vanillaformer.tokenization import ModelKind, TokenizerAlgorithm, train, train_pair
-from vanillaformer.tokenization.algorithms import ALGORITHMS
-from vanillaformer.tokenization.options import SPECIAL_TOKENS
 
 ALL_ALGORITHMS = get_args(TokenizerAlgorithm)
 ALL_KINDS = get_args(ModelKind)
@@ -185,12 +183,6 @@ def test_punctuation_left_out():
     assert words == ["it's", "a", "film", "br", "isn't", "it", "don\u2019t", "go", "10", "10"]
     message = "strip_punctuation=True is for algorithm 'word', not 'bpe'"
     refused(message, train, [text] * 2, algorithm="bpe", strip_punctuation=True)
-
-
-def test_every_algorithm_name_has_its_function_and_every_kind_its_special_tokens():
-    assert list(ALGORITHMS) == list(get_args(TokenizerAlgorithm))
-    assert [function.__name__ for function in ALGORITHMS.values()] == list(ALGORITHMS)
-    assert list(SPECIAL_TOKENS) == list(get_args(ModelKind))
 
 
 def test_folder_needs_no_torch():

@@ -26,7 +26,6 @@ def test_lines(capsys) -> None:
     scores = {"eval_loss": 0.5, "eval_exact_match": 99.06, "eval_runtime": 3.0}
     assert line(STATE, scores, 70) == "step   5/200 ·   70 s · validation: loss 0.5000 · exact match 99.1 %"
     assert line(STATE, {"train_runtime": 3.0}, 70) is None
-
     assert scores_text({"test_accuracy": 0.5, "eval_f1": 1.0}, "test") == "accuracy 50.0%"
     assert scores_text({}, "test") == ""
     lines = Lines()

@@ -63,20 +63,15 @@ def test_token_batches_have_every_row_once_and_about_equal_tokens(by_length: boo
     assert abs(tokens - lengths.sum() / len(batches)).max() <= lengths.sum(axis=1).max()
 
 
-def test_token_batches_pad_little() -> None:
-    lengths = pairs()
-    batches = rows_of(TokenBatches(lengths, 1024, seed=0))
-    at_random = np.array_split(np.random.default_rng(1).permutation(len(lengths)), len(batches))
-    padding = [
-        sum(lengths[batch].max(axis=0).sum() * len(batch) for batch in found) / lengths.sum() - 1
-        for found in (batches, at_random)
-    ]
-    assert padding[0] < padding[1] / 10
-
-
-def test_token_batches_of_packed_rows_have_rows_of_all_lengths() -> None:
+def test_token_batches_pad_little_and_those_of_packed_rows_have_rows_of_all_lengths() -> None:
     lengths = pairs()
     by_length, of_all = (rows_of(TokenBatches(lengths, 1024, seed=0, by_length=wanted)) for wanted in (True, False))
+    at_random = np.array_split(np.random.default_rng(1).permutation(len(lengths)), len(by_length))
+    padding = [
+        sum(lengths[batch].max(axis=0).sum() * len(batch) for batch in found) / lengths.sum() - 1
+        for found in (by_length, at_random)
+    ]
+    assert padding[0] < padding[1] / 10
     spread = [np.mean([lengths[batch, 0].std() for batch in batches]) for batches in (by_length, of_all)]
     assert spread[1] > 0.9 * lengths[:, 0].std() > 5 * spread[0]
 

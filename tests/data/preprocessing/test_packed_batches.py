@@ -30,12 +30,13 @@ def pairs() -> list[dict[str, list[int]]]:
     return [{"input_ids": words(s, SOURCE_VOCABULARY), "labels": words(t, TARGET_VOCABULARY)} for s, t in LENGTHS]
 
 
+def column(rows: list[dict[str, Any]], name: str, fill: int) -> torch.Tensor:
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row[name]) for row in rows], True, fill)
+
+
 def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
-    sources, labels = (
-        torch.nn.utils.rnn.pad_sequence([torch.tensor(row[name]) for row in rows], True, fill)
-        for name, fill in (("input_ids", PAD), ("labels", -100))
-    )
-    return {"input_ids": sources, "attention_mask": (sources != PAD).long(), "labels": labels}
+    sources = column(rows, "input_ids", PAD)
+    return {"input_ids": sources, "attention_mask": (sources != PAD).long(), "labels": column(rows, "labels", -100)}
 
 
 @pytest.fixture(autouse=True)
@@ -66,10 +67,7 @@ def texts() -> list[dict[str, Any]]:
 
 
 def padded_texts(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    ids, types = (
-        torch.nn.utils.rnn.pad_sequence([torch.tensor(row[name]) for row in rows], True, PAD)
-        for name in ("input_ids", "token_type_ids")
-    )
+    ids, types = (column(rows, name, PAD) for name in ("input_ids", "token_type_ids"))
     batch = {"input_ids": ids, "attention_mask": (ids != PAD).long(), "token_type_ids": types}
     return batch | {"labels": torch.tensor([row["labels"] for row in rows])}
 

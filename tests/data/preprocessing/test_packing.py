@@ -7,12 +7,12 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict
 from modeling.axes import FIRST_WORD
+from refusals import refused
 
 from modeling import toys
 from vanillaformer.data.preprocessing.batching import BlockCollator, RowMasking
 from vanillaformer.data.preprocessing.language_model import pack, packed_rows
 from vanillaformer.data.preprocessing.packing import check_attention
-from vanillaformer.training.trainer.losses import scheduled_sampling_inputs
 
 TEXTS = ["one", "x", "three and more", "", "five", "a text that is longer than a row"]
 
@@ -80,8 +80,8 @@ def test_masked_texts_are_framed_each(encoder_tokenizer):
 def test_long_texts(decoder_tokenizer):
     rows = packed_rows(splits(), decoder_tokenizer, block_size=16, long_texts="skip")["train"]
     assert sum(len(documents(row)) for row in rows) == 5
-    with pytest.raises(ValueError, match=r"row 6 \('a text that is longer than a row' ...\): the text .* than 1"):
-        packed_rows(splits(), decoder_tokenizer, block_size=16, long_texts="error")
+    message = r"row 6 \('a text that is longer than a row' ...\): the text .* than 1"
+    refused(message, packed_rows, splits(), decoder_tokenizer, block_size=16, long_texts="error")
 
 
 def test_masked_batch(encoder_tokenizer):
@@ -160,22 +160,7 @@ def test_packed_rows_equal_their_texts(kind, choices, implementation, window, de
         assert_gradients_of_texts(model, batch, packed, alone, shift=int(kind == "decoder"))
 
 
-def test_own_predictions_are_each_texts_own(decoder_tokenizer):
-    """Scheduled sampling: what is fed in place of the gold tokens comes from the text alone."""
-    model = toys.toy("decoder", position_embedding_type="learned")
-    batch, texts = packed_batch(decoder_tokenizer)
-    fed = scheduled_sampling_inputs(model, batch, gold=0.0)["input_ids"]
-    for row, own in enumerate(texts):
-        alone = []
-        for text in own:
-            predicted = model(input_ids=torch.tensor([text])).logits[0, :-1].argmax(-1).tolist()
-            alone += [text[0], *predicted]
-        assert fed[row, : len(alone)].tolist() == alone
-        assert torch.equal(fed[row, len(alone) :], batch["input_ids"][row, len(alone) :])
-
-
 def test_attention_without_masks_is_refused():
     model = toys.toy("decoder")
     model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(ValueError, match="--packing: flash_attention_2 attention does not keep"):
-        check_attention(model)
+    refused("--packing: flash_attention_2 attention does not keep", check_attention, model)

@@ -149,7 +149,6 @@ def test_language_model_scores_against_all_logits(causal):
     # As Trainer pads what it collects.
     padded = [torch.nn.functional.pad(each, (0, 2), value=-100).numpy() for each in (predicted, losses, labels)]
     scores = m.language_model_metrics()(EvalPrediction(predictions=(padded[0], padded[1]), label_ids=padded[2]))
-
     seen, wanted = (logits[:, :-1], labels[:, 1:]) if causal else (logits, labels)
     loss = torch.nn.functional.cross_entropy(seen.reshape(-1, 11), wanted.reshape(-1)).item()
     kept = wanted != -100

@@ -1,6 +1,5 @@
 """Where a classifier errs, what is said of it beside its scores, and baselines against counts by hand."""
 
-import csv
 import json
 import math
 import random
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from data.test_loading import write
 from datasets import ClassLabel, Dataset
 from matplotlib.figure import Figure
 from sklearn.svm import LinearSVC
@@ -64,10 +64,9 @@ def test_the_surest_errors_and_the_worst_classes(tmp_path: Path, capsys) -> None
 
 
 def test_a_run_says_which_classes_have_no_rows_and_how_sure_its_accuracy_is(tmp_path: Path, capsys) -> None:
-    rows = [(f"word{n} {'good' if n % 2 else 'bad'}", "pos" if n % 2 else "neg") for n in range(60)]
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("text", "label"), *rows, ("so so", "rare")])
-    options = f"--train_file {tmp_path}/a.csv --validation_fraction 0.2 --output_dir {tmp_path}/run"
+    rows = [{"text": f"word{n} {('bad', 'good')[n % 2]}", "label": ("neg", "pos")[n % 2]} for n in range(60)]
+    file = write(tmp_path / "a.csv", [*rows, {"text": "so so", "label": "rare"}])
+    options = f"--train_file {file} --validation_fraction 0.2 --output_dir {tmp_path}/run"
     run = train_classifier.train([*SMALL.split(), *options.split()])
     lines = capsys.readouterr().out.splitlines()
     counts = run.details["data"]["train"]
@@ -93,10 +92,9 @@ def test_a_run_says_which_classes_have_no_rows_and_how_sure_its_accuracy_is(tmp_
 
 def test_classes_that_the_first_rows_of_a_stream_lack(tmp_path: Path, capsys) -> None:
     names = "abcdefghijklmnopqrstuv"
-    rows = [(f"text {n}", names[max(0, n - 9) % len(names)]) for n in range(100)]
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("text", "label"), *rows])
-    options = f"--train_file {tmp_path}/a.csv --streaming --max_validation_samples 10 --output_dir {tmp_path}/run"
+    rows = [{"text": f"text {n}", "label": names[max(0, n - 9) % len(names)]} for n in range(100)]
+    file = write(tmp_path / "a.csv", rows)
+    options = f"--train_file {file} --streaming --max_validation_samples 10 --output_dir {tmp_path}/run"
     run = train_classifier.train([*SMALL.split(), *options.split()])
     assert len(run.details["data"]["validation"]["classes without rows"]) == 21
     lines = capsys.readouterr().out.splitlines()

@@ -1,6 +1,7 @@
 """Defaults of classifiers, language models and translators by their data and the time."""
 
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,13 +61,15 @@ def test_facts_on_texts_and_defaults_that_follow_them() -> None:
     assert (reviews["strip_punctuation"], config.max_ngram) == (True, 2)
 
 
-@pytest.mark.parametrize("classes", [2, 3, 11, 150])
-@pytest.mark.parametrize("unknown", [0.0, 1.0])
-@pytest.mark.parametrize("rows", [10, 1_000, 1_000_000])
-def test_every_choice_of_a_classifier_is_an_option(classes, unknown, rows) -> None:
-    options, config = classifier(SENTENCES._replace(classes=classes, unknown=unknown, rows=rows))
-    assert config.hidden_size == (64 if classes < 11 else 128)
-    assert options.keys() <= NAMES
+def test_every_choice_is_an_option() -> None:
+    for classes, unknown, rows in product((2, 3, 11, 150), (0.0, 1.0), (10, 1_000, 1_000_000)):
+        options, config = classifier(SENTENCES._replace(classes=classes, unknown=unknown, rows=rows))
+        assert config.hidden_size == (64 if classes < 11 else 128)
+        assert options.keys() <= NAMES
+    for pairs, seconds in product((10, 100_000, 10_000_000), (10, 600, 1e6)):
+        options, config = translator(pairs, seconds)
+        assert config.hidden_size == 32 * config.num_attention_heads
+        assert options.keys() <= NAMES
 
 
 @pytest.mark.parametrize(
@@ -166,14 +169,6 @@ def test_size_and_dropout_follow_pairs_and_time() -> None:
     _, large = translator(2_000_000, seconds=100_000)
     assert (large.hidden_size, large.encoder_layers, large.dropout) == (512, 6, 0.1)
     assert translator(PAIRS, seconds=100_000)[1].hidden_size == 128  # few pairs
-
-
-@pytest.mark.parametrize("pairs", [10, 100_000, 10_000_000])
-@pytest.mark.parametrize("seconds", [10, 600, 1e6])
-def test_every_choice_of_a_translator_is_an_option(pairs: int, seconds: float) -> None:
-    options, config = translator(pairs, seconds)
-    assert config.hidden_size == 32 * config.num_attention_heads
-    assert options.keys() <= NAMES
 
 
 @pytest.mark.parametrize("decoding", ["mask_predict", "ctc"])

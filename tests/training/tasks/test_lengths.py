@@ -1,6 +1,5 @@
 """Default lengths by the tokens of the tokenizer in use, and classifiers of images: defaults and baselines."""
 
-import csv
 import json
 import random
 import re
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from data.test_loading import write
 from datasets import ClassLabel, Dataset, Features, Value
 from transformers import AutoTokenizer
 
@@ -51,12 +51,6 @@ def text(rng: random.Random, letters: str, words: int, longest: int) -> str:
 SCRIPTS = {"latin": "abcdefgh", "chinese": "的一是不了人我在有他这中大来上", "khmer": "កខគឃងចឆជឈញ"}
 
 
-def write(path: Path, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([columns, *rows])
-    return str(path)
-
-
 def assert_reasons_hold(folder: Path, texts: dict[str, list[str]]) -> None:
     """Check the reasons of lengths against the tokens of the texts, and that few were cut."""
     details = json.loads((folder / "run.json").read_text())["details"]
@@ -78,7 +72,7 @@ def assert_reasons_hold(folder: Path, texts: dict[str, list[str]]) -> None:
 def test_lengths_of_a_translator_in_every_script(script: str, tmp_path: Path) -> None:
     rng = random.Random(0)
     pairs = [(text(rng, SCRIPTS[script], rng.randint(20, 40), 3), text(rng, "xyz", 3, 3)) for _ in range(120)]
-    file = write(tmp_path / "pairs.csv", ("source", "target"), pairs)
+    file = write(tmp_path / "pairs.csv", [dict(zip(("source", "target"), pair)) for pair in pairs])
     options = f"--train_file {file} --validation_file {file} --output_dir {tmp_path / 'run'} --bleu_tokenize none"
     train_translation.train([*TIME.split(), *options.split()])
     sources, targets = map(list, zip(*pairs))
@@ -90,7 +84,7 @@ def test_lengths_of_a_classifier_by_the_tokenizer_in_use(tokenizer: str, tmp_pat
     rng = random.Random(0)
     texts = [text(rng, "abcd", rng.randint(15, 25), 8) for _ in range(120)]
     texts.sort(key=len)
-    file = write(tmp_path / "a.csv", ("text", "label"), [(each, "ab"[i % 2]) for i, each in enumerate(texts)])
+    file = write(tmp_path / "a.csv", [{"text": each, "label": "ab"[i % 2]} for i, each in enumerate(texts)])
     use = "--tokenizer_algorithm character"
     if tokenizer == "given":  # one token for each byte
         train_tokenizer(["ab"], kind="encoder", vocab_size=261).save_pretrained(tmp_path / "bytes")
@@ -109,14 +103,10 @@ def chosen_for_images(rows: int, size: int) -> dict:
     return {entry.option: entry.value for entry in image_defaults(rows, size)}
 
 
-def test_few_images_are_seen_more_often() -> None:
+def test_few_images_are_seen_more_often_and_a_shift_is_small_or_none() -> None:
     epochs = [chosen_for_images(rows, 28)["max_epochs"] for rows in (100, 1_400, 60_000)]
     assert epochs[0] == task.MOST_EPOCHS > epochs[1] > epochs[2] == task.FEWEST_EPOCHS
-
-
-@pytest.mark.parametrize(("size", "shift"), [(8, None), (28, 2), (32, 2), (64, 5)])
-def test_a_shift_is_small_and_tiny_images_have_none(size: int, shift: int | None) -> None:
-    assert chosen_for_images(1_000, size).get("shift") == shift
+    assert [chosen_for_images(1_000, size).get("shift") for size in (8, 28, 32, 64)] == [None, 2, 2, 5]
 
 
 def images(count: int, seed: int) -> Dataset:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from data.test_loading import write
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from refusals import refused
 from scipy import stats
@@ -41,17 +42,15 @@ def conll(rows: Any) -> str:
     return "\n\n".join("\n".join(f"{token} X {tag}" for token, tag in zip(*row)) for row in rows)
 
 
-def write(folder: Path, name: str) -> str:
+def tagged_file(folder: Path, name: str) -> str:
     """Write `ROWS` into a file, in the format of its name."""
     path, columns = folder / name, {"tokens": [row[0] for row in ROWS], "tags": [row[1] for row in ROWS]}
     if name.endswith(".parquet"):
         numbers = [[NAMES.index(tag) for tag in tags] for tags in columns["tags"]]
         features = Features({"tokens": Sequence(Value("string")), "tags": Sequence(ClassLabel(names=NAMES))})
         Dataset.from_dict({**columns, "tags": numbers}, features=features).to_parquet(path)
-    elif name.endswith(".json"):
-        path.write_text(json.dumps([dict(zip(columns, row)) for row in ROWS]))
-    elif name.endswith(".jsonl"):
-        path.write_text("\n".join(json.dumps(dict(zip(columns, row))) for row in ROWS))
+    elif name.endswith((".json", ".jsonl")):
+        write(path, [dict(zip(columns, row)) for row in ROWS])
     elif name.endswith(".gz"):
         path.write_bytes(gzip.compress(conll(ROWS).encode()))
     else:
@@ -62,31 +61,28 @@ def write(folder: Path, name: str) -> str:
 
 @pytest.mark.parametrize("name", ["a.conll", "a.txt", "a.conll.gz", "a.json", "a.jsonl", "a.parquet"])
 def test_every_format_has_the_same_rows(name: str, tmp_path: Path) -> None:
-    file = write(tmp_path, name)
+    file = tagged_file(tmp_path, name)
     splits = load_data(TokenDataArguments(train_file=[file], validation_file=[file]), "token_classification").splits
     assert splits["train"].to_dict() == {"tokens": TEXTS, "tags": TAGS}
 
 
 GOOD = '{"tokens": ["a", "b"], "tags": ["B-X", "O"]}\n'
-REFUSED = {
-    "fewer tags": (f'{GOOD}{{"tokens": ["a", "b"], "tags": ["O"]}}', "a.jsonl, row 2: it has 2 tokens and 1 tags"),
-    "no tokens": (f'{GOOD}{{"tokens": [], "tags": []}}', "row 2: the tokens is empty"),
-    "a space": (f'{GOOD}{{"tokens": ["a b"], "tags": ["O"]}}', "row 2: --tokens_column .* lists of tokens without"),
-    "a text": (f'{GOOD}{{"tokens": "a b", "tags": ["O", "O"]}}', "row 2: --tokens_column must name lists .*'a b'"),
-    "no tag": (f'{GOOD}{{"tokens": ["a"], "tags": [null]}}', "row 2: --tags_column must name lists"),
-    "one column": ("a O\n\nb\nc O\n", "a.conll, row 2: line 3 has one column"),
-    "cells": ("tokens,tags\na,O\n", "a.csv: --tokens_column needs lists"),
-}
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_row_is_refused_or_skipped(case: str, tmp_path: Path) -> None:
-    content, message = REFUSED[case]
-    name = "a.conll" if "line" in message else "a.csv" if case == "cells" else "a.jsonl"
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("a.jsonl", f'{GOOD}{{"tokens": ["a", "b"], "tags": ["O"]}}', "a.jsonl, row 2: it has 2 tokens and 1 tags"),
+    ("a.jsonl", f'{GOOD}{{"tokens": [], "tags": []}}', "row 2: the tokens is empty"),
+    ("a.jsonl", f'{GOOD}{{"tokens": ["a b"], "tags": ["O"]}}', "row 2: --tokens_column .* lists of tokens without"),
+    ("a.jsonl", f'{GOOD}{{"tokens": "a b", "tags": ["O", "O"]}}', "row 2: --tokens_column must name lists .*'a b'"),
+    ("a.jsonl", f'{GOOD}{{"tokens": ["a"], "tags": [null]}}', "row 2: --tags_column must name lists"),
+    ("a.conll", "a O\n\nb\nc O\n", "a.conll, row 2: line 3 has one column"),
+    ("a.csv", "tokens,tags\na,O\n", "a.csv: --tokens_column needs lists"),
+])  # fmt: skip
+def test_what_is_no_row_is_refused_or_skipped(name: str, content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     options: dict[str, Any] = {"train_file": [str(tmp_path / name)], "validation_file": [str(tmp_path / name)]}
     refused(message, load_data, TokenDataArguments(**options), "token_classification")
-    if case != "cells":
+    if name != "a.csv":
         found = load_data(TokenDataArguments(**options, bad_rows="skip"), "token_classification")
         assert len(found.splits["train"]) == 1
 
@@ -235,19 +231,17 @@ def test_pairs_are_what_the_tokenizer_makes_of_them() -> None:
 
 
 ROW = {"text": "a", "pair": "b", "topics": ["x", "y"], "score": 0.5, "label": "l"}
-REFUSED_ROWS = {
-    "no number": ({"score": "half"}, {"score_column": "score"}, "row 2: the score 'half' is not a number"),
-    "not finite": ({"score": "nan"}, {"score_column": "score"}, "row 2: the score 'nan' is not a number"),
-    "no list": ({"topics": "x"}, {"labels_column": "topics"}, "row 2: --labels_column must name lists of labels"),
-    "no pair": ({"pair": " "}, {"text_pair_column": "pair"}, "row 2: the column 'pair' is empty"),
-}
 
 
-@pytest.mark.parametrize("case", REFUSED_ROWS)
-def test_rows_that_cannot_be(case: str, tmp_path: Path) -> None:
-    change, columns, message = REFUSED_ROWS[case]
-    (tmp_path / "a.jsonl").write_text(f"{json.dumps(ROW)}\n{json.dumps(ROW | change)}\n{json.dumps(ROW)}")
-    options: dict[str, Any] = {name: [str(tmp_path / "a.jsonl")] for name in ("train_file", "validation_file")}
+@pytest.mark.parametrize(("change", "columns", "message"), [
+    ({"score": "half"}, {"score_column": "score"}, "row 2: the score 'half' is not a number"),
+    ({"score": "nan"}, {"score_column": "score"}, "row 2: the score 'nan' is not a number"),
+    ({"topics": "x"}, {"labels_column": "topics"}, "row 2: --labels_column must name lists of labels"),
+    ({"pair": " "}, {"text_pair_column": "pair"}, "row 2: the column 'pair' is empty"),
+])  # fmt: skip
+def test_rows_that_cannot_be(change: dict, columns: dict, message: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", [ROW, ROW | change, ROW])
+    options: dict[str, Any] = {"train_file": file, "validation_file": file}
     names = {"score_column": "regression", "labels_column": "multi_label_classification"}
     task: Any = names.get(*columns, "classification")
     refused(message, load_data, ClassifierDataArguments(**options, **columns), task)
@@ -265,8 +259,7 @@ def test_rows_that_cannot_be(case: str, tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_options_that_do_not_go_together(options: str, message: str, tmp_path: Path, capsys) -> None:
     rows = [ROW | {"text": f"a {n}", "label": "lm"[n % 2]} for n in range(40)]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    file = [] if "embedded" in options else ["--train_file", str(tmp_path / "a.jsonl")]
+    file = [] if "embedded" in options else ["--train_file", write(tmp_path / "a.jsonl", rows)]
     words = [*RUN.split(), *file, *options.split(), "--output_dir", str(tmp_path / "run")]
     refused(message, train_classifier.train, words)
 
@@ -293,9 +286,9 @@ RUNS = {
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_run(kind: str, tmp_path: Path, capsys) -> None:
     options, baseline, score = RUNS[kind]
-    for name, count in (("train", 120), ("validation", 30), ("test", 30)):
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows_of(count, count + len(name)))))
-    files = [f"--{name}_file={tmp_path / name}.jsonl" for name in ("train", "validation", "test")]
+    counts = {"train": 120, "validation": 30, "test": 30}
+    rows = {name: rows_of(count, count + len(name)) for name, count in counts.items()}
+    files = [f"--{name}_file={write(tmp_path / f'{name}.jsonl', part)}" for name, part in rows.items()]
     folder = tmp_path / "run"
     run = train_classifier.train([*RUN.split(), *files, *options.split(), "--output_dir", str(folder)])
     assert f"test_{score}" in run.metrics

@@ -83,11 +83,10 @@ def test_last_checkpoints_of_the_run_are_averaged(tmp_path: Path, capsys) -> Non
 
 
 def test_settings_that_averages_need() -> None:
-    settings = ClassifierTrainingArguments(use_cpu=True, average_checkpoints=5)
-    assert (settings.save_total_limit, settings.load_best_model_at_end) == (6, False)
-    settings = ClassifierTrainingArguments(use_cpu=True, average_checkpoints=5, save_total_limit=9)
-    assert settings.save_total_limit == 9
-    assert ClassifierTrainingArguments(use_cpu=True).save_total_limit == 2
+    five = {"average_checkpoints": 5}
+    for given, kept in ({}, 2), (five, 6), (five | {"save_total_limit": 9}, 9):
+        settings = ClassifierTrainingArguments(use_cpu=True, **given)
+        assert (settings.save_total_limit, settings.load_best_model_at_end) == (kept, not given)
 
 
 @pytest.mark.parametrize(("warmup", "decays"), [(False, [0.5] * 4), (True, [2 / 11, 3 / 12, 4 / 13, 0.35])])

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerControl, TrainerState
 from transformers.optimization import get_scheduler
@@ -128,8 +129,7 @@ def test_durations(text, seconds) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "10 days", "-5m", "0", "0m", "1.2.3h", "m", "inf", "nan", "1m1h"])
 def test_what_is_no_duration(text) -> None:
-    with pytest.raises(ValueError, match=f"--max_time {text}: it must be a time above 0, such as 90s, 10m or 1h30m"):
-        seconds_of(text)
+    refused(f"--max_time {text}: it must be a time above 0, such as 90s, 10m or 1h30m", seconds_of, text)
 
 
 def arguments(*words: str) -> Any:
@@ -157,8 +157,7 @@ def test_time_when_no_other_length_is_given(words, seconds) -> None:
     *((words, words) for words in ("--max_tokens 0", "--max_flops inf", "--max_time soon", "--max_epochs 0")),
 ])  # fmt: skip
 def test_lengths_that_cannot_be(words, message) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        arguments(*words.split())
+    refused(re.escape(message), arguments, *words.split())
 
 
 def test_time_is_reserved_for_the_last_evaluation_of_longer_outputs() -> None:

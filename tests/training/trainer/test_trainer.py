@@ -86,50 +86,6 @@ def test_every_row_has_a_target(encoder_tokenizer, tmp_path) -> None:
     assert collator.mlm_probability == 0.02
 
 
-def test_a_step_without_a_target_has_loss_0(encoder_tokenizer, tmp_path) -> None:
-    empty = Dataset.from_dict({"input_ids": [encoder_tokenizer("")["input_ids"]] * 4})
-    model = vanillaformer.VanillaEncoderForMaskedLM(vanillaformer.VanillaEncoderConfig(vocab_size=300, **SIZE))
-    args = LanguageModelTrainingArguments(
-        **{"output_dir": str(tmp_path), "objective": "masked", "use_cpu": True, "max_steps": 2},
-        **{"eval_strategy": "no", "save_strategy": "no", "learning_rate": 0.0, "report_to": "none"},
-    )
-    trainer = RunTrainer(model=model, args=args, train_dataset=empty, data_collator=masking(encoder_tokenizer))
-    assert trainer.train().training_loss == 0
-
-
-@pytest.mark.parametrize("strategy", ["group_by_length", "random"])
-def test_references_stand_beside_their_predictions(strategy: str, translator_tokenizer, tmp_path) -> None:
-    texts = ["abc", "a", "abcdefgh", "ab", "abcd"]
-    data = DatasetDict(train=Dataset.from_dict({"source": texts, "target": [text * 2 for text in texts]}))
-    data["test"] = data["train"]
-    rows = translation_rows(data, translator_tokenizer, max_source_length=32, max_target_length=32)
-    seen: list[tuple[list[str], list[str]]] = []
-
-    def compute(prediction: Any, references: list[str]) -> dict[str, float]:
-        labels = np.where(prediction.label_ids == -100, 0, prediction.label_ids)
-        seen.append((references, translator_tokenizer.batch_decode(labels, skip_special_tokens=True)))
-        return {"bleu": 1.0}
-
-    args = TranslationTrainingArguments(
-        **{"output_dir": str(tmp_path), "use_cpu": True, "report_to": "none", "generation_max_length": 4},
-        **{"per_device_eval_batch_size": 2, "train_sampling_strategy": strategy},
-        **{"dataloader_drop_last": True, "remove_unused_columns": False},
-    )
-    model = vanillaformer.VanillaEncoderDecoderForConditionalGeneration(
-        vanillaformer.VanillaEncoderDecoderConfig(vocab_size=300, **SIZE)
-    )
-    collator = DataCollatorForSeq2Seq(translator_tokenizer)
-    options = {"eval_dataset": rows["test"], "data_collator": collator, "compute_metrics": compute}
-    trainer = TranslationTrainer(model=model, args=args, **options)
-    trainer.evaluate()
-    trainer.predict(rows["test"].select([3, 0]))
-    assert [len(references) for references, _ in seen] == [5, 2]
-    assert all(references == decoded for references, decoded in seen)
-    assert seen[0][0] == [texts[number] * 2 for number in (2, 4, 0, 3, 1)]  # the longest first
-    assert trainer.compute_metrics is compute
-    assert rows["train"].column_names == ["input_ids", "attention_mask", "labels"]
-
-
 LENGTHS = (3, 40, 5, 31, 4, 4, 22)
 
 
@@ -161,13 +117,38 @@ def job(request, decoder_tokenizer, encoder_tokenizer, translator_tokenizer):
     return request.param, *made(request.param, tokenizers[request.param])
 
 
-def trainer(name, model, rows, collator, folder, size) -> Trainer:
+def trainer(name, model, rows, collator, folder, size, **options) -> Trainer:
     settings = {"output_dir": str(folder), "per_device_eval_batch_size": size, "report_to": "none", "use_cpu": True}
+    settings |= options
     if name == "translation":
         arguments = TranslationTrainingArguments(**settings, generation_max_length=4)
         return TranslationTrainer(model=model, args=arguments, data_collator=collator, eval_dataset=rows)
     arguments = LanguageModelTrainingArguments(**settings)
     return RunTrainer(model=model, args=arguments, data_collator=collator, eval_dataset=rows)
+
+
+@pytest.mark.parametrize("strategy", ["group_by_length", "random"])
+def test_references_stand_beside_their_predictions(strategy: str, translator_tokenizer, tmp_path) -> None:
+    sources = ["abc", "a", "abcdefgh", "ab", "abcd"]
+    data = DatasetDict(test=Dataset.from_dict({"source": sources, "target": [text * 2 for text in sources]}))
+    rows = translation_rows(data, translator_tokenizer, max_source_length=32, max_target_length=32)["test"]
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def compute(prediction: Any, references: list[str]) -> dict[str, float]:
+        labels = np.where(prediction.label_ids == -100, 0, prediction.label_ids)
+        seen.append((references, translator_tokenizer.batch_decode(labels, skip_special_tokens=True)))
+        return {"bleu": 1.0}
+
+    model, _, collator = made("translation", translator_tokenizer)
+    options = {"train_sampling_strategy": strategy, "dataloader_drop_last": True, "remove_unused_columns": False}
+    one = trainer("translation", model, rows, collator, tmp_path, 2, **options)
+    one.compute_metrics = compute
+    one.evaluate()
+    one.predict(rows.select([3, 0]))
+    assert [len(references) for references, _ in seen] == [5, 2]
+    assert all(references == decoded for references, decoded in seen)
+    assert seen[0][0] == [sources[number] * 2 for number in (2, 4, 0, 3, 1)]  # the longest first
+    assert one.compute_metrics is compute
 
 
 def naive_loss(name, model, rows, collator) -> float:
@@ -219,13 +200,17 @@ def test_two_losses_are_the_means_over_the_targets_of_each(size, encoder_tokeniz
     assert found == pytest.approx(wanted, rel=1e-5)
 
 
-def test_without_a_target_there_is_no_loss(encoder_tokenizer, tmp_path) -> None:
+def test_without_a_target_there_is_no_loss_and_that_of_a_step_is_0(encoder_tokenizer, tmp_path) -> None:
     model, rows, collator = made("masked", encoder_tokenizer)
     empty = Dataset.from_dict({"input_ids": [encoder_tokenizer("")["input_ids"]] * 3})  # [CLS] [SEP]
-    one = trainer("masked", model, rows, collator, tmp_path, 2)
+    training = {"objective": "masked", "max_steps": 2, "learning_rate": 0.0}
+    strategies = {"eval_strategy": "no", "save_strategy": "no"}
+    one = trainer("masked", model, rows, collator, tmp_path, 2, **training, **strategies)
     one.compute_metrics, one.preprocess_logits_for_metrics = language_model_metrics(), token_scores(causal=False)
     assert {"eval_loss", "eval_perplexity", "eval_accuracy"}.isdisjoint(one.evaluate(empty))
     assert {"eval_loss", "eval_perplexity", "eval_accuracy"} <= one.evaluate(rows).keys()
+    one.train_dataset = empty
+    assert one.train().training_loss == 0
 
 
 SMALL = ["hidden_size=16", "num_hidden_layers=2", "num_attention_heads=2", "dropout=0.1"]
