@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessorList
 
 from modeling import toys
 from vanillaformer.acceleration import chunked_loss, shared_sources
@@ -29,22 +29,16 @@ def sources() -> dict[str, torch.Tensor]:
     return {"input_ids": toys.tokens(*mask.shape).masked_fill(~mask, toys.PAD), "attention_mask": mask.long()}
 
 
-class Recorded(LogitsProcessor):
-    """Keeps the scores of each step."""
-
-    def __init__(self) -> None:
-        self.steps: list[torch.Tensor] = []
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self.steps.append(scores.clone())
-        return scores
-
-
 def generate(model, **inputs) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The tokens and the scores of each step."""
-    scores = Recorded()
-    settings = {"max_new_tokens": 6, "num_beams": 2, "logits_processor": LogitsProcessorList([scores])}
-    return model.generate(**(settings | inputs)), scores.steps
+    steps: list[torch.Tensor] = []
+
+    def recorded(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        steps.append(scores.clone())
+        return scores
+
+    settings = {"max_new_tokens": 6, "num_beams": 2, "logits_processor": LogitsProcessorList([recorded])}
+    return model.generate(**(settings | inputs)), steps
 
 
 @pytest.fixture

@@ -5,7 +5,10 @@ import multiprocessing
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -97,24 +100,20 @@ def test_the_check_sees_a_changed_weight():
     assert logit_error(one, other) > 1e-4
 
 
+def write(path: Path, last: Callable[[], object] = lambda: None) -> None:
+    """Make a folder, and do something last before it is there."""
+    with new_folder(path) as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "file").write_text("x")
+        last()
+
+
 def test_a_stop_leaves_no_half_folder_and_one_is_made_in_a_thread_too(tmp_path):
-    def stopped() -> None:
-        with new_folder(tmp_path / "new") as folder:
-            (folder / "half").write_text("x")
-            signal.raise_signal(signal.SIGTERM)
-
-    with pytest.raises(KeyboardInterrupt):
-        stopped()
+    refused("", write, tmp_path / "new", partial(signal.raise_signal, signal.SIGTERM), error=KeyboardInterrupt)
     assert files(tmp_path) == []
-
-    # Signals can be caught in the main thread alone.
-    def make() -> None:
-        with new_folder(tmp_path / "new") as folder:
-            (folder / "file").write_text("x")
-
-    with ThreadPoolExecutor() as pool:
-        pool.submit(make).result()
-    assert files(tmp_path / "new") == ["file"]
+    with ThreadPoolExecutor() as pool:  # signals can be caught in the main thread alone
+        pool.submit(write, tmp_path / "new").result()
+    assert files(tmp_path / "new") == ["inner"]
 
 
 @pytest.mark.parametrize(("spoil", "message"), [
@@ -209,10 +208,7 @@ def test_a_t5_in_float16_becomes_one_of_ours(tmp_path):
 
 def test_what_a_killed_process_has_left_is_deleted_by_the_next(tmp_path):
     def write_and_die() -> None:
-        with new_folder(tmp_path / "new") as folder:
-            (folder / "half").mkdir()
-            (folder / "half" / "file").write_text("x")
-            os.kill(os.getpid(), signal.SIGKILL)
+        write(tmp_path / "new", lambda: os.kill(os.getpid(), signal.SIGKILL))
 
     process = multiprocessing.get_context("fork").Process(target=write_and_die)
     process.start()
@@ -227,28 +223,21 @@ def test_what_a_killed_process_has_left_is_deleted_by_the_next(tmp_path):
 
 
 def test_two_that_write_the_same_folder_do_not_meet_and_a_link_is_not_replaced(tmp_path):
-    with new_folder(tmp_path / "new") as folder:
-        (folder / "file").write_text("x")
-        with (
-            pytest.raises(ValueError, match="new cannot be written: another process is writing it"),
-            new_folder(tmp_path / "new"),
-        ):
-            pytest.fail("the folder was given to two")
-    assert files(tmp_path / "new") == ["file"]
+    message = "new cannot be written: another process is writing it"
+    write(tmp_path / "new", partial(refused, message, write, tmp_path / "new"))
+    assert files(tmp_path / "new") == ["inner"]
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "empty")
-
-    with pytest.raises(ValueError, match="link exists already"), new_folder(tmp_path / "link"):
-        pytest.fail("a link was taken for a free place")
+    refused("link exists already", write, tmp_path / "link")
+    assert files(tmp_path / "empty") == []
 
 
 def test_a_signal_handler_that_was_not_set_from_python_stays(tmp_path, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(signal, "getsignal", lambda number: None)
-    with new_folder(tmp_path / "new") as folder:
-        (folder / "file").write_text("x")
+    write(tmp_path / "new")
     monkeypatch.undo()
-    assert files(tmp_path / "new") == ["file"]
+    assert files(tmp_path / "new") == ["inner"]
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -8,15 +8,14 @@ from modeling.toys import assert_close, padding, tokens
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import PreTrainedModel
 
 import vanillaformer
 from vanillaformer.conversion import from_state_dict, native_architectures, to_native
 from vanillaformer.conversion.state_dicts import SOURCES, unwrapped
 
-from .natives import poison
+from .natives import GPT, LENGTH, Case, D, H, V, native_model, poison
 
-V, D, H, LENGTH = 41, 24, 4, 20
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 
 
@@ -95,14 +94,9 @@ def test_fresh_embeddings_have_the_size_asked_for():
 CONV1D = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
 
-def gpt(bias: bool = True, tied: bool = True, act: str = "gelu") -> GPT2LMHeadModel:
+def gpt(bias: bool = True, **changes: Any) -> PreTrainedModel:
     """A GPT-2 of transformers, which with other activations or without biases is one of nanoGPT or minGPT."""
-    sizes = {"vocab_size": V, "n_embd": D, "n_head": H, "n_layer": 2, "n_positions": LENGTH}
-    no_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    ends = {"bos_token_id": 1, "eos_token_id": 2}
-    config = GPT2Config(**sizes, **no_dropout, **ends, activation_function=act, tie_word_embeddings=tied)
-    model = GPT2LMHeadModel(config).eval()
-    poison(model)
+    model = native_model(Case("gpt2", GPT | {"activation_function": "gelu"} | changes))
     if not bias:
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
@@ -110,7 +104,7 @@ def gpt(bias: bool = True, tied: bool = True, act: str = "gelu") -> GPT2LMHeadMo
     return model
 
 
-def state_of(model: GPT2LMHeadModel, bias: bool = True) -> dict[str, torch.Tensor]:
+def state_of(model: PreTrainedModel, bias: bool = True) -> dict[str, torch.Tensor]:
     """Its weights as nanoGPT and minGPT name and lay them."""
     state = {
         name: (tensor.T if name.endswith(CONV1D) else tensor).contiguous()
@@ -121,7 +115,7 @@ def state_of(model: GPT2LMHeadModel, bias: bool = True) -> dict[str, torch.Tenso
     return state | {f"transformer.h.{layer}.attn.bias": mask.clone() for layer in range(2)}
 
 
-def checkpoint_of(model: GPT2LMHeadModel, bias: bool) -> dict[str, Any]:
+def checkpoint_of(model: PreTrainedModel, bias: bool) -> dict[str, Any]:
     """What nanoGPT's train.py saves of a compiled model."""
     arguments = {"n_layer": 2, "n_head": H, "n_embd": D, "block_size": LENGTH, "bias": bias, "vocab_size": V}
     weights = {f"_orig_mod.{name}": tensor for name, tensor in state_of(model, bias).items()}
@@ -160,7 +154,7 @@ def test_a_checkpoint_of_nanogpt(bias, tmp_path):
 
 
 def test_a_state_dict_of_mingpt_in_safetensors(tmp_path):
-    reference = gpt(tied=False, act="gelu_new")
+    reference = gpt(tie_word_embeddings=False, activation_function="gelu_new")
     save_file(state_of(reference), tmp_path / "model.safetensors")
     ours = from_state_dict(tmp_path / "model.safetensors", "mingpt", num_attention_heads=H)
     assert not ours.config.tie_word_embeddings

@@ -90,17 +90,6 @@ def test_beam_search_finds_what_a_search_written_out_finds(kind, positions):
 
 
 @every_generator
-def test_beams_of_a_padded_batch_are_those_of_its_rows(kind):
-    model, prompts = shared_toy(kind, {}), prompt_of(kind)
-    settings = {"num_beams": 3, "max_new_tokens": NEW, "do_sample": False}
-    together = model.generate(**prompts, **settings)
-    for row in range(3):
-        prompt = prompts["input_ids"][row : row + 1, prompts["attention_mask"][row] == 1]
-        alone = model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)[0]
-        assert written_by(model, together[row], prompts["input_ids"]) == written_by(model, alone, prompt)
-
-
-@every_generator
 @pytest.mark.parametrize("helper", ["itself", "another", "its first layer", *range(4)])
 def test_assisted_generation_is_greedy_search(kind, helper):
     """A good assistant, bad ones and what stands in a prompt twice: with rejected drafts the cache is cut back."""
@@ -127,24 +116,18 @@ def test_a_decoder_runs_as_many_layers_as_its_config_has():
     assert_close(model(ids, use_cache=False).logits, expected, "the first layer")
 
 
-@pytest.mark.parametrize("scheme", ["learned", "rotary"])
-def test_a_table_of_positions_ends_a_text(scheme):
-    model = toy("decoder", position_embedding_type=scheme, eos_token_id=None)
-    rows = model.config.max_position_embeddings
-    config = GenerationConfig(max_new_tokens=10, do_sample=False)
-    made = model.generate(tokens(1, rows - 5), generation_config=config)
-    assert made.shape[1] == (rows + 1 if scheme == "learned" else rows + 5)
-
-
 @pytest.mark.parametrize("limit", [{"max_new_tokens": 100}, {"max_length": 100}, {}], ids=str)
-def test_a_table_of_positions_ends_what_follows_vectors(limit):
+def test_a_table_of_positions_ends_a_text_and_what_follows_vectors(limit):
     model = toy("decoder", position_embedding_type="learned", eos_token_id=None)
-    rows = model.config.max_position_embeddings
+    rows, ten_more = model.config.max_position_embeddings, GenerationConfig(do_sample=False, max_new_tokens=10)
     prompt = tokens(1, rows - 5)
-    expected = model.generate(prompt, do_sample=False, max_new_tokens=6)[:, rows - 5 :]
+    expected = model.generate(prompt, do_sample=False, max_new_tokens=6)
+    assert torch.equal(model.generate(prompt, generation_config=ten_more), expected)
     vectors = model.get_input_embeddings()(prompt)
     made = model.generate(inputs_embeds=vectors, generation_config=GenerationConfig(do_sample=False, **limit))
-    assert torch.equal(made, expected)
+    assert torch.equal(made, expected[:, rows - 5 :])
+    without_table = toy("decoder", position_embedding_type="rotary", eos_token_id=None)
+    assert without_table.generate(prompt, generation_config=ten_more).shape[1] == rows + 5
 
 
 @pytest.mark.parametrize("limit", ["max_new_tokens", "max_length"])
@@ -300,19 +283,6 @@ def test_a_cache_that_was_reset_takes_another_source():
     cache.reset()
     again = model.generate(**varied_sources(5), **settings, past_key_values=cache)
     assert torch.equal(again, model.generate(**varied_sources(5), **settings))
-
-
-@every_generator
-def test_tokens_are_the_same_from_vectors_and_from_encoder_outputs(kind):
-    model, prompts = shared_toy(kind, {}), prompt_of(kind)
-    settings = {"do_sample": False, "max_new_tokens": NEW, "attention_mask": prompts["attention_mask"]}
-    expected = model.generate(prompts["input_ids"], **settings)
-    vectors = model.get_input_embeddings()(prompts["input_ids"])
-    without_prompt = expected[:, 7:] if kind == "decoder" else expected
-    assert torch.equal(model.generate(inputs_embeds=vectors, **settings), without_prompt)
-    if kind == "encoder_decoder":
-        encoded = model.get_encoder()(**prompts)
-        assert torch.equal(model.generate(encoder_outputs=encoded, **settings), expected)
 
 
 def test_a_four_dimensional_mask_is_used_as_it_is():

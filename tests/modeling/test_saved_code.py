@@ -40,12 +40,11 @@ def small(name: str) -> VanillaConfig:
     """Return the config of a preset with small sizes."""
     fields, config_class = PRESETS[name].fields, PRESETS[name].config_class
     if "Image" in config_class.__name__:
-        sizes: dict[str, Any] = {"image_size": 32, "patch_size": 4 if "depths" in fields else 16}
-        sizes |= {"depths": [2, 2]} if "depths" in fields else {"hidden_size": 24, "num_hidden_layers": 2}
-        if "depths" in fields:
-            sizes |= {"hidden_size": 24}
-        return preset(name, **sizes)
-    sizes = LAYERS | {"vocab_size": 40}
+        stages = (
+            {"patch_size": 4, "depths": [2, 2]} if "depths" in fields else {"patch_size": 16, "num_hidden_layers": 2}
+        )
+        return preset(name, image_size=32, hidden_size=24, **stages)
+    sizes: dict[str, Any] = LAYERS | {"vocab_size": 40}
     sizes |= {field: 2 for field in ("encoder_layers",) if field in fields}
     if "Recurrent" not in config_class.__name__:
         shared = fields.get("num_key_value_heads") not in (None, fields.get("num_attention_heads"))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from modeling.axes import Value, is_allowed, packed, rope
-from modeling.toys import name_of, pixels, relative_error, toy, toy_config
+from modeling.toys import KINDS, name_of, pixels, relative_error, toy, toy_config
 from refusals import refused
 from transformers import AutoConfig
 
@@ -75,12 +75,9 @@ def exported(model, factory):
     return model, folder, export(model, folder, "onnx")
 
 
-@pytest.fixture(
-    scope="module", params=[("decoder", DECODER), ("encoder_decoder", TRANSLATOR)], ids=lambda case: case[0]
-)
+@pytest.fixture(scope="module", params=GENERATING)
 def generating(request, tmp_path_factory):
-    kind, fields = request.param
-    return exported(moderate(toy(kind, **fields)), tmp_path_factory)
+    return exported(moderate(toy(request.param, **GENERATING[request.param])), tmp_path_factory)
 
 
 def test_greedy_tokens_and_scores_are_equal(generating):
@@ -265,16 +262,11 @@ def test_running_needs_less_than_writing(monkeypatch, classifier):
 
 
 def has_no_obstacle(kind: str, fields: Value) -> bool:
-    return is_allowed(kind, fields) and not EXPORTER.obstacles(KIND_CLASS[kind], toy_config(kind, **fields))
+    return is_allowed(kind, fields) and not EXPORTER.obstacles(KINDS[kind][1], toy_config(kind, **fields))
 
 
-KIND_CLASS = {
-    "decoder": modeling.VanillaDecoderForCausalLM,
-    "encoder": modeling.VanillaEncoderForMaskedLM,
-    "encoder_decoder": modeling.VanillaEncoderDecoderForConditionalGeneration,
-}
-KINDS = KIND_CLASS if "TEST_ENGINES" in os.environ else ()
-PACKED = [(kind, json.dumps(row)) for kind in KINDS for row in packed(kind, has_no_obstacle)]
+TESTED = KINDS if "TEST_ENGINES" in os.environ else ()
+PACKED = [(kind, json.dumps(row)) for kind in TESTED for row in packed(kind, has_no_obstacle)]
 
 
 @all_engines
@@ -288,7 +280,7 @@ POOLED = [
     (cls, pooling)
     for cls in EXPORTER.models
     for pooling in get_args(Pooling)[: None if cls is modeling.VanillaEncoderForSequenceClassification else 1]
-    if cls not in KIND_CLASS.values() and "Image" not in cls.__name__
+    if cls not in [model for _, model in KINDS.values()] and "Image" not in cls.__name__
 ]
 
 
