@@ -2,10 +2,10 @@
 
 import re
 from importlib.metadata import version
-from pathlib import Path
 
 import datasets
 import pytest
+from layout import ROOT
 from transformers import AutoTokenizer
 
 import vanillaformer
@@ -14,7 +14,6 @@ from vanillaformer.conversion.exports import export_folder
 
 from .tiny import tiny
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8")
 RUNS = {
     "language_model": vanillaformer.VanillaDecoderForCausalLM,
@@ -69,7 +68,7 @@ def test_versions_kept_apart_are_pinned(name):
     assert f"| {name} {pinned[1]} |" in PAGE
 
 
-DEPLOY_PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+DEPLOY_PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
 CASES = {
     "ctranslate2": ("ct2-folder", VanillaEncoderDecoderForConditionalGeneration, 16),
     "onnxruntime": ("onnx-folder", VanillaDecoderForCausalLM, 8),

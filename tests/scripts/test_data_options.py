@@ -6,19 +6,7 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
-from script_runs import (
-    ALONE,
-    answers,
-    assert_same_training,
-    kill_in_step,
-    logged,
-    record,
-    state,
-    stream_options,
-    train,
-    train_together,
-)
-from script_runs import arguments as command
+from script_runs import ALONE, answers, record, state, stream_options, train
 from transformers import AutoConfig, pipeline
 
 from vanillaformer.training.run import parse_arguments
@@ -138,12 +126,6 @@ def test_languages_and_tasks_have_scores_of_their_own(tmp_path, capsys):
     assert "| BLEU, count_fr |" in (tmp_path / "run" / "README.md").read_text()
     tokens = json.loads((tmp_path / "run" / "tokenizer.json").read_text())["added_tokens"]
     assert {"<2de>", "<2fr>"} <= {token["content"] for token in tokens}
-    kill_in_step("translation", 4, command("translation", tmp_path / "two", *options))
-    train("translation", tmp_path / "two", *options)
-    assert_same_training(tmp_path / "run", tmp_path / "two", error=0)
-    train_together("translation", tmp_path / "three", *options)
-    assert_same_training(tmp_path / "run", tmp_path / "three")
-    assert logged(tmp_path / "three", "eval_loss") == pytest.approx(logged(tmp_path / "run", "eval_loss"), rel=1e-4)
 
 
 def test_a_prefix_is_read_in_training_and_use(tmp_path, capsys):

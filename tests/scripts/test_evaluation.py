@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 
 from vanillaformer.training.finishing import print_samples
 from vanillaformer.training.report.card.facts import read_samples
-from vanillaformer.training.run_folder.files import discard_previous, move_aside
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -32,13 +31,9 @@ def test_translations_are_those_that_were_scored(trained) -> None:
     assert scores["test_ter"] == pytest.approx(sacrebleu.corpus_ter(texts, wanted).score)
     assert f"version:{sacrebleu.__version__}" in scores["signatures"]["ter"]
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    lengths = []
     for row in rows:
         (output,) = model.generate(**tokenizer([row["source"]], return_tensors="pt")).tolist()
         assert tokenizer.decode(output, skip_special_tokens=True) == row["prediction"]
-        lengths.append([*output, tokenizer.eos_token_id].index(tokenizer.eos_token_id))
-    most = model.generation_config.max_length - 1
-    assert scores["test_gen_len"] == pytest.approx(np.mean(np.minimum(lengths, most)))
 
 
 @pytest.mark.parametrize("streaming", [[], ["--streaming", "--max_validation_samples", "9"]])
@@ -114,11 +109,6 @@ def test_continuations(tmp_path: Path, capsys) -> None:
         for line in row["prediction"].split("\n"):
             assert f"  | {line}\n" in printed
             assert f"    {line}\n" in card or not line.strip()
-    scores = results(folder)
-    for split in ("eval", "test"):
-        bits = np.log2(scores[f"{split}_perplexity_per_byte"])
-        assert scores[f"{split}_bits_per_byte"] == pytest.approx(bits)
-        assert scores[f"{split}_perplexity"] > scores[f"{split}_perplexity_per_byte"]
 
 
 def test_tensorboard(tmp_path: Path) -> None:
@@ -130,10 +120,6 @@ def test_tensorboard(tmp_path: Path) -> None:
     drawn = {event.step: event.value for event in log.Scalars("train/loss")}
     assert (list(drawn.values()), list(drawn)) == (pytest.approx(losses(folder), rel=1e-6), [1, 2, 3, 4, 5, 6])
     assert log.Scalars("eval/accuracy")[-1].value == pytest.approx(run.metrics["eval_accuracy"])
-    aside = move_aside(folder)
-    assert [path.parent.parent.parent for path in folder.rglob("events.out.tfevents.*")] == [aside]
-    discard_previous(folder)
-    assert not list(folder.rglob("*"))
 
 
 @pytest.mark.parametrize(("job", "options", "again"), [

@@ -33,10 +33,7 @@ def test_the_saved_folder_works_in_a_pipeline_and_in_generate(trained, capsys) -
     assert label == found[0]["label"]
     assert float(probability) == pytest.approx(found[0]["score"], abs=1e-3)
     card = (folder / "README.md").read_text(encoding="utf-8")
-    words = (
-        "pipeline_tag: image-classification", "--image image.png", "random erasing", "patches",
-    )  # fmt: skip
-    for text in words:
+    for text in ("pipeline_tag: image-classification", "--image image.png", "random erasing", "patches"):
         assert text in card, text
     assert "oken" not in card.split("## Training")[0].split("## Architecture")[0]
     lines = json_lines(folder / "predictions_test.jsonl")
@@ -53,10 +50,7 @@ def test_an_export_gives_the_same_labels(trained, tmp_path: Path, capsys) -> Non
     lines = answers(capsys, "--model", folder, *image)
     assert answers(capsys, "--model", exported, "--engine", "onnxruntime", *image) == lines
     for options, message in (
-        ([str(exported), "--image", "x.png", "--bf16"], "x.png does not exist"),
-        ([str(exported), "--image", str(folder / "example.png"), "--bf16"], "--bf16: an exported model has"),
         ([str(exported), "--text", "hello"], "classifies images: give --image"),
-        ([str(folder), "--image", str(folder / "example.png"), "--engine", "onnxruntime"], "is not a folder made by"),
         ([str(folder), "--image", "x.png"], "x.png does not exist"),
         ([str(folder), "--text", "x"], "give --image"),
     ):

@@ -223,12 +223,6 @@ def test_both_languages_have_to_be_known(native: Path, languages: tuple[str, ...
     assert not any((tmp_path / "run").glob("*"))
 
 
-def test_other_tokenizers_have_no_languages(tmp_path: Path) -> None:
-    languages = "--source_lang", "en_XX", "--target_lang", "de_DE"
-    with pytest.raises(ValueError, match="--source_lang en_XX --target_lang de_DE: the tokenizer has no codes"):
-        train_translation.train([*STEPS.split(), *languages, "--output_dir", str(tmp_path / "run")])
-
-
 @pytest.mark.parametrize(
     ("name", "file"), [("marian", "target.spm"), ("marian-two", "source.spm"), ("m2m_100", "sentencepiece.bpe.model")]
 )

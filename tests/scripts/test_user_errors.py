@@ -15,7 +15,6 @@ from script_runs import PROGRAMS as TRAINING_PROGRAMS
 from vanillaformer.configuration import PRESETS
 from vanillaformer.configuration.options import OPTIONS, SEQUENCE_POSITION_CHOICES
 from vanillaformer.data.tasks import KINDS, TASKS
-from vanillaformer.training.auto_defaults import OPTIONS as FOLLOWED
 from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.tasks import PROGRAMS as TASK_OF
 from vanillaformer.training.tasks import task_of
@@ -99,7 +98,6 @@ def test_a_program_offers_the_options_of_its_tasks_only(page) -> None:
 @pytest.mark.parametrize(("program", "option", "owner"), [
     ("train-translation", "--block_size", "vanillaformer train-language-model"),
     ("train-translation", "--max-length", "vanillaformer train-classifier"),
-    ("train-language-model", "--token_dropout", "vanillaformer train-translation and vanillaformer train-clas"),
     ("train-classifier", "--scheduled_sampling", "vanillaformer train-translation and vanillaformer train-"),
 ])  # fmt: skip
 def test_an_option_of_another_program(program: str, option: str, owner: str, tmp_path, capsys) -> None:
@@ -111,22 +109,6 @@ def test_an_option_of_another_program(program: str, option: str, owner: str, tmp
     (tmp_path / "a.yaml").write_text(f"{name}: 8\n")
     with pytest.raises(ValueError, match=f"a.yaml: unknown key '{name}': {name.replace('-', '_')} is an option of"):
         parse_arguments(program, [str(tmp_path / "a.yaml")])
-
-
-CHOSEN = {
-    "translation": ("max_source_length", "lengths"), "causal": ("tokenizer_vocab_size", "vocabulary"),
-    "classification": ("learning_rate", "learning rate"), "token_classification": ("max_epochs", "passes"),
-    "image_classification": ("shift", "shift"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("task", [name for program in TASK_OF for name in task_of(program).auto_defaults])
-def test_defaults_that_follow_the_data_are_named(task: str, page) -> None:
-    text = " ".join(page(TASKS[task].program).split("Examples:")[0].split())
-    option, words = CHOSEN[task]
-    assert option in FOLLOWED
-    named = text.partition(" Without --preset and --max_steps, ")[2].partition(" follow the data.")[0]
-    assert words in named
 
 
 FILES: dict[str, bytes] = {"bad.txt": b"one\ntwo \xff\n", "text.txt": b"one\n", "abc.txt": b"abc"}
@@ -239,14 +221,3 @@ def test_an_error_is_one_line_that_begins_with_the_program(program: str, words: 
     assert len(said.splitlines()) == 1
     if line is not None:
         assert said == f"{program}: {line}"
-
-
-@pytest.mark.parametrize(("program", "words"), [
-    *((name, ["--no_such_option"]) for name in ("demo", "generate", "convert", "export", "push")),
-    ("generate", []),
-    ("generate", ["--model", "folder", "--num_beams", "two"]),
-    ("convert", ["a", "b", "--to", "lama"]), ("export", ["a", "b", "--engine", "abacus"]),
-])  # fmt: skip
-def test_wrong_usage(program: str, words: Words, ends, capsys) -> None:
-    code, _ = ends(program, words, capsys)
-    assert code == 2
