@@ -121,11 +121,8 @@ WRONG: dict[str, list[Any]] = {
         {"full_attention": 3, "sliding_attention": ROPE}, {"half_attention": ROPE},
     ],
     "eos_token_id": ["3", 3.5, [3, "x"], 10**6, -1, {}, [10**6]],
-    "pad_token_id": ["3", 3.5, [3], 10**6, -1],
-    "bos_token_id": ["3", 3.5, [3], 10**6, -1],
-    "decoder_start_token_id": ["3", 3.5, [3], 10**6, -1],
-    "relative_attention_num_buckets": [0, 1.5, "8", None],
-    "relative_attention_max_distance": [0, 1.5, "8", None],
+    **{name: ["3", 3.5, [3], 10**6, -1] for name in ("pad_token_id", "bos_token_id", "decoder_start_token_id")},
+    **{f"relative_attention_{name}": [0, 1.5, "8", None] for name in ("num_buckets", "max_distance")},
 }  # fmt: skip
 WRONG["encoder_layer_types"] = WRONG["layer_types"]
 

@@ -9,7 +9,7 @@ from torch import nn
 from vanillaformer.configuration import options
 from vanillaformer.configuration.options import PLACEMENT_CHOICES
 from vanillaformer.modeling.parts.dropout import DropPath
-from vanillaformer.modeling.parts.residual import RESIDUALS, LayerScale, Residual, build_final_norm, build_residual
+from vanillaformer.modeling.parts.residual import LayerScale, Residual, build_final_norm, build_residual
 
 from .toys import KINDS, assert_close, inputs_of, sharpen, toy, toy_config
 
@@ -58,7 +58,6 @@ def test_the_stack_ends_with_a_norm_where_the_last_block_does_not_or_as_it_is_as
     final = build_final_norm(toy_config("decoder", norm_placement=placement))
     normalized, without = ("post", "deepnorm", "admin"), ("rezero", "no_norm")
     assert isinstance(final, nn.Identity) is (placement in normalized + without)
-    assert RESIDUALS[placement].needs_final_norm is (placement not in normalized + without)
     for given in (True, False):
         final = build_final_norm(toy_config("decoder", norm_placement=placement, final_norm=given))
         assert isinstance(final, nn.Identity) is not given
