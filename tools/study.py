@@ -2,8 +2,8 @@
 
 python tools/study.py FOLDER...   # such as runs/study2_language_model_64, named as its plan
 
-Scores and tuning of each comparison go to docs/study/NAME.csv and NAME_tuning.csv, its report to NAME.md; the table of
-docs/study.md is made of what is there, so that folders may come one after the other.
+Scores and tuning of each comparison go to docs/study/NAME.csv and NAME_tuning.csv, its report to NAME.md, the figure
+of its scores to NAME.png; the table of docs/study.md is made of what is there, so that folders may come one by one.
 """
 
 import json
@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from statistics import mean, median
 
 DOCS = Path(__file__).parent.parent / "docs"
 BEGIN, END = "<!-- study 2: made by tools/study.py -->\n", "<!-- end of study 2 -->"
@@ -18,11 +19,12 @@ UNITS = {"language_model": "language model", "translation": "translation", "clas
 
 
 def keep(folder: Path) -> None:
-    """Copy scores, tuning and report of a comparison."""
+    """Copy scores, tuning, figure and report of a comparison."""
     name, target = folder.name.removeprefix("out_"), DOCS / "study"
     name = name if name.startswith("study2_") else f"study2_{name}"
     shutil.copyfile(folder / "figures" / "scores.csv", target / f"{name}.csv")
     shutil.copyfile(folder / "figures" / "tuning.csv", target / f"{name}_tuning.csv")
+    shutil.copyfile(folder / "figures" / "scores.png", target / f"{name}.png")
     text = (folder / "report.md").read_text(encoding="utf-8")
     sections = re.split(r"(?m)^(?=## )", text)
     kept = [part for part in sections if not part.startswith("## ") or part.startswith("## Variants")]
@@ -33,13 +35,23 @@ def keep(folder: Path) -> None:
 
 def cell(report: dict, variant: str) -> str:
     """Return the difference from the baseline, bold where it is found, and the rate that was chosen."""
-    entry = report["variants"][variant]
-    rate = f"{entry['tuned']['learning_rate']:g}"
+    entry, percent = report["variants"][variant], report["greater_is_better"]
+    rate = f"({entry['tuned']['learning_rate']:g})"
     if variant == report["baseline"]:
-        scores = list(entry["scores"].values())
-        return f"{sum(scores) / len(scores):.3f} ({rate})"
-    difference = f"{entry['test']['difference']:+.3f}".replace("-", "\N{MINUS SIGN}")
-    return f"**{difference}** ({rate})" if entry["verdict"] in ("better", "worse") else f"{difference} ({rate})"
+        score = mean(entry["scores"].values())
+        return f"{100 * score:.1f} % {rate}" if percent else f"{score:.3f} {rate}"
+    value = entry["test"]["difference"]
+    difference = (f"{100 * value:+.1f}" if percent else f"{value:+.3f}").replace("-", "\N{MINUS SIGN}")
+    return f"**{difference}** {rate}" if entry["verdict"] in ("better", "worse") else f"{difference} {rate}"
+
+
+def resolution(report: dict) -> str:
+    """Return the smallest difference that half of the tests can see, and its share of the baseline's score."""
+    score = mean(report["variants"][report["baseline"]]["scores"].values())
+    tests = [entry["test"] for entry in report["variants"].values() if "test" in entry]
+    least = median((test["high"] - test["low"]) / 2 for test in tests)
+    words = f"{100 * least:.1f} points" if report["greater_is_better"] else f"{least:.3f}"
+    return f"{words}, {100 * least / score:.1f} %"
 
 
 def table() -> str:
@@ -55,6 +67,7 @@ def table() -> str:
     for variant in dict.fromkeys(name for report in reports.values() for name in report["variants"]):
         cells = (cell(report, variant) if variant in report["variants"] else "" for report in reports.values())
         lines.append(f"| {variant} | " + " | ".join(cells) + " |")
+    lines.append("| can be seen | " + " | ".join(map(resolution, reports.values())) + " |")
     return "\n".join(lines) + "\n"
 
 
