@@ -76,7 +76,7 @@ def written(kind, value):
     return {(re.sub(r"\s", " ", write(value, EN)), re.sub(r"\s", " ", write(value, DE))) for write in formats}
 
 
-def test_known_dates_and_times():
+def test_known_dates_times_and_amounts():
     moment = datetime.datetime(1991, 6, 6, 21, 5, 7, tzinfo=datetime.UTC)
     assert {
         ("Thursday, June 6, 1991", "Donnerstag, 6. Juni 1991"),
@@ -85,9 +85,6 @@ def test_known_dates_and_times():
     } <= written("date", moment)  # fmt: skip
     assert {("9:05 PM", "21:05"), ("9:05:07 PM", "21:05:07")} <= written("time", moment)
     assert ("Thursday, June 6, 1991, 9:05 PM", "Donnerstag, 6. Juni 1991, 21:05") in written("datetime", moment)
-
-
-def test_known_amounts():
     assert ("€1,234.50", "1.234,50 €") in written("currency", (1234.5, "EUR"))
     assert ("1,234.50 US dollars", "1.234,50 US-Dollar") in written("currency", (1234.5, "USD"))
     assert written("unit", (12, "length-foot")) == {("12 feet", "12 Fuß"), ("12 ft", "12 ft")}
