@@ -1,6 +1,6 @@
-"""Make the pages and tables of study 2 from the folders of its comparisons (docs/study.md).
+"""Make the pages and tables of docs/study.md from the folders of its comparisons.
 
-python tools/study.py FOLDER...   # such as runs/study2_language_model_64, named as its plan
+python tools/study.py FOLDER...   # such as runs/study_language_model_64, named as its plan
 
 Scores and tuning of each comparison go to docs/study/NAME.csv and NAME_tuning.csv, its report to NAME.md, the figure
 of its scores to NAME.png; the table of docs/study.md is made of what is there, so that folders may come one by one.
@@ -14,14 +14,13 @@ from pathlib import Path
 from statistics import mean, median
 
 DOCS = Path(__file__).parent.parent / "docs"
-BEGIN, END = "<!-- study 2: made by tools/study.py -->\n", "<!-- end of study 2 -->"
+BEGIN, END = "<!-- made by tools/study.py -->\n", "<!-- end of what is made -->"
 UNITS = {"language_model": "language model", "translation": "translation", "classification": "classification"}
 
 
 def keep(folder: Path) -> None:
     """Copy scores, tuning, figure and report of a comparison."""
-    name, target = folder.name.removeprefix("out_"), DOCS / "study"
-    name = name if name.startswith("study2_") else f"study2_{name}"
+    name, target = folder.name.removeprefix("study_"), DOCS / "study"
     shutil.copyfile(folder / "figures" / "scores.csv", target / f"{name}.csv")
     shutil.copyfile(folder / "figures" / "tuning.csv", target / f"{name}_tuning.csv")
     shutil.copyfile(folder / "figures" / "scores.png", target / f"{name}.png")
@@ -58,11 +57,9 @@ def table() -> str:
     """Return the table of all comparisons that are kept."""
     reports = {}
     for task, words in UNITS.items():
-        for path in sorted(
-            (DOCS / "study").glob(f"study2_{task}_*.json"), key=lambda path: int(path.stem.split("_")[-1])
-        ):
-            width = path.stem.split("_")[-1]
-            reports[f"[{words}, width {width}](study/{path.stem}.md)"] = json.loads(path.read_text(encoding="utf-8"))
+        for width in ("64", "128"):
+            if (path := DOCS / "study" / f"{task}_{width}.json").exists():
+                reports[f"[{words}, width {width}](study/{path.stem}.md)"] = json.loads(path.read_text("utf-8"))
     lines = ["| variant | " + " | ".join(reports) + " |", "| --- |" + " --- |" * len(reports)]
     for variant in dict.fromkeys(name for report in reports.values() for name in report["variants"]):
         cells = (cell(report, variant) if variant in report["variants"] else "" for report in reports.values())
