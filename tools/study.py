@@ -39,7 +39,7 @@ def cell(report: dict, variant: str) -> str:
     if variant == report["baseline"]:
         score = mean(entry["scores"].values())
         return f"{100 * score:.1f} % {rate}" if percent else f"{score:.3f} {rate}"
-    value = entry["test"]["difference"]
+    value = round(entry["test"]["difference"], 3) + 0.0  # no minus before 0
     difference = (f"{100 * value:+.1f}" if percent else f"{value:+.3f}").replace("-", "\N{MINUS SIGN}")
     return f"**{difference}** {rate}" if entry["verdict"] in ("better", "worse") else f"{difference} {rate}"
 
