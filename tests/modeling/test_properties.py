@@ -264,7 +264,7 @@ def test_beyond_its_window_a_token_changes_nothing_and_within_it_all(kind, overr
         before, after = (run(tokens_)[0] for tokens_ in (ids, changed))
         return [place for place in range(9) if not torch.equal(before[place], after[place])]
 
-    # a causal window counts the token itself, an encoder's is so many tokens to either side
+    # a causal window counts the token itself, an encoder's reaches that far to either side
     around, later = [*range(middle - WINDOW, middle + WINDOW + 1)], [*range(middle, middle + WINDOW)]
     with toys.attending(model, way):
         if kind == "encoder_decoder":

@@ -39,7 +39,7 @@ def own_cache(folder: Path) -> None:
 
 
 def start(layout: str | None, job: str, folder: Path, options: list[str]) -> list[Any]:
-    """Start a run, by one process where there is no layout, and return its processes."""
+    """Start a run, in one process unless there is a layout, and return its processes."""
     if layout is None:
         argv = script_runs.arguments(job, folder, *options)
         details = own_cache, (folder,), job, argv
