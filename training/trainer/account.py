@@ -1,7 +1,7 @@
 """The account of a training: the data that it reads, and the operations that it computes."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,6 @@ from zlib import crc32
 import numpy as np
 import torch
 from accelerate import PartialState
-from accelerate.utils import extract_model_from_parallel
 from torch.nn.functional import pad
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
@@ -124,36 +123,11 @@ class Account(StatefulCallback):
         """The operations of the trained model's passes."""
         return text_flops(inner_model(self.trainer.model))
 
-    def count(self, inputs: Mapping[str, Any]) -> None:
-        """Add a forward pass, which may read a batch several times over."""
-        reading, first = self.reading, inputs["pixel_values" if "pixel_values" in inputs else "input_ids"]
-        if reading is None:  # a loss outside of a step
-            return
-        labeled = reading.labeled if "labels" in inputs else reading.sums
-        passes = (WITH_GRADIENT if torch.is_grad_enabled() else 1) * len(first) / reading.size
-        self.step[2] += round(passes * self.cost.of(reading.sums, labeled))
-
-
-class Counted:
-    """A model, maybe wrapped, whose forward passes are counted: all that a training step computes with it goes by it.
-
-    `count` takes its inputs, before each pass.
-    """
-
-    def __init__(self, model: Any, count: Callable[[Mapping[str, Any]], None]):
-        self.model, self.count = model, count
-
-    def __call__(self, *arguments: Any, **inputs: Any) -> Any:
-        self.count(inputs)
-        return self.model(*arguments, **inputs)
-
-    @property
-    def module(self) -> Any:
-        """The model itself, under the name by which wrappers of torch have it."""
-        return extract_model_from_parallel(self.model, keep_torch_compile=False)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
+    def count(self, passes: int, *, labeled: bool = True) -> None:
+        """Add forward passes over the batch, whose output layer reads all positions where none is labeled."""
+        if self.reading is not None:  # or it is a loss outside of a step
+            reading = self.reading
+            self.step[2] += passes * self.cost.of(reading.sums, reading.labeled if labeled else reading.sums)
 
 
 def inner_model(model: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The loss of a training step: a list of terms, the cross-entropy first, and changes to a batch before it.
+"""The loss of a training step: the cross-entropy and what is added to it, and changes to a batch before it.
 
 Evaluation always uses the plain cross-entropy, so that losses and perplexities of different runs compare.
 """
@@ -6,7 +6,7 @@ Evaluation always uses the plain cross-entropy, so that losses and perplexities 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import torch
 from accelerate.utils import extract_model_from_parallel
@@ -77,136 +77,74 @@ class TokenDropoutArguments(LossArguments):
     token_dropout: float = option(0.0, "Probability of hiding a token (word dropout)", limit=limits.BELOW_ONE)
 
 
-# ------------------------------------------------------------------------------------------------- terms of the loss
-class Batch(NamedTuple):
-    """A batch of a step."""
-
-    inputs: Inputs
-    items: Count  # the number of targets in all batches of the step, which sums are divided by
-    second_items: Count | None  # that of a second loss, of pairs; None without any
-
-
+# ----------------------------------------------------------------------------------------------------------- the loss
 def training_loss(
-    model: nn.Module, inputs: Inputs, terms: Sequence[Any], *, items: Count, second_items: Count | None = None
+    model: nn.Module, inputs: Inputs, args: Any, *, items: Count, second_items: Count | None = None
 ) -> torch.Tensor:
-    """Return the loss of a batch with `labels`, the sum of its terms (`loss_terms`); see `Batch` for the numbers.
+    """Return the loss of a batch with `labels`: its cross-entropy, and what training arguments add to that.
 
-    The first term passes the batch through the model; the others read its outputs, each once.
+    Sums are divided by `items`, the number of targets in all batches of the step; `second_items` is that of a second
+    loss, of pairs. The batch passes through the model once, for R-Drop as one of twice its rows.
     """
-    first, *others = terms
-    if any(term.two_passes for term in others):
+    if args.r_drop:
         inputs = {name: torch.cat([each, each]) if torch.is_tensor(each) else each for name, each in inputs.items()}
         items, second_items = 2 * items, second_items and 2 * second_items
-    batch = Batch(inputs, items, second_items)
-    outputs = first(model, batch, {name: True for term in others for name in term.reads})
+    outputs = cross_entropy(model, inputs, args, items, second_items)
     loss = outputs["loss"]
-    for term in others:
-        loss = loss + term(model, batch, outputs)
+    if args.guided_attention:
+        masks = inputs["labels"], inputs["attention_mask"]
+        penalty = guided_attention_loss(outputs["cross_attentions"], *masks, args.guided_attention_sigma)
+        loss = loss + args.guided_attention * penalty / items
+    if args.r_drop:
+        loss = loss + args.r_drop * divergence(outputs["logits"]) / 2 / items
     return loss
 
 
-def loss_terms(args: Any) -> list[Any]:
-    """Return the terms that training arguments ask for."""
-    terms: list[Any] = [CrossEntropy(args.label_smoothing_factor)]
-    if args.guided_attention:
-        terms.append(GuidedAttention(args.guided_attention, args.guided_attention_sigma))
-    if args.r_drop:
-        terms.append(RDrop(args.r_drop))
-    return terms
+def cross_entropy(model: nn.Module, inputs: Inputs, args: Any, items: Count, pairs: Count | None) -> dict[str, Any]:
+    """Return the outputs of the model, with `Σ CE(p, y) / items` of smoothed labels as `loss`.
 
-
-class Term:
-    """A summand of the loss, which reads the outputs of the model for a batch."""
-
-    reads: ClassVar[tuple[str, ...]] = ()  # options of the forward pass whose outputs it reads
-    two_passes: ClassVar[bool] = False  # whether the model has to see each row twice
-
-    def __call__(self, model: nn.Module, batch: Batch, outputs: Any) -> torch.Tensor:
-        raise NotImplementedError
-
-
-@dataclass
-class CrossEntropy:
-    """`Σ CE(p, y) / items`, with smoothed labels."""
-
-    label_smoothing: float = 0.0
-
-    def __call__(self, model: nn.Module, batch: Batch, options: dict[str, bool]) -> Any:
-        """Return the outputs of the model as a mapping, with `loss` and, if `return_logits` asks for it, `logits`."""
-        labels, items = batch.inputs["labels"], batch.items
-        inner: Any = extract_model_from_parallel(getattr(model, "module", model), keep_torch_compile=False)
-        kind = getattr(getattr(inner, "config", None), "problem_type", None)
-        if kind in ("regression", "multi_label_classification"):
-            outputs = model(**batch.inputs)  # the mean over the numbers, or over the labels
-            return {**outputs, "loss": outputs["loss"] * labels.numel() / items}
-        if labels.ndim > 1:
-            return self.of_tokens(model, inner, batch, options)
-        wanted = {name: value for name, value in options.items() if name != "return_logits"}
-        outputs = model(**without_labels(batch.inputs), **wanted)
-        loss = smoothed_loss(outputs["logits"], labels, self.label_smoothing, num_items_in_batch=items)
-        return {**outputs, "loss": loss}
-
-    def of_tokens(self, model: nn.Module, inner: Any, batch: Batch, options: dict[str, bool]) -> Any:
-        """Return the outputs of `inner`, a model of tokens; the logits are those of positions with a target, (N, V).
-
-        A native model's loss, and that of tags, is computed by its class: its cross-entropy is exchanged for the
-        smoothed one, and other summands are kept.
-        """
-        inputs, pairs = batch.inputs, batch.second_items
-        smoothing: dict[str, Any] = {"label_smoothing": self.label_smoothing, "num_items_in_batch": batch.items}
-        wanted: dict[str, Any] = {name: value for name, value in options.items() if name != "return_logits"}
-        if isinstance(inner.config, VanillaConfig) and inner.loss_type != "ForTokenClassification":
-            wanted |= {} if pairs is None else {"num_pairs_in_batch": pairs}
-            logits = options.get("return_logits", False)
-            outputs = model(**inputs, **wanted, **smoothing, labeled_only=True, return_logits=logits)
-            return {**outputs, "logits": outputs.get("logits", outputs.get("prediction_logits"))}
-        outputs = model(**inputs, **wanted)
-        targets = targets_of(inner, inputs["labels"])
-        labeled = targets != IGNORE_INDEX
-        logits = outputs.get("logits", outputs.get("prediction_logits"))[labeled]
-        if not len(logits):  # the mean over no target is not a number
-            return {**outputs, "logits": logits, "loss": logits.sum()}
-        share = len(logits) / batch.items
-        loss = outputs["loss"] * share
-        if pairs is not None:  # whose mean is not over tokens
-            classes = inputs[PAIRS].view(-1)
-            of_pairs = nn.functional.cross_entropy(outputs["seq_relationship_logits"], classes)
-            loss = loss + of_pairs * ((classes != IGNORE_INDEX).sum() / pairs - share)
-        if self.label_smoothing:
-            plain = smoothing | {"label_smoothing": 0.0}
-            loss = loss + smoothed_loss(logits, targets[labeled], **smoothing)
-            loss = loss - smoothed_loss(logits, targets[labeled], **plain)
-        return {**outputs, "logits": logits, "loss": loss}
-
-
-@dataclass
-class GuidedAttention(Term):
-    """The cost of cross-attention off the diagonal, see `guided_attention_loss`."""
-
-    weight: float
-    sigma: float
-    reads = ("output_attentions",)
-
-    def __call__(self, model: nn.Module, batch: Batch, outputs: Any) -> torch.Tensor:
-        masks = batch.inputs["labels"], batch.inputs["attention_mask"]
-        return self.weight * guided_attention_loss(outputs["cross_attentions"], *masks, self.sigma) / batch.items
-
-
-@dataclass
-class RDrop(Term):
-    """R-Drop: two passes p and q with other dropout, and `α/2 Σ (KL(p‖q) + KL(q‖p)) / items`.
-
-    With the cross-entropy of both this is half of the paper's loss, so that it stays as large as the cross-entropy.
+    A native model's loss, and that of tags, is computed by its class: its cross-entropy is exchanged for the smoothed
+    one, and other summands are kept. The `logits` for R-Drop are those of positions with a target, (N, V).
     """
+    labels = inputs["labels"]
+    inner: Any = extract_model_from_parallel(model, keep_torch_compile=False)
+    if getattr(getattr(inner, "config", None), "problem_type", None) in ("regression", "multi_label_classification"):
+        outputs = model(**inputs)  # the mean over the numbers, or over the labels
+        return {**outputs, "loss": outputs["loss"] * labels.numel() / items}
+    wanted: dict[str, Any] = {"output_attentions": True} if args.guided_attention else {}
+    smoothing: dict[str, Any] = {"label_smoothing": args.label_smoothing_factor, "num_items_in_batch": items}
+    if labels.ndim < 2:
+        outputs = model(**without_labels(inputs), **wanted)
+        return {**outputs, "loss": smoothed_loss(outputs["logits"], labels, **smoothing)}
+    if isinstance(inner.config, VanillaConfig) and inner.loss_type != "ForTokenClassification":
+        wanted |= {} if pairs is None else {"num_pairs_in_batch": pairs}
+        outputs = model(**inputs, **wanted, **smoothing, labeled_only=True, return_logits=bool(args.r_drop))
+        return {**outputs, "logits": outputs.get("logits", outputs.get("prediction_logits"))}
+    outputs = model(**inputs, **wanted)
+    targets = targets_of(inner, labels)
+    labeled = targets != IGNORE_INDEX
+    logits = outputs.get("logits", outputs.get("prediction_logits"))[labeled]
+    if not len(logits):  # the mean over no target is not a number
+        return {**outputs, "logits": logits, "loss": logits.sum()}
+    share = len(logits) / items
+    loss = outputs["loss"] * share
+    if pairs is not None:  # whose mean is not over tokens
+        classes = inputs[PAIRS].view(-1)
+        of_pairs = nn.functional.cross_entropy(outputs["seq_relationship_logits"], classes)
+        loss = loss + of_pairs * ((classes != IGNORE_INDEX).sum() / pairs - share)
+    if args.label_smoothing_factor:
+        loss = loss + smoothed_loss(logits, targets[labeled], **smoothing)
+        loss = loss - smoothed_loss(logits, targets[labeled], num_items_in_batch=items)
+    return {**outputs, "logits": logits, "loss": loss}
 
-    weight: float
-    reads = ("return_logits",)
-    two_passes = True
 
-    def __call__(self, model: nn.Module, batch: Batch, outputs: Any) -> torch.Tensor:
-        first, second = outputs["logits"].float().log_softmax(dim=-1).chunk(2)  # (N, V) each
-        # KL(p‖q) + KL(q‖p) = Σ (p - q)(log p - log q)
-        return self.weight * ((first.exp() - second.exp()) * (first - second)).sum() / 2 / batch.items
+def divergence(logits: torch.Tensor) -> torch.Tensor:
+    """Return `Σ KL(p‖q) + KL(q‖p)` of two passes p and q with other dropout, one after the other in (2 N, V).
+
+    With the cross-entropy of both, half of it is half of R-Drop's loss, which stays as large as the cross-entropy.
+    """
+    first, second = logits.float().log_softmax(dim=-1).chunk(2)
+    return ((first.exp() - second.exp()) * (first - second)).sum()  # Σ (p - q)(log p - log q)
 
 
 def guided_attention_loss(
@@ -263,8 +201,6 @@ def scheduled_sampling_inputs(model: nn.Module, inputs: Inputs, gold: float) -> 
     A first pass, without gradient, predicts the likeliest token at every position from the gold ones before it; the
     second pass, with the loss, is the caller's. The start and tokens without a loss do not change.
     """
-    if gold >= 1:
-        return inputs
     with torch.no_grad():
         logits = model(**without_labels(inputs))["logits"]
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"

@@ -30,7 +30,7 @@ from vanillaformer.data.targets import PAIRS, PATCHES, predicts_next, targets_na
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from . import losses
-from .account import Account, Counted, from_all
+from .account import WITH_GRADIENT, Account, from_all
 from .adaptation import MergeAdapters, prepare_parameters
 from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, TimeBudget, budget_option, follow
 from .callbacks import EarlyStopping, FollowRun, NanGuard
@@ -265,17 +265,19 @@ class RunTrainer(EvaluatingTrainer):
             return super().compute_loss(model, inputs, return_outputs)
         if self.has_copy:  # its parameters still get gradients, of 0
             return 0 * model(**losses.without_labels(inputs))[0].float().sum()
-        args = self.args
-        counted: Any = Counted(model, self.account.count)
+        self.account.count(WITH_GRADIENT)
         if num_items_in_batch is None:
-            return super().compute_loss(counted, inputs, return_outputs)
+            return super().compute_loss(model, inputs, return_outputs)
         items = torch.as_tensor(num_items_in_batch).clamp(min=1)  # without any target the loss is 0
         if PATCHES in inputs:  # the loss is a mean over hidden patches
-            return super().compute_loss(counted, inputs) * (inputs[PATCHES].sum() / items) * self._scale()
-        inputs = losses.with_hidden_tokens(inputs, args.token_dropout)
-        gold, terms = losses.gold_probability(args, self.state.global_step), losses.loss_terms(args)
-        inputs = losses.scheduled_sampling_inputs(counted, inputs, gold)
-        loss = losses.training_loss(counted, inputs, terms, items=items, second_items=self.second_items)
+            return super().compute_loss(model, inputs) * (inputs[PATCHES].sum() / items) * self._scale()
+        inputs = losses.with_hidden_tokens(inputs, self.args.token_dropout)
+        if (gold := losses.gold_probability(self.args, self.state.global_step)) < 1:
+            self.account.count(1, labeled=False)
+            inputs = losses.scheduled_sampling_inputs(model, inputs, gold)
+        if self.args.r_drop:  # as many rows again
+            self.account.count(WITH_GRADIENT)
+        loss = losses.training_loss(model, inputs, self.args, items=items, second_items=self.second_items)
         return loss * self._scale()
 
     def _scale(self) -> int:

@@ -1,6 +1,7 @@
 """Losses of the trainers against their formulas, and guided attention with them."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from vanillaformer import VanillaEncoderForSequenceClassification, VanillaEncode
 from vanillaformer.conversion import to_native
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments, attend_eagerly
 from vanillaformer.training.trainer import losses
-from vanillaformer.training.trainer.losses import CrossEntropy, GuidedAttention, training_loss
+from vanillaformer.training.trainer.losses import training_loss
 from vanillaformer.training.trainer.trainer import TranslationTrainer
 
 KINDS = ["encoder_decoder", "decoder", "encoder"]
+SIGMA = 0.3
 
 
 def batch(kind: str, rows: int = 3, length: int = 9) -> dict[str, Any]:
@@ -40,6 +42,11 @@ def count(inputs: dict[str, Any], kind: str) -> int:
     return int((labels != -100).sum())
 
 
+def terms(smoothing: float = 0.0, guided: float = 0.0, r_drop: float = 0.0) -> Any:
+    options = {"guided_attention": guided, "guided_attention_sigma": SIGMA, "r_drop": r_drop}
+    return SimpleNamespace(label_smoothing_factor=smoothing, **options)
+
+
 def assert_near(first: Any, second: Any) -> None:
     torch.testing.assert_close(first, second, rtol=2e-5, atol=1e-7)
 
@@ -49,7 +56,7 @@ def assert_near(first: Any, second: Any) -> None:
 def test_loss_and_gradients_are_those_of_transformers_label_smoother(kind, epsilon) -> None:
     model, inputs = toy(kind), batch(kind)
     items = 2 * count(inputs, kind)  # as if another batch of the step had as many
-    own = training_loss(model, inputs, [CrossEntropy(epsilon)], items=torch.tensor(items))
+    own = training_loss(model, inputs, terms(epsilon), items=torch.tensor(items))
     own.backward()
     found = gradients(model)
     outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
@@ -82,7 +89,7 @@ def test_losses_of_classifiers_are_those_of_bert_with_gradients(kind: Any, label
         expected = nn.functional.cross_entropy(logits, targets.flatten(), label_smoothing=smoothing).item()
     for model in (ours, native):
         items = 2 * int((targets != -100).sum())
-        loss = training_loss(model, {**inputs, "labels": targets}, [CrossEntropy(smoothing)], items=items)
+        loss = training_loss(model, {**inputs, "labels": targets}, terms(smoothing), items=items)
         loss.backward()
         assert loss.item() == pytest.approx(expected / 2, rel=1e-5)
     torch.testing.assert_close(ours.classifier.weight.grad, native.classifier.weight.grad)
@@ -106,7 +113,7 @@ def test_accumulated_losses_of_classes_tokens_and_pairs_are_that_of_the_large_ba
 
     def loss(targets: torch.Tensor, part: slice = slice(8)) -> torch.Tensor:
         batch = {"pixel_values": images[part], "labels": targets[part]}
-        return training_loss(model, batch, [CrossEntropy(0.1)], items=8)
+        return training_loss(model, batch, terms(0.1), items=8)
 
     expected = nn.CrossEntropyLoss(label_smoothing=0.1)(model.layer(images.flatten(1)), labels)
     assert_near(loss(labels, slice(0, 5)) + loss(labels, slice(5, 8)), expected)  # parts of different sizes
@@ -115,7 +122,7 @@ def test_accumulated_losses_of_classes_tokens_and_pairs_are_that_of_the_large_ba
     model = BertForPreTraining(BertConfig(vocab_size=20, **sizes)).eval()
     inputs = batch("encoder") | {"next_sentence_label": torch.tensor([0, 1, 1])}
     inputs["labels"] = inputs["input_ids"].masked_fill(torch.arange(9) >= torch.tensor([[1], [3], [6]]), -100)
-    options: dict[str, Any] = {"terms": [CrossEntropy(0.1)], "items": 10, "second_items": torch.tensor(3)}
+    options: dict[str, Any] = {"args": terms(0.1), "items": 10, "second_items": torch.tensor(3)}
     parts = [{name: value[rows] for name, value in inputs.items()} for rows in (slice(1), slice(1, 3))]
     found = [training_loss(model, part, **options) for part in parts]
     assert_near(sum(found), training_loss(model, inputs, **options))
@@ -140,7 +147,7 @@ def test_r_drop_is_the_formula_of_the_paper_on_two_passes_and_without_dropout_th
     model.train()
     items, seen = count(inputs, kind), []
     handle = model.lm_head.register_forward_hook(lambda module, arguments, output: seen.append(output))
-    loss = training_loss(model, inputs, [CrossEntropy(), losses.RDrop(3.0)], items=items)
+    loss = training_loss(model, inputs, terms(r_drop=3.0), items=items)
     handle.remove()
     first, second = model.logits_transform(seen[0]).chunk(2)
     assert not torch.allclose(first, second)  # dropout differs
@@ -153,9 +160,9 @@ def test_r_drop_is_the_formula_of_the_paper_on_two_passes_and_without_dropout_th
     ]
     assert_near(loss, (sum(nll) + 3.0 * sum(kl) / 2) / 2)
     model, inputs = toy(kind), batch(kind)
-    terms, items = [CrossEntropy(0.1)], count(inputs, kind)
-    regularized = training_loss(model, inputs, [*terms, losses.RDrop(5.0)], items=items)
-    assert_near(regularized, training_loss(model, inputs, terms, items=items))
+    items = count(inputs, kind)
+    regularized = training_loss(model, inputs, terms(0.1, r_drop=5.0), items=items)
+    assert_near(regularized, training_loss(model, inputs, terms(0.1), items=items))
 
 
 def test_share_of_own_predictions_falls_as_in_the_paper() -> None:
@@ -189,7 +196,6 @@ def test_own_predictions_take_the_places_of_gold_tokens(kind, packed) -> None:
         inputs["labels"] = inputs["labels"].masked_fill(inputs["position_ids"] == 0, -100)
         del inputs["attention_mask"]
     name = "decoder_input_ids" if kind == "encoder_decoder" else "input_ids"
-    assert losses.scheduled_sampling_inputs(model, inputs, 1.0) is inputs
     mixed = losses.scheduled_sampling_inputs(model, inputs, 0.0)[name]
     with torch.no_grad():
         predicted = model(**{key: value for key, value in inputs.items() if key != "labels"}).logits.argmax(-1)
@@ -201,7 +207,6 @@ def test_own_predictions_take_the_places_of_gold_tokens(kind, packed) -> None:
 
 
 SOURCES, TARGETS = (4, 6, 1), (5, 2, 3)  # lengths of three sentences
-SIGMA = 0.3
 
 
 def mask_of(lengths: tuple[int, ...], side: str) -> torch.Tensor:
@@ -226,8 +231,8 @@ def attending_toy(**fields: Any) -> Any:
     return model
 
 
-def loss_of(model: Any, inputs: dict[str, torch.Tensor], items: int, *more: Any) -> Any:
-    return training_loss(model, inputs, [CrossEntropy(0.1), GuidedAttention(3.0, SIGMA), *more], items=items)
+def loss_of(model: Any, inputs: dict[str, torch.Tensor], items: int, r_drop: float = 0.0) -> Any:
+    return training_loss(model, inputs, terms(0.1, 3.0, r_drop), items=items)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -253,13 +258,13 @@ def test_the_penalty_is_the_mean_of_the_paper_over_the_real_tokens_of_each_sente
 def test_the_loss_of_a_padded_batch_is_that_of_its_sentences():
     model, inputs, items = attending_toy(), attended_batch(), sum(TARGETS)
     together = loss_of(model, inputs, items)
-    assert together > training_loss(model, inputs, [CrossEntropy(0.1)], items=items)
+    assert together > training_loss(model, inputs, terms(0.1), items=items)
     alone = 0.0
     for row, (size, length) in enumerate(zip(TARGETS, SOURCES)):
         ends = {"input_ids": length, "attention_mask": length, "decoder_input_ids": size, "labels": size}
         alone += loss_of(model, {name: inputs[name][row : row + 1, :end] for name, end in ends.items()}, items)
     torch.testing.assert_close(together, alone)
-    torch.testing.assert_close(loss_of(model, inputs, items, losses.RDrop(1.0)), together)  # two equal passes
+    torch.testing.assert_close(loss_of(model, inputs, items, 1.0), together)  # two equal passes
 
 
 def test_a_program_attends_eagerly_and_says_what_that_costs(capsys):
@@ -279,7 +284,7 @@ def test_training_a_translator_adds_the_penalty_and_records_attention_for_it_onl
     args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no", **guidance)
     model, inputs, items = attending_toy(), attended_batch(), sum(TARGETS)
     trainer = TranslationTrainer(model=model, args=args)
-    expected = training_loss(model, inputs, [CrossEntropy(), GuidedAttention(2.0, SIGMA)], items=items)
+    expected = training_loss(model, inputs, terms(guided=2.0), items=items)
     plain = trainer.compute_loss(model.eval(), inputs, num_items_in_batch=items)
     found = trainer.compute_loss(model.train(), inputs, num_items_in_batch=items)
     assert torch.equal(found, expected)
@@ -288,5 +293,5 @@ def test_training_a_translator_adds_the_penalty_and_records_attention_for_it_onl
     model, inputs, seen = attending_toy(), attended_batch(), []
     model.register_forward_hook(lambda *call: seen.append(call[2].get("output_attentions")), with_kwargs=True)
     for args.guided_attention in (0.0, 1.0):
-        training_loss(model, inputs, losses.loss_terms(args), items=10)
+        training_loss(model, inputs, args, items=10)
     assert seen == [None, True]
