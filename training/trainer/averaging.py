@@ -10,7 +10,6 @@ import torch
 from accelerate import PartialState
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
 
@@ -85,84 +84,69 @@ TRAINING_WEIGHTS = "training_weights.safetensors"
 """The weights that training resumes with; the model saved next to them is the average."""
 
 
-class AveragedWeights:
-    """The moving average of a model's weights θ, a ← d a + (1 − d) θ per update, starting from the first θ.
+class MovingAverage(TrainerCallback):
+    """Keeps the moving average of the weights θ, a ← d a + (1 − d) θ per step, starting from the first θ.
 
     With a warm-up d is at most (1 + t) / (10 + t) after t updates. Of a divided model each process averages its part.
-    """
-
-    def __init__(self, model: nn.Module, decay: float, *, warmup: bool):
-        self.model, self.decay, self.warmup, self.updates = model, decay, warmup, 0
-        self.averages = [weight.detach().clone() for weight in self._weights()]
-
-    def _weights(self) -> list[torch.Tensor]:
-        return [local_part(weight) for weight in self.model.parameters()]
-
-    @torch.no_grad()
-    def update(self) -> None:
-        now = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
-        get_ema_multi_avg_fn(now if self.updates else 0.0)(self.averages, self._weights(), self.updates)
-        self.updates += 1
-
-    @torch.no_grad()
-    def exchange(self) -> None:
-        """Exchange it with the weights in place, for the optimizer holds on to the tensors."""
-        for one, other in zip(self._weights(), self.averages):
-            kept = one.clone()
-            one.copy_(other)
-            other.copy_(kept)
-
-
-class MovingAverage(TrainerCallback):
-    """Keeps the moving average of the weights, with which the model is evaluated and saved.
-
-    A checkpoint holds the average as its model, and the weights that training resumes with in a file next to it. The
-    trainer evaluates and saves within `exchanged`.
+    The trainer evaluates and saves within `exchanged`: a checkpoint holds the average as its model, and the weights
+    that training resumes with in a file next to it.
     """
 
     def __init__(self, trainer: Any):
-        self.trainer = trainer
-        self.average: AveragedWeights | None = None  # while the model is trained with --ema_decay
+        self.trainer, self.updates = trainer, 0
+        self.averages: list[torch.Tensor] | None = None  # while the model is trained with --ema_decay
+
+    def weights(self) -> list[torch.Tensor]:
+        return [local_part(weight) for weight in self.trainer.model.parameters()]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         model = self.trainer.model
         if args.ema_decay:
             if any(weight.dtype != torch.float32 for weight in model.parameters()):
                 raise ValueError(f"--ema_decay {args.ema_decay} needs --dtype float32: smaller types lose the steps")
-            self.average = AveragedWeights(model, args.ema_decay, warmup=args.ema_warmup)
+            self.averages, self.updates = [weight.detach().clone() for weight in self.weights()], 0
         file = Path(self.trainer.resumed_from or "", TRAINING_WEIGHTS)
         if self.trainer.resumed_from is None or not file.exists():
             return
         load_weights(model, lambda: load_file(file))
-        if self.average is not None:
+        if self.averages is not None:
             with safe_open(file, framework="pt") as content:
-                self.average.updates = int(content.metadata()["updates"])
+                self.updates = int(content.metadata()["updates"])
 
+    @torch.no_grad()
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # A skipped step, whose gradients overflowed in half precision, is not part of the average
-        if self.average is not None and not self.trainer.accelerator.optimizer_step_was_skipped:
-            self.average.update()
+        if self.averages is not None and not self.trainer.accelerator.optimizer_step_was_skipped:
+            most = (1 + self.updates) / (10 + self.updates) if args.ema_warmup else 1.0
+            decay = min(args.ema_decay, most) if self.updates else 0.0
+            get_ema_multi_avg_fn(decay)(self.averages, self.weights(), self.updates)
+            self.updates += 1
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         best = args.load_best_model_at_end and state.best_model_checkpoint is not None  # and loaded already
-        if self.average is not None and not best:
-            self.average.exchange()
-        self.average = None
+        if not best:
+            self.exchange()
+        self.averages = None
 
     def content(self) -> tuple[dict[str, torch.Tensor], dict[str, str]] | None:
         """Return the weights that training resumes with, outside of `exchanged`, and how many updates there were."""
-        if self.average is None:
+        if self.averages is None:
             return None
-        return self.trainer.without_ties(self.trainer.whole_weights()), {"updates": str(self.average.updates)}
+        return self.trainer.without_ties(self.trainer.whole_weights()), {"updates": str(self.updates)}
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Exchange the average with the weights in place, for the optimizer holds on to the tensors."""
+        for weight, average in zip(self.weights(), self.averages or ()):
+            kept = weight.clone()
+            weight.copy_(average)
+            average.copy_(kept)
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
         """Let the model have the average while this lasts in training."""
-        if self.average is None:
-            yield
-            return
-        self.average.exchange()
+        self.exchange()
         try:
             yield
         finally:
-            self.average.exchange()
+            self.exchange()

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
-from vanillaformer.training.trainer.averaging import AverageCheckpoints, AveragedWeights, average
+from vanillaformer.training.trainer.averaging import AverageCheckpoints, MovingAverage, average
 from vanillaformer.training.trainer.parallel import load_weights
 
 STATE = SimpleNamespace(global_step=30)
@@ -92,13 +92,16 @@ def test_settings_that_averages_need() -> None:
 @pytest.mark.parametrize(("warmup", "decays"), [(False, [0.5] * 4), (True, [2 / 11, 3 / 12, 4 / 13, 0.35])])
 def test_moving_average_by_hand(warmup: bool, decays: list[float]) -> None:
     trained = model(0)
-    averaged = AveragedWeights(trained, decays[-1], warmup=warmup)
+    accelerator = SimpleNamespace(optimizer_step_was_skipped=False)
+    averaged = MovingAverage(SimpleNamespace(model=trained, resumed_from=None, accelerator=accelerator))
+    args = SimpleNamespace(ema_decay=decays[-1], ema_warmup=warmup)
+    averaged.on_train_begin(args, STATE, None)
     expected = None
     for decay in [0.0, *decays]:
         with torch.no_grad():
             for weight in trained.parameters():
                 weight += torch.randn_like(weight)
-        averaged.update()
+        averaged.on_optimizer_step(args, STATE, None)
         now = [weight.double() for weight in trained.parameters()]
         expected = [decay * a + (1 - decay) * w for a, w in zip(expected or now, now)]
         for value, wanted in zip(averaged.averages, expected):
