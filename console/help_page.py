@@ -94,13 +94,6 @@ class Names:
     ):
         self.fields, self.others, self.config_fields = fields, others, frozenset(config_fields)
 
-    def field(self, key: Any, where: str) -> str:
-        """Return the field that a name stands for; raise ValueError if none has that name."""
-        name = str(key).replace("-", "_")
-        if name not in self.fields:
-            raise ValueError(f"{where}: unknown key {key!r}{self.hint(name)}")
-        return self.fields[name]
-
     def hint(self, given: str, value: str = "...") -> str:
         """Return where an option belongs that there is not: to a configuration, to another program, or to a typo."""
         dashes, name = given[: len(given) - len(given.lstrip("-"))], given.lstrip("-").partition("=")[0]

@@ -127,8 +127,9 @@ def _by_field(settings: Mapping[str, Any], names: Names, where: str) -> dict[str
     """Return settings by the names of the fields."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        name = names.field(key, where)
-        if name in found:
+        if (written := str(key).replace("-", "_")) not in names.fields:
+            raise ValueError(f"{where}: unknown key {key!r}{names.hint(written)}")
+        if (name := names.fields[written]) in found:
             raise ValueError(f"{where}: {name} is given twice, also as {key!r}")
         if name == "overrides" and isinstance(value, Mapping):
             words = ("no", "off", "yes", "on")  # which stand for Booleans there

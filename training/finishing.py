@@ -131,15 +131,6 @@ def summarize_run(
             loss_curve(history, run.folder / "loss_curve.png")
 
 
-def already_finished(run: Run, task: TrainingTask, *, example: str) -> Run:
-    """Update a finished run without evaluating again: its search, its card, a push."""
-    report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts over).")
-    if task.training_args.process_index == 0:
-        finish(run, task, example=example)
-    print_summary(run, task.name, task.data_args, example=example)
-    return run
-
-
 def _summary(run: Run, task: TrainingTask, trainer: RunTrainer, history: Sequence[dict[str, Any]]) -> RunSummary:
     args, state, budget = trainer.args, trainer.state, trainer.budget
     stats, baselines = run.details.get("data", {}), run.details.get("baselines", {})
@@ -183,8 +174,15 @@ def _summary(run: Run, task: TrainingTask, trainer: RunTrainer, history: Sequenc
 
 
 def finish(run: Run, task: TrainingTask, *, example: str) -> None:
-    """Write search settings, card and record where they differ from those in the folder, and push if asked to."""
+    """Write search settings, card and record where they differ from those in the folder, push if asked to, and print.
+
+    A run that was finished before is not evaluated again.
+    """
     data_args, training_args = task.data_args, task.training_args
+    if training_args.process_index != 0:
+        return
+    if run.finished and not run.needs_test:
+        report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts over).")
     if searches_otherwise(run.folder, training_args):
         search, saved = training_args.search(), GenerationConfig.from_pretrained(run.folder)
         saved.update(**search)
@@ -214,6 +212,7 @@ def finish(run: Run, task: TrainingTask, *, example: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
     if training_args.push_to_hub:
         push_run(training_args)
+    print_summary(run, task.name, data_args, example=example)
 
 
 def searches_otherwise(folder: Path, training_args: Any) -> bool:

@@ -102,7 +102,9 @@ def training_memory(
     """
     if isinstance(config, VanillaRecurrentEncoderDecoderConfig):
         raise ValueError("the memory of a training step is counted for Transformers, not for recurrent models")
-    model = build(config, dtype)
+    config = copy.deepcopy(config)
+    config._attn_implementation = COUNTED
+    model: Any = on_meta(config).to(dtype).train()
     saved = saved_bytes(model, inputs_on_meta(config, batch, length, source_length or length), device)
     weights = size_of(model)
     layers = list(map(size_of, layers_of(model)))
@@ -187,14 +189,6 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 def size_of(module: nn.Module) -> int:
     """Return the bytes of a module's weights."""
     return sum(parameter.numel() for parameter in module.parameters()) * FLOAT32
-
-
-def build(config: VanillaConfig, dtype: torch.dtype) -> Any:
-    """Return the model in training mode, with tensors that have a shape and no memory."""
-    config = copy.deepcopy(config)
-    config._attn_implementation = COUNTED
-    model: Any = on_meta(config)
-    return model.to(dtype).train()
 
 
 def id_of(tensor: torch.Tensor) -> int:

@@ -36,7 +36,7 @@ from vanillaformer.hub.tokenizers import limit_length, readable_length, set_lang
 
 from .arguments import Arguments
 from .auto_defaults import explicit_settings, follow_data
-from .finishing import already_finished, finish, print_summary, score_and_predict, searches_otherwise, summarize_run
+from .finishing import finish, score_and_predict, searches_otherwise, summarize_run
 from .hardware import configure_cpu
 from .models import build_model, check_model, check_preset, fit_attention
 from .report.card.facts import card_example, data_source, training_facts
@@ -76,7 +76,8 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         check_equal(prints, "the rows", task.training_args.device)
         example = task.example(run, data)
         if run.finished and not run.needs_test:
-            return already_finished(run, task, example=example)
+            finish(run, task, example=example)
+            return run
         if columns := task.columns(data):
             task.tokenizers = prepare_tokenizers(run, task, *columns)
         with first(desc="preparing the rows"):
@@ -97,10 +98,9 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         counted = collator.computed if isinstance(collator, PackedBatches) else None
         options: dict[str, Any] = {"sample": stream is not None, "packed": counted}
         run.details["data"] = describe_data(rows, task.tokenizers, task.training_args, data.stats, **options)
-        model = divide(model, task, rows["train"])
-        train_rows: Any = rows["train"] if stream is None else stream
+        model, train_rows = divide(model, task, rows["train"]), rows["train"]
         if stream is not None:
-            stream.first_rows = rows.pop("train")
+            train_rows, stream.first_rows = stream, rows.pop("train")  # type: ignore[assignment]
         trainer = task.trainer_class(
             model=model,
             args=task.training_args,
@@ -271,9 +271,7 @@ def train_and_save(
     details = {name: run.details[name] for name in EXTRA_METRICS & run.details.keys()}
     with optional("all_results.json", run.failed):
         trainer.save_metrics("all", run.metrics | details, combined=False)
-    if trainer.is_world_process_zero():
-        finish(run, task, example=example)
-    print_summary(run, task.name, task.data_args, example=example)
+    finish(run, task, example=example)
 
 
 def _train(run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict) -> None:

@@ -17,9 +17,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForSeq2SeqLM
 
 from vanillaformer import preset
-from vanillaformer.modeling.counts import inputs_on_meta
+from vanillaformer.modeling.counts import inputs_on_meta, on_meta
 from vanillaformer.training import hardware
-from vanillaformer.training.memory import build, saved_bytes, training_memory
+from vanillaformer.training.memory import COUNTED, saved_bytes, training_memory
 
 BATCH, LENGTH = 16, 24
 
@@ -50,7 +50,9 @@ def test_activations_are_what_a_step_saves(kind, overrides):
     with attending(model, fused):
         real = really_saved(model, lambda: model.base_model(**inputs))
     inputs = inputs_on_meta(model.config, BATCH, LENGTH, LENGTH)
-    predicted = saved_bytes(build(model.config, torch.float64), inputs, "cpu")
+    config = copy.deepcopy(model.config)
+    config._attn_implementation = COUNTED
+    predicted = saved_bytes(on_meta(config).to(torch.float64).train(), inputs, "cpu")
     assert predicted.total == pytest.approx(real, rel=0.2)
     assert training_memory(model.config, BATCH, LENGTH).weights == 4 * model.num_parameters()
 

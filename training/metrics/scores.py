@@ -38,19 +38,6 @@ def bleu(
     return bleu_scorer(tokenize, lowercase).corpus_score(predictions, [references]).score
 
 
-def chrf(predictions: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus chrF2 in percent, by sacrebleu (Popović, 2015)."""
-    return CHRF().corpus_score(predictions, [references]).score
-
-
-def ter(predictions: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus TER in percent, by sacrebleu (Snover et al., 2006): edits per reference word, the fewer the better.
-
-    Words are separated by white space and compared without case, as sacrebleu does.
-    """
-    return TER().corpus_score(predictions, [references]).score
-
-
 def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
     """Percentage of predictions that equal their references, letter for letter."""
     return 100 * sum(map(eq, predictions, references)) / len(predictions)
@@ -153,6 +140,13 @@ def seqeval() -> Any:
     return metrics
 
 
+def _by_sacrebleu(scorer: Callable[[], Any]) -> Callable[[Any, Any], float]:
+    """Return a score of a corpus of texts, in percent."""
+    return lambda predictions, references: scorer().corpus_score(predictions, [references]).score
+
+
+chrf = _by_sacrebleu(CHRF)  # chrF2 (Popović, 2015)
+ter = _by_sacrebleu(TER)  # edits by words of the reference, parted by white space, without case (Snover et al., 2006)
 accuracy = _by_scikit_learn(accuracy_score)
 macro_f1 = _by_scikit_learn(f1_score, average="macro", zero_division=0)
 micro_f1 = _by_scikit_learn(f1_score, average="micro", zero_division=0)  # of all labels together, indicators (N, C)

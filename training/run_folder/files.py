@@ -112,14 +112,6 @@ def put_back(folder: Path) -> bool:
     return True
 
 
-def discard_previous(folder: Path) -> None:
-    """Delete the run that was moved aside, in an order in which a kill cannot have it restored by half."""
-    shutil.rmtree(folder / DISCARDED, ignore_errors=True)
-    with suppress(FileNotFoundError):
-        os.replace(folder / PREVIOUS, folder / DISCARDED)
-        shutil.rmtree(folder / DISCARDED)
-
-
 def _move(paths: list[Path], source: Path, target: Path) -> None:
     for path in paths:
         new = target / path.relative_to(source)

@@ -157,9 +157,12 @@ def recover(folder: Path) -> None:
 
 def discard(folder: Path) -> None:
     """Delete the run that was moved aside; a card that a person has edited stays, by another name."""
-    if (folder / files.PREVIOUS).is_dir():
-        keep_edited_card(folder / files.PREVIOUS, folder)
-    files.discard_previous(folder)
+    previous, discarded = folder / files.PREVIOUS, folder / files.DISCARDED
+    shutil.rmtree(discarded, ignore_errors=True)
+    if previous.is_dir():
+        keep_edited_card(previous, folder)
+        os.replace(previous, discarded)  # first, so that a kill cannot have it restored by half
+        shutil.rmtree(discarded)
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """Base of the tasks: one class per task, each in its own file; `training/run.py` runs them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from datasets import Dataset, DatasetDict
@@ -54,13 +54,10 @@ class HardwareFacts(NamedTuple):
     bfloat16: bool = False  # whether it is fast on the device
 
     @property
-    def name(self) -> str:
-        return "an accelerator" if self.accelerator else "one core" if self.cores == 1 else f"{self.cores} cores"
-
-    @property
     def words(self) -> str:
         """The time on what computes, in words."""
-        return f"{self.seconds / 60:.3g} minutes on {self.name}"
+        cores = "one core" if self.cores == 1 else f"{self.cores} cores"
+        return f"{self.seconds / 60:.3g} minutes on {'an accelerator' if self.accelerator else cores}"
 
     @property
     def core_seconds(self) -> float:
@@ -106,6 +103,12 @@ class TrainingTask:
     baselines: tuple[Baseline, ...]  # the trivial ones, which are always scored
     trained_baselines: tuple[Baseline, ...] = ()  # those that are trained, with --baseline
 
+    example: Callable[[Run, TaskData], str]  # returns an input from the data
+    rows: Callable[[TaskData], DatasetDict]  # returns the splits as the model reads them
+    stream: Callable[[TextStream], StreamedRows]  # returns the rows of a stream as the model reads them
+    collator: Callable[[PreTrainedModel, DatasetDict], Any]  # returns what makes batches of rows
+    scoring: Callable[[Run], dict[str, Any]]  # returns the arguments of the trainer that say what is scored, and how
+
     def __init__(self, args: Arguments):
         self.args = args
         self.model_args, data_args, self.tokenizer_args, self.training_args = args
@@ -149,10 +152,6 @@ class TrainingTask:
         """Return the defaults that follow the data."""
         return []
 
-    def example(self, run: Run, data: TaskData) -> str:
-        """Return an input from the data."""
-        raise NotImplementedError
-
     def complete(self, tokenizers: Tokenizers) -> None:
         """Set in the tokenizers of a new run what the task needs; raise ValueError if a saved model's lack it."""
 
@@ -168,28 +167,12 @@ class TrainingTask:
         """Return the training texts that tokenizers are trained on: one column, or source and target."""
         return []
 
-    def rows(self, data: TaskData) -> DatasetDict:
-        """Return the splits as the model reads them."""
-        raise NotImplementedError
-
-    def stream(self, texts: TextStream) -> StreamedRows:
-        """Return the rows of a stream as the model reads them."""
-        raise NotImplementedError
-
     def fields(self) -> dict[str, Any]:
         """Return the fields of a new model that follow the data, where they are not set."""
         return {}
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
         """Set how the model is trained and decodes, and check that it can do what the options ask for."""
-
-    def collator(self, model: PreTrainedModel, rows: DatasetDict) -> Any:
-        """Return what makes batches of rows."""
-        raise NotImplementedError
-
-    def scoring(self, run: Run) -> dict[str, Any]:
-        """Return the arguments of the trainer that say what is scored, and how."""
-        raise NotImplementedError
 
     def before_training(self, trainer: RunTrainer) -> None:
         """Fit what goes beside the model."""

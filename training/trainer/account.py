@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 import torch
 from accelerate import PartialState
+from accelerate.utils import gather
 from torch.nn.functional import pad
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
@@ -43,10 +44,8 @@ def from_all(number: Any, device: torch.device) -> list[Any]:
     """Return a number that each of the processes has, in the order of the processes."""
     if PartialState().num_processes == 1:
         return [number]
-    sent = torch.as_tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64).to(device)
-    received = [torch.empty_like(sent) for _ in range(PartialState().num_processes)]
-    torch.distributed.all_gather(received, sent)
-    return [each.item() for each in received]
+    kind = torch.float64 if isinstance(number, float) else torch.int64
+    return gather(torch.tensor([number], dtype=kind, device=device)).tolist()
 
 
 def check_equal(value: Any, words: str, device: torch.device) -> None:
@@ -62,7 +61,6 @@ class Reading:
 
     rows: int
     tokens: int  # of source and target; of images the patches
-    size: int  # rows of the tensors, of which each can hold several texts
     sums: np.ndarray  # over the texts, of `polynomial_terms` of their lengths
     labeled: np.ndarray  # the same of the numbers of their positions with a target
 
@@ -104,14 +102,13 @@ class Account(StatefulCallback):
         if "pixel_values" in inputs:
             images = len(inputs["pixel_values"])
             sums = np.array([images, 0, 0, 0, 0, 0], dtype=np.float64)
-            return Reading(images, images * int(np.prod(patch_grid(inner.config))), images, sums, sums)
+            return Reading(images, images * int(np.prod(patch_grid(inner.config))), sums, sums)
         lengths = text_lengths(inputs, inner, getattr(self.trainer.data_collator, "padding", None))
         terms = torch.stack([polynomial_terms(lengths[:2]), polynomial_terms(lengths[[2, 1]])])
         texts = (lengths[:2].sum(dim=0) > 0).to(terms.dtype)
         sums, labeled = (terms @ texts).cpu().numpy()
-        size = len(inputs["input_ids"])
-        rows = round(sums[0]) if "attention_mask" in inputs else size
-        return Reading(rows, round(sums[1] + sums[2]), size, sums, labeled)
+        rows = round(sums[0]) if "attention_mask" in inputs else len(inputs["input_ids"])
+        return Reading(rows, round(sums[1] + sums[2]), sums, labeled)
 
     def size_of(self, inputs: Mapping[str, Any], *, flops: bool) -> int:
         """Return the tokens of a batch, or the operations of a forward pass over it."""

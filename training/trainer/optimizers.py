@@ -101,10 +101,7 @@ class MuonWithAdamW(Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Make one step with both."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for part in self.parts:
             devices = {parameter.device for group in part.param_groups for parameter in group["params"]}
             emulated = isinstance(part, Muon) and all(map(emulates_bfloat16, devices))

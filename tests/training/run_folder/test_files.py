@@ -12,6 +12,7 @@ from vanillaformer.hub import atomic_files
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.run_folder import files
 from vanillaformer.training.run_folder.files import RECORD, files_of_run, locked, move_aside, put_back, written_aside
+from vanillaformer.training.run_folder.run import discard
 
 MADE = (
     *("run.json", "README.md", "model.safetensors", "model-00001-of-00002.safetensors", "config.json"),
@@ -63,7 +64,7 @@ def interrupt(monkeypatch):
 def test_files_of_a_run_are_known_by_exact_names_moved_aside_and_deleted(tmp_path: Path) -> None:
     before = filled(tmp_path)
     assert content(move_aside(tmp_path)) == {name: before[name] for name in MADE}
-    files.discard_previous(tmp_path)
+    discard(tmp_path)
     assert content(tmp_path) == {name: before[name] for name in MINE}
     filled(tmp_path)
     found = {path.relative_to(tmp_path).as_posix() for path in files_of_run(tmp_path)}
