@@ -60,14 +60,9 @@ def parse(
 ) -> tuple[Any, ...]:
     """Read dataclasses from the command line, or from a file given first (.yaml, .json) whose values it overrides.
 
-    Args:
-        dataclass_types: The dataclasses to fill, e.g. `(ModelArguments, DataArguments, TrainingArguments)`.
-        argv: The arguments; `sys.argv[1:]` when None.
-        description: Shown by `--help`.
-        notes: What else `--help` says of an option, by its field.
-        names: Lists of names that `--help` ends with, by title.
-        elsewhere: Returns the dataclasses of other programs by name, which errors on an unknown option look into.
-        config_fields: Fields of configurations, which such errors say how to set.
+    `--help` shows the description, the notes on options by their fields, and at its end the lists of names by title.
+    Errors on an unknown option look into `elsewhere`, which returns the dataclasses of other programs by name, and say
+    how to set `config_fields`, those of configurations.
 
     Returns one instance per type, whose attribute `given` is the set of its fields that the command line or the file
     names, whatever their values (`was_given`). Raises ValueError for a settings file that is missing or not a mapping,

@@ -130,7 +130,8 @@ def head_ablation(
         differences[kind] = np.full((len(layers), max(counts)), np.nan)
         for layer, attention in enumerate(layers):
             for head in range(counts[layer]):
-                with replaced_heads(attention, [head], means[attention][head] if means else 0.0):
+                value = means[attention][head] if means else 0.0
+                with head_hook(attention, [head], lambda output, value=value: value):
                     differences[kind][layer, head] = held_out_loss(model, batches) - loss
                 advance()
     return differences
@@ -159,11 +160,6 @@ def sublayer_ablation(model: Any, batches: Sequence[Batch], advance: Advance = l
 def parts_of(layer: nn.Module) -> list[str]:
     """Return the names of the parts of a layer that can be ablated."""
     return [part for part in PARTS if part == "layer" or hasattr(layer, part)]
-
-
-def replaced_heads(attention: Attention, heads: Sequence[int], value: torch.Tensor | float = 0.0) -> Any:
-    """Let heads of one attention give a number or a vector (K) in place of their output, in a `with` statement."""
-    return head_hook(attention, heads, lambda output: value)
 
 
 @contextmanager

@@ -82,23 +82,14 @@ def training_memory(
     devices: int = 1,
     device: str = "cpu",
 ) -> TrainingMemory:
-    """Return the memory that a training step takes on each device.
+    """Return the memory that a training step of `batch` rows takes on each device, with the usual head of the model.
 
-    Weights, gradients and what the optimizer keeps are float32, as with automatic mixed precision.
+    Rows have `length` tokens, in an encoder-decoder those of the target (the source has as many, or `source_length`);
+    images have the size of the config. Weights, gradients and what the optimizer keeps (2 values for each weight for
+    AdamW, 1 for Muon, 0 for SGD) are float32, as with automatic mixed precision, and divided among `devices` (FSDP);
+    activations have `dtype`. The kind of `device`, `cpu` or `cuda`, decides how large a chunk of logits is.
 
-    Args:
-        config: The config; the model has its usual head.
-        batch: Rows B on a device.
-        length: Tokens T in a row (of the target, in an encoder-decoder); images have the size of the config.
-        source_length: Tokens S of the source. Default T.
-        optimizer_values: Values that the optimizer keeps for each weight: 2 for AdamW, 1 for Muon, 0 for SGD.
-        dtype: Type of the activations.
-        gradient_checkpointing: Keep only what goes into each layer, and compute it again in the backward pass.
-        devices: Devices that weights, gradients and optimizer are divided among (FSDP).
-        device: `cpu` or `cuda`: how large a chunk of logits is.
-
-    Raises:
-        ValueError: The model is recurrent: what torch's kernels of recurrent layers keep depends on the machine.
+    Raises ValueError for a recurrent model: what torch's kernels of recurrent layers keep depends on the machine.
     """
     if isinstance(config, VanillaRecurrentEncoderDecoderConfig):
         raise ValueError("the memory of a training step is counted for Transformers, not for recurrent models")
@@ -110,9 +101,8 @@ def training_memory(
     layers = list(map(size_of, layers_of(model)))
     # Whole at a time: a layer, and what is outside of layers, which stays so until its backward pass
     gathered = max(layers, default=0) + weights - sum(layers) if devices > 1 else 0
-    activations = (
-        saved.outside + saved.inputs + max(saved.layers, default=0) if gradient_checkpointing else saved.total
-    )
+    kept = saved.inputs + max(saved.layers, default=0) if gradient_checkpointing else sum(saved.layers)
+    activations = saved.outside + kept
     logits = 0
     if not isinstance(config, VanillaImageEncoderConfig):
         vocabulary = getattr(config, "decoder_vocab_size", None) or config.vocab_size  # that the model writes in
@@ -141,10 +131,6 @@ class SavedBytes:
     outside: int = 0
     inputs: int = 0
     largest: int = 0
-
-    @property
-    def total(self) -> int:
-        return sum(self.layers) + self.outside
 
 
 def saved_bytes(model: Any, inputs: dict[str, torch.Tensor], device: str) -> SavedBytes:

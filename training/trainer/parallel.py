@@ -138,7 +138,10 @@ def divided(model: Any, layout: str) -> Any:
         new = kind.from_pretrained(
             None,
             config=base.config,
-            state_dict={name: _stand_in(value) for name, value in base.state_dict().items()},
+            state_dict={  # with zeros that take no memory in place of what another process has read
+                name: torch.zeros((), dtype=value.dtype).expand(value.shape) if value.is_meta else value
+                for name, value in base.state_dict().items()
+            },
             attn_implementation=base.config._attn_implementation,
             dtype=base.dtype,
             distributed_config=DistributedConfig(**sizes),
@@ -170,11 +173,6 @@ def adapted_plan(model: Any) -> dict[str, str]:
         if style in DIVIDED_FACTORS:
             plan[f"{name}.{DIVIDED_FACTORS[style]}.default"] = style
     return plan
-
-
-def _stand_in(value: torch.Tensor) -> torch.Tensor:
-    """Return zeros that take no memory in place of a weight that another process has read."""
-    return torch.zeros((), dtype=value.dtype).expand(value.shape) if value.is_meta else value
 
 
 def _own_parts(model: nn.Module) -> None:

@@ -155,17 +155,15 @@ class RunTrainer(EvaluatingTrainer):
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """Read the batches of a step, with a counted budget a step ahead, so that it ends with the nearest step."""
-        if not isinstance(self.budget, CountedBudget):
-            samples, items, self.idle, self.second_items = self._read_step(epoch_iterator, num_batches, device)
-            return samples, items
         iterator, step = self.ahead
-        if iterator is not epoch_iterator:  # of a new epoch
+        if iterator is not epoch_iterator:  # of a new epoch, or nothing is read ahead
             step = self._read_step(epoch_iterator, num_batches, device)
-        following = self._read_step(epoch_iterator, self.args.gradient_accumulation_steps, device)
-        self.ahead = epoch_iterator, following
-        size = partial(self.account.size_of, flops=self.budget.option == "max_flops")
-        sizes = [sum(from_all(sum(map(size, samples)), device)) for samples, *_ in (step, following)]
-        self.budget.sizes = sizes[0], sizes[1]
+        if isinstance(self.budget, CountedBudget):
+            following = self._read_step(epoch_iterator, self.args.gradient_accumulation_steps, device)
+            self.ahead = epoch_iterator, following
+            size = partial(self.account.size_of, flops=self.budget.option == "max_flops")
+            sizes = [sum(from_all(sum(map(size, samples)), device)) for samples, *_ in (step, following)]
+            self.budget.sizes = sizes[0], sizes[1]
         samples, items, self.idle, self.second_items = step
         return samples, items
 
@@ -266,8 +264,6 @@ class RunTrainer(EvaluatingTrainer):
         if self.has_copy:  # its parameters still get gradients, of 0
             return 0 * model(**losses.without_labels(inputs))[0].float().sum()
         self.account.count(WITH_GRADIENT)
-        if num_items_in_batch is None:
-            return super().compute_loss(model, inputs, return_outputs)
         items = torch.as_tensor(num_items_in_batch).clamp(min=1)  # without any target the loss is 0
         if PATCHES in inputs:  # the loss is a mean over hidden patches
             return super().compute_loss(model, inputs) * (inputs[PATCHES].sum() / items) * self._scale()
