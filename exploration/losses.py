@@ -130,8 +130,7 @@ def head_ablation(
         differences[kind] = np.full((len(layers), max(counts)), np.nan)
         for layer, attention in enumerate(layers):
             for head in range(counts[layer]):
-                value = means[attention][head] if means else 0.0
-                with head_hook(attention, [head], lambda output, value=value: value):
+                with head_hook(attention, head, means[attention][head] if means else 0.0):
                     differences[kind][layer, head] = held_out_loss(model, batches) - loss
                 advance()
     return differences

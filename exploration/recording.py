@@ -8,7 +8,7 @@ output projection, (B, T, K). Inside windows of patches, B are the windows and T
 Shape letters: B batch, T query length, S key length, D model width, H heads, K head width, L layers.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,18 +135,15 @@ def _hook(model: Any, place: str, edit: Edit) -> Any:
     if rest == ["input"]:
         return layers[0].register_forward_pre_hook(lambda module, args: (changed(args[0]), *args[1:]))
     module = layers.get_submodule(".".join(rest[:2]))
-    return head_hook(module, [int(rest[2])], changed) if len(rest) > 2 else module.register_forward_hook(after)
+    return head_hook(module, int(rest[2]), changed) if len(rest) > 2 else module.register_forward_hook(after)
 
 
-def head_hook(
-    attention: Attention, heads: Sequence[int], change: Callable[[torch.Tensor], torch.Tensor | float]
-) -> Any:
-    """Let heads of an attention give something else, by a function of their outputs (B, T, K)."""
+def head_hook(attention: Attention, head: int, edit: Edit | float) -> Any:
+    """Let a head of an attention give another value, or a function of its output (B, T, K)."""
 
     def before(module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         by_head = args[0].unflatten(-1, (-1, attention.head_dim)).clone()  # (B, T, H, K)
-        for head in heads:
-            by_head[..., head, :] = change(by_head[..., head, :])
+        by_head[..., head, :] = edit(by_head[..., head, :]) if callable(edit) else edit
         return (by_head.flatten(-2),)
 
     return attention.o_proj.register_forward_pre_hook(before)

@@ -52,15 +52,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             model = from_state_dict(arguments.source, arguments.from_state_dict, **options)
             model.save_pretrained(folder)
         print(f"{arguments.from_state_dict} -> {type(model).__name__}, {model.num_parameters():,} parameters")
-    else:
-        done = convert_folder(
-            arguments.source, arguments.destination, arguments.to, arguments.back, arguments.revision
-        )
-        print(f"{done.source} -> {done.target}, {done.parameters:,} parameters")
-        print(f"logits on random input: relative error {done.error:.1e}")
-        if done.lost:
-            print(f"settings of training that {done.target} does not have: {', '.join(done.lost)}")
-        print(f"carried over: {', '.join(done.carried) or 'no tokenizer or image processor found'}")
+        print(f"written: {arguments.destination}")
+        return
+    done = convert_folder(arguments.source, arguments.destination, arguments.to, arguments.back, arguments.revision)
+    print(f"{done.source} -> {done.target}, {done.parameters:,} parameters")
+    print(f"logits on random input: relative error {done.error:.1e}")
+    if done.lost:
+        print(f"settings of training that {done.target} does not have: {', '.join(done.lost)}")
+    print(f"carried over: {', '.join(done.carried) or 'no tokenizer or image processor found'}")
     print(f"written: {arguments.destination}")
 
 

@@ -48,7 +48,7 @@ def test_heads_make_the_difference_that_the_loss_without_their_columns_has(kind,
             projection.weight[:, width : 2 * width] = 0.0
         without_head = held_out_loss(model, rows)
         assert found[attention_kind][0, 1] == without_head - loss != 0
-        with head_hook(layers[0], [1], lambda output: 0.0):
+        with head_hook(layers[0], 1, 0.0):
             assert held_out_loss(model, rows) == without_head  # nothing of it was left
         with torch.no_grad():
             projection.weight[:] = projection.bias[:] = 0.0
