@@ -79,7 +79,7 @@ class OneDNNLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        return linear_backward(grad_output, x, weight, ctx.needs_input_grad)
+        return onednn_backward(grad_output, x, weight, ctx.needs_input_grad)
 
 
 def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -90,12 +90,18 @@ def linear_backward(
     grad_output: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needed: tuple[bool, ...]
 ) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients by x (..., D), W (E, D) and b, if they are needed, from that by the product (..., E)."""
+    by_x = grad_output @ weight if needed[0] else None
+    rows = grad_output.reshape(-1, len(weight))
+    by_weight = rows.T @ x.reshape(len(rows), -1) if needed[1] else None
+    return by_x, by_weight, rows.sum(0) if needed[2] else None
+
+
+def onednn_backward(
+    grad_output: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needed: tuple[bool, ...]
+) -> tuple[torch.Tensor | None, ...]:
     many = is_legacy_batchedtensor(grad_output) or not is_computed_now()
     if torch.is_grad_enabled() or many:  # which themselves are to be derived, or several at once
-        by_x = grad_output @ weight if needed[0] else None
-        rows = grad_output.reshape(-1, len(weight))
-        by_weight = rows.T @ x.reshape(len(rows), -1) if needed[1] else None
-        return by_x, by_weight, rows.sum(0) if needed[2] else None
+        return linear_backward(grad_output, x, weight, needed)
     found = torch.ops.aten.mkldnn_linear_backward(x.to_mkldnn(), grad_output.to_mkldnn(), weight, needed)
     by_x, *others = (value if wanted else None for value, wanted in zip(found, needed))
     return None if by_x is None else by_x.to_dense(), *others

@@ -38,6 +38,7 @@ from vanillaformer.conversion.exports import export, load_engine
 from vanillaformer.data.preprocessing.packing import PackedPairs, PackedTexts
 from vanillaformer.training.hardware import keep_freed_memory
 
+HALF = "ours, --bf16"
 Rows = list[list[int]]
 Batch = dict[str, torch.Tensor]
 
@@ -93,13 +94,15 @@ def even(sizes: list[int]) -> list[int]:
 
 
 # ------------------------------------------------------------------------------------------------------------ training
-def step(model: nn.Module, loss: Callable[[], torch.Tensor]) -> Call:
-    """Return a training step: forward, backward, AdamW."""
+def step(model: nn.Module, loss: Callable[[], torch.Tensor], dtype: torch.dtype = torch.float32) -> Call:
+    """Return a training step: forward, backward, AdamW; with products in `dtype`, of weights in float32."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
     def call() -> None:
-        loss().backward()
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            value = loss()
+        value.backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -133,6 +136,7 @@ def language_model(vocab: int) -> Contest:
     calls = {
         "GPT-2": step(models["theirs"], loss_of(models["theirs"], batch)),
         "ours": ours,
+        HALF: step(models["ours"], loss_of(models["ours"], batch, return_logits=False), torch.bfloat16),
         "nanoGPT's way": step(plain, lambda: plain(**batch)),
     }
     return Contest(calls, products(ours, models["ours"]))
@@ -155,6 +159,8 @@ def translation() -> Contest:
         "Marian": step(models["theirs"], loss_of(models["theirs"], batch)),
         "ours": step(models["ours"], loss_of(models["ours"], batch, **like_trainer)),
         "ours, --packing": step(models["ours"], loss_of(models["ours"], packed, **like_trainer)),
+        HALF: step(models["ours"], loss_of(models["ours"], batch, **like_trainer), torch.bfloat16),
+        f"{HALF} --packing": step(models["ours"], loss_of(models["ours"], packed, **like_trainer), torch.bfloat16),
         "torch.nn": step(plain, lambda: plain(**batch)),
     }
     return Contest(calls, products(whole, models["ours"]))
@@ -176,6 +182,7 @@ def classifier(median: float, spread: float, length: int) -> Contest:
         "BERT": step(theirs["theirs"], loss_of(theirs["theirs"], batch)),
         "ours": step(models["ours"], loss_of(models["ours"], batch)),
         "ours, --packing": step(models["ours"], loss_of(models["ours"], packed)),
+        f"{HALF} --packing": step(models["ours"], loss_of(models["ours"], packed), torch.bfloat16),
         "ours, attention_dropout 0.1": step(theirs["ours"], loss_of(theirs["ours"], batch)),
         "torch.nn": step(plain, lambda: plain(**batch)),
     }

@@ -107,7 +107,7 @@ def training_memory(
     if not isinstance(config, VanillaImageEncoderConfig):
         vocabulary = getattr(config, "decoder_vocab_size", None) or config.vocab_size  # that the model writes in
         tokens, width = batch * length, config.hidden_size
-        logits = min(tokens, chunk_size(vocabulary, device)) * vocabulary
+        logits = min(tokens, chunk_size(vocabulary, device, dtype)) * vocabulary
         choice = DECODING_CHOICES[getattr(config, "decoding", "autoregressive")]
         if choice.upsamples or getattr(config, "output_distribution", "softmax") != "softmax":  # no loss in chunks
             frames = batch * (source_length or length) * getattr(config, "ctc_upsampling", 1)

@@ -224,7 +224,7 @@ class Largest(TorchDispatchMode):
 )
 def test_a_model_asked_for_no_logits_never_has_them_all(kind, fields, monkeypatch):
     monkeypatch.setitem(chunked_loss.LOGITS, "cpu", 0)
-    monkeypatch.setattr(chunked_loss, "POSITIONS", 2)
+    monkeypatch.setattr(chunked_loss, "BYTES", 8)
     model, labels, sizes = toys.toy(kind, **fields), toys.labels_of(kind), {}
     for asked in (True, False):
         with Largest() as largest:
