@@ -66,7 +66,7 @@ def speed_of(name: str, speed: Callable[[], float]) -> float:
 
 
 def speedup(usual: Callable[[], Any], other: Callable[[], Any], rounds: int) -> float:
-    """Return how many times as fast as the usual way another one is, by the fastest of each: others disturb the rest."""
+    """Return how many times as fast as the usual way another one is, by the fastest calls: others were disturbed."""
 
     def seconds(compute: Callable[[], Any]) -> float:
         start = time.perf_counter()

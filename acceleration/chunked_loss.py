@@ -90,6 +90,8 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         positions: int,
     ) -> torch.Tensor:
         needed, exact = ctx.needs_input_grad[:3], torch.promote_types(dtype, torch.float32)
+        rows: Any
+        matrix: Any
         rows, matrix, offsets = (None if value is None else value.to(dtype) for value in (states, weight, bias))
         total = torch.zeros((), dtype=exact, device=states.device)
         sums = [  # of products in `dtype`, whose rounding would add up
@@ -125,7 +127,7 @@ def softmax_loss(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
-    """Return the sum of cross-entropies of f(logits) (n, V), in float32 or more; if needed, logits become its gradient.
+    """Return the sum of cross-entropies of f(logits) (n, V), in float32; if needed, logits turn into its gradient.
 
     By f(logits) that is `p - (1 - ε) onehot(y) - ε / V`. The logarithm of the sum of exponentials is the largest score
     less the logarithm of its probability: `softmax` takes half the time of `log_softmax` and `exp`.
@@ -159,7 +161,7 @@ def softmax_loss(
 def add_gradients(
     sums: Sequence[torch.Tensor | None], grad_output: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor
 ) -> None:
-    """Add to the sums by states (n, D), weight (V, D) and bias, if they are needed, those by a chunk's logits (n, V)."""
+    """Add to the sums by states (n, D), weight (V, D) and bias, if needed, those by a chunk's logits (n, V)."""
     by_rows, by_weight, by_bias = sums
     if takes_onednn(rows, weight):
         needed = tuple(value is not None for value in sums)

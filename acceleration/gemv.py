@@ -16,6 +16,7 @@ from functools import lru_cache, partial
 import torch
 from torch import nn
 from torch.nn.functional import linear
+from transformers.pytorch_utils import Conv1D
 
 from .autotune import is_faster, speedup
 from .plain import is_plain
@@ -30,16 +31,18 @@ MAX_BYTES = 2**31  # of copies: with larger models only the first layers have on
 BLOCK = 64
 """Inputs that are summed one after the other; the sums of blocks are then added, which keeps rounding errors small."""
 
+Layer = nn.Linear | Conv1D
+
 
 class TransposedWeights:
     """Weights of layers that few rows are multiplied with again and again, stored by inputs (D, E)."""
 
     def __init__(self) -> None:
-        self.calls: Counter[nn.Linear] = Counter()
-        self.tables: dict[nn.Linear, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self.calls: Counter[nn.Module] = Counter()
+        self.tables: dict[nn.Module, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.bytes_left = MAX_BYTES
 
-    def table(self, layer: nn.Linear) -> torch.Tensor | None:
+    def table(self, layer: Layer) -> torch.Tensor | None:
         """Return a layer's weights stored by inputs, `None` if they are not, not yet, or no longer the same."""
         if layer not in self.tables:
             self.calls[layer] += 1
@@ -47,12 +50,13 @@ class TransposedWeights:
                 return None
             copied = is_large(layer) and layer.weight.nbytes <= self.bytes_left
             self.bytes_left -= layer.weight.nbytes * copied
-            self.tables[layer] = layer.weight, layer.weight.detach().t().contiguous() if copied else None
+            by_inputs = layer.weight.detach() if type(layer) is Conv1D else layer.weight.detach().t()
+            self.tables[layer] = layer.weight, by_inputs.contiguous() if copied else None
         weight, table = self.tables[layer]
         return table if weight is layer.weight else None
 
 
-def is_large(layer: nn.Linear) -> bool:
+def is_large(layer: Layer) -> bool:
     """Return whether a layer's weights are plain, float32, on the CPU, and not few."""
     on_cpu = is_plain(layer, torch.empty(0, device="cpu"))
     return on_cpu and layer.weight.dtype == torch.float32 and layer.weight.numel() >= MIN_WEIGHTS
@@ -65,7 +69,7 @@ TRANSPOSED: ContextVar[TransposedWeights | None] = ContextVar("TRANSPOSED", defa
 @contextmanager
 def transposed_weights(model: nn.Module) -> Iterator[None]:
     """Keep copies of the weights of layers that are used for few rows, where that is faster, until the end."""
-    size = sum(layer.weight.nbytes for layer in model.modules() if isinstance(layer, nn.Linear) and is_large(layer))
+    size = sum(layer.weight.nbytes for layer in model.modules() if isinstance(layer, Layer) and is_large(layer))
     if size < MIN_BYTES or not is_faster("few rows", SWITCH, speed):
         yield
         return
@@ -76,11 +80,11 @@ def transposed_weights(model: nn.Module) -> Iterator[None]:
         TRANSPOSED.reset(before)
 
 
-def few_rows_forward(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor | None:
+def few_rows_forward(layer: Layer, x: torch.Tensor) -> torch.Tensor | None:
     """Return a plain layer's output for a few rows, (..., D) → (..., E), or `None` if its weights have no copy."""
     copies = TRANSPOSED.get()
     differs = x.dtype != torch.float32 or torch.is_autocast_enabled("cpu") or torch.is_grad_enabled()
-    if copies is None or differs or not 0 < x.numel() <= MAX_ROWS * layer.in_features:
+    if copies is None or differs or not 0 < x.numel() <= MAX_ROWS * x.shape[-1]:
         return None
     table = copies.table(layer)
     return None if table is None else sum_of_rows(x, table, layer.bias)

@@ -12,8 +12,6 @@ import torch
 from vanillaformer.modeling.parts.packed_texts import packed
 from vanillaformer.modeling.parts.positions import NoPositions
 
-from .attention_dropout import with_dropout
-
 CALL_OVERHEAD = 2**15
 """Scores of a head that could be computed in the time that one more call of attention takes."""
 
@@ -53,7 +51,6 @@ def attend(
     function: Callable[..., Any], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
 ) -> Any:
     """Return what an attention function gives, and the probabilities or `None`."""
-    function = with_dropout(function)
     if isinstance(mask, LengthBuckets):
         return mask.attend(function, query, key, value), None
     return function(query, key, value, mask)

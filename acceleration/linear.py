@@ -16,6 +16,7 @@ from torch import nn
 from torch._C._functorch import is_legacy_batchedtensor
 from torch.nn.functional import linear
 from torch.utils.flop_counter import register_flop_formula
+from transformers.pytorch_utils import Conv1D
 
 from .autotune import is_faster, speedup
 from .gemv import TRANSPOSED, few_rows_forward
@@ -25,7 +26,7 @@ SWITCH = "VANILLAFORMER_ONEDNN"
 """Environment variable: 0 for never, 1 for always; otherwise oneDNN is used where it was measured to be faster."""
 WORK = 2**22  # multiplications for each thread from which oneDNN pays: it takes 30 µs more to begin
 
-PLAIN_FORWARD = nn.Linear.forward
+PLAIN_FORWARD, PLAIN_CONV1D = nn.Linear.forward, Conv1D.forward
 
 
 def faster_forward(self: nn.Linear, input: torch.Tensor) -> torch.Tensor:
@@ -44,6 +45,17 @@ def apply_layer(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
             found = few_rows_forward(layer, x)
             return linear_forward(x, layer.weight, layer.bias) if found is None else found
     return PLAIN_FORWARD(layer, x)
+
+
+def faster_conv1d(self: Conv1D, x: torch.Tensor) -> torch.Tensor:
+    """Return the same for the `Conv1D` of transformers (GPT-2), whose weights (D, E) are stored by inputs."""
+    if MARK in vars(self) and is_plain(self, x):
+        found = few_rows_forward(self, x)
+        if found is not None:
+            return found
+        if takes_onednn(x, self.weight):
+            return linear_forward(x, self.weight.t().contiguous(), self.bias)
+    return PLAIN_CONV1D(self, x)
 
 
 def linear_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

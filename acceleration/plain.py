@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import output_capturing
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -39,7 +40,7 @@ def is_plain(layer: nn.Module, x: Any) -> bool:
     """
     return (
         is_computed_now()
-        and type(layer) is nn.Linear
+        and type(layer) in (nn.Linear, Conv1D)
         and type(x) is torch.Tensor
         and type(weight := layer.weight) in (nn.Parameter, torch.Tensor)
         and weight.device == x.device

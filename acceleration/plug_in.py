@@ -4,49 +4,62 @@
 |---|---|---|
 | `linear.py` | large float32 products on a CPU, if measured to be faster | oneDNN has up to twice MKL's speed |
 | `gemv.py` | search loops, up to 8 rows, float32 on a CPU, if measured to be faster | weights are read faster |
+| `attention.py` | SDPA on a CPU with dropout, windows, or short rows in bfloat16 | fewer random bits and scores |
 | `unfinished_rows.py` | sampling or greedy search of rows on a CPU | what follows an end is not computed |
 | `shared_sources.py` | our translators: beams, samples, sources of unequal length | a source is computed once |
 | `length_buckets.py` | our encoders: packed texts on a CPU, by SDPA | no scores between texts |
-| `attention_dropout.py` | our models in float32 on a CPU, by SDPA: dropout, windows | no scores that are masked |
 | `chunked_loss.py` | our language models, asked for a loss without logits | never all logits in memory |
 
-The first three work for any model of transformers that `speed_up` was called with, the others for ours. A layer or
+The first four work for any model of transformers that `speed_up` was called with, the others for ours. A layer or
 model that is not as it was made, by hooks, adapters, quantizers, compilers, or processors of the caller's, is computed
 plainly: `plain.py` has the questions.
 
-What has no hook in `modeling/acceleration.py` stands in two classes of the libraries, `nn.Linear` and
-`GenerationMixin`, and does nothing for modules without the mark that `speed_up` leaves. Instances stay unchanged:
-copies, replicas, layers of another class and quantizers find what torch made.
+What has no hook in `modeling/acceleration.py` stands in the libraries, in `nn.Linear`, `Conv1D`, `GenerationMixin`
+and transformers' `sdpa`, and does nothing for modules without the mark that `speed_up` leaves. Instances stay
+unchanged: copies, replicas, layers of another class and quantizers find what torch made.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 from transformers.generation import GenerationMixin
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import AttentionInterface
+from transformers.pytorch_utils import Conv1D
+from transformers.trainer_callback import TrainerCallback
 
 from vanillaformer.modeling.acceleration import acceleration
 
+from .attention import faster_attention
 from .chunked_loss import loss_without_logits
 from .gemv import transposed_weights
 from .length_buckets import attend, packed_masks
-from .linear import PLAIN_FORWARD, faster_forward
+from .linear import PLAIN_CONV1D, PLAIN_FORWARD, faster_conv1d, faster_forward
 from .plain import MARK, is_marked
 from .shared_sources import cross_attend, encode_in_buckets, share_sources
 from .unfinished_rows import drop_finished
 
+Model = TypeVar("Model", bound=nn.Module)
 
-def speed_up(model: nn.Module) -> nn.Module:
-    """Let a model of transformers compute its linear layers and `generate` faster on a CPU, and return it.
+
+def speed_up(model: Model) -> Model:
+    """Let a model of transformers compute its linear layers, attention and `generate` faster on a CPU, and return it.
 
     The models of this package are so from the start.
     """
     for module in model.modules():
-        if type(module) is nn.Linear or isinstance(module, GenerationMixin):
-            setattr(module, MARK, True)
+        setattr(module, MARK, True)
     return model
+
+
+class SpeedUp(TrainerCallback):
+    """Calls `speed_up` for the model of a Trainer: `Trainer(..., callbacks=[SpeedUp()])`."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        speed_up(kwargs["model"])
 
 
 def sample(plain: Callable[..., Any], model: Any, input_ids: Any, **options: Any) -> Any:
@@ -100,6 +113,8 @@ def plug_in() -> None:
     """Install all of it."""
     vars(acceleration).update(HOOKS)
     nn.Linear.forward = faster_forward  # type: ignore[method-assign]
+    Conv1D.forward = faster_conv1d  # type: ignore[method-assign]
+    AttentionInterface.register("sdpa", faster_attention)
     for name, method in FASTER.items():
         setattr(GenerationMixin, name, method)
 
@@ -109,6 +124,8 @@ def switched_off() -> Iterator[None]:
     """Compute all plainly until the end."""
     vars(acceleration).clear()
     nn.Linear.forward = PLAIN_FORWARD  # type: ignore[method-assign]
+    Conv1D.forward = PLAIN_CONV1D  # type: ignore[method-assign]
+    AttentionInterface.register("sdpa", sdpa_attention_forward)
     for name, method in PLAIN.items():
         setattr(GenerationMixin, name, method)
     try:

@@ -27,7 +27,6 @@ Fields = dict[str, Any]
 SWITCHED_OFF = {"scheduled_sampling": "none", "num_beams": 1}
 """The values of options that are not 0 without an effect."""
 SAMPLING = {"do_sample": True, "temperature": 0.8, "top_p": 0.95}  # how a new language model generates
-SHORT = 256  # tokens in the longest rows whose attention probabilities may all be in memory
 
 
 def check_preset(task: TaskName, arguments: ModelArguments) -> str:
@@ -126,17 +125,6 @@ def build_model(
     _check_sizes(config, *tokenizers)
     common["dtype"] = "float32" if arguments.dtype == "auto" else arguments.dtype
     return description.auto_class.from_config(config, **common)
-
-
-def fit_attention(model: PreTrainedModel, training_args: Any, length: int) -> None:
-    """Make short rows attend eagerly where a CPU computes in bfloat16, if the model has torch's fused attention.
-
-    That makes its products for each head of each row, which oneDNN takes longer to prepare than to compute.
-    """
-    on_cpu = training_args.device.type == "cpu"
-    in_bfloat16 = training_args.bf16 or model.dtype == torch.bfloat16
-    if on_cpu and in_bfloat16 and length <= SHORT and model.config._attn_implementation == "sdpa":
-        model.set_attn_implementation("eager")
 
 
 def fit_decoding(config: PreTrainedConfig, training_args: Any) -> None:

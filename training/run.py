@@ -18,7 +18,7 @@ from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from vanillaformer.acceleration import chosen, keep
+from vanillaformer.acceleration import chosen, keep, speed_up
 from vanillaformer.configuration import PRESETS
 from vanillaformer.configuration.options import OPTIONS, SEQUENCE_POSITION_CHOICES
 from vanillaformer.console.parsing import parse
@@ -38,7 +38,7 @@ from .arguments import Arguments
 from .auto_defaults import explicit_settings, follow_data
 from .finishing import finish, score_and_predict, searches_otherwise, summarize_run
 from .hardware import configure_cpu
-from .models import build_model, check_model, check_preset, fit_attention
+from .models import build_model, check_model, check_preset
 from .report.card.facts import card_example, data_source, training_facts
 from .run_folder.files import locked, move_aside, resume_point, spent_of_budget
 from .run_folder.run import Run, compared_settings, keep_rows_per_step, open_folder, recover
@@ -216,9 +216,7 @@ def new_model(run: Run, task: TrainingTask, labels: list[str] | None) -> PreTrai
         from .native import as_ours  # with the tables of all architectures, which other runs do not need
 
         model = as_ours(model, task.model_args.save_as, task.training_args, run.checkpoint)
-    if task.model_args.attn_implementation is None:
-        fit_attention(model, task.training_args, task.length)
-    return model
+    return speed_up(model)  # one of transformers' own, too
 
 
 def divide(model: PreTrainedModel, task: TrainingTask, rows: Any) -> PreTrainedModel:

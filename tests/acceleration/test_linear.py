@@ -11,10 +11,12 @@ from torch.autograd import forward_ad
 from torch.func import grad, hessian, jvp, vmap
 from torch.nn.functional import linear
 from torch.utils.flop_counter import FlopCounterMode
+from transformers.pytorch_utils import Conv1D
 
 from vanillaformer.acceleration import linear as fast_linear
-from vanillaformer.acceleration import speed_up
+from vanillaformer.acceleration import speed_up, switched_off
 from vanillaformer.acceleration.chunked_loss import chunked_cross_entropy
+from vanillaformer.acceleration.gemv import MAX_ROWS, TRANSPOSED, WARMUP_CALLS, transposed_weights
 from vanillaformer.acceleration.linear import linear_forward, onednn_is_faster, takes_onednn
 from vanillaformer.modeling.parts.dropout import identity
 
@@ -48,6 +50,25 @@ def test_value_and_gradients_are_those_of_linear(shape, bias, onednn):
     slope = torch.randn_like(ours)
     for own, reference in zip(*(torch.autograd.grad(value, inputs, slope) for value in (ours, theirs))):
         assert_close(own, reference, "gradient", ROUNDING)
+
+
+@pytest.mark.parametrize("rows", [7, 1])
+def test_layers_of_gpt2_store_their_weights_by_inputs(rows, fast):
+    """Training by oneDNN, and decoding from the weights as they are, without a copy."""
+    layer = speed_up(Conv1D(E, D))
+    x, inputs = torch.randn(2, rows, D), (layer.weight, layer.bias)
+    flops = onednn_flops(lambda: torch.autograd.grad(layer(x).square().sum(), inputs))
+    assert flops == 2 * 2 * 2 * rows * D * E
+    found = layer(x), *torch.autograd.grad(layer(x).square().sum(), inputs)
+    with torch.no_grad(), transposed_weights(layer):
+        decoded = [layer(x) for _ in range(WARMUP_CALLS)]
+        table = TRANSPOSED.get().tables.get(layer)
+        assert (table is None) == (2 * rows > MAX_ROWS)
+        assert table is None or table[1].data_ptr() == layer.weight.data_ptr()
+    with switched_off():
+        expected = layer(x), *torch.autograd.grad(layer(x).square().sum(), inputs)
+    for own, reference in zip((*found, *decoded), (*expected, *[expected[0]] * WARMUP_CALLS)):
+        assert_close(own, reference, "product or gradient", ROUNDING)
 
 
 def test_rows_may_lie_anyhow_in_memory(onednn):

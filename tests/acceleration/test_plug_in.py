@@ -22,9 +22,10 @@ from modeling.toys import (
     toy,
 )
 from torch import nn
+from transformers import Trainer, TrainingArguments
 from transformers.generation import GenerationMixin
 
-from vanillaformer import speed_up
+from vanillaformer import SpeedUp, speed_up
 from vanillaformer.acceleration import gemv, shared_sources, switched_off, unfinished_rows
 from vanillaformer.acceleration import linear as fast_linear
 from vanillaformer.acceleration.plain import is_marked
@@ -139,6 +140,14 @@ def test_models_of_transformers(name, search, used):
     target = {"decoder_input_ids": tokens(2, 4, TARGET_VOCABULARY)} if model.config.is_encoder_decoder else {}
     inputs = {"input_ids": tokens(2, 4, TARGET_VOCABULARY), "labels": tokens(2, 4, TARGET_VOCABULARY)} | target
     assert_learns_alike(model, inputs, used, set(used))
+
+
+def test_a_trainer_speeds_its_model_up(tmp_path):
+    model = native_model(Case("gpt2", MAIN["gpt2"].config))
+    rows = [{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}] * 2
+    args = TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, report_to=[], save_strategy="no")
+    Trainer(model, args, train_dataset=rows, callbacks=[SpeedUp()]).train()
+    assert all(map(is_marked, model.modules()))
 
 
 def test_every_hook_is_replaced_and_put_back():

@@ -2,8 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +12,8 @@ from torch.testing import assert_close
 from transformers import LogitsProcessorList
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from vanillaformer.acceleration import attention_dropout, switched_off
-from vanillaformer.acceleration.attention_dropout import CHUNK, with_dropout
+from vanillaformer.acceleration import attention, speed_up, switched_off
+from vanillaformer.acceleration.attention import CHUNK, faster_attention
 from vanillaformer.acceleration.unfinished_rows import UnfinishedRows
 
 LENGTH, HEADS, GROUPS, WIDTH, RATE = CHUNK + 40, 4, 2, 8, 0.25
@@ -37,9 +35,21 @@ MASKS = {
 }  # fmt: skip
 
 
-def sdpa(is_causal: bool, **options: Any) -> Any:
-    module = SimpleNamespace(is_causal=is_causal, num_key_value_groups=HEADS // GROUPS)
-    return partial(sdpa_attention_forward, module, dropout=RATE, scaling=0.3, **options)
+class Attends(nn.Module):
+    num_key_value_groups = HEADS // GROUPS
+
+    def __init__(self, is_causal: bool):
+        super().__init__()
+        self.is_causal = is_causal
+
+
+def both(is_causal: bool) -> list[Callable[..., torch.Tensor]]:
+    """Return the faster attention of a module that `speed_up` was called with, and transformers' own."""
+    module = speed_up(Attends(is_causal))
+    return [
+        lambda *inputs, function=function, **options: function(module, *inputs, scaling=0.3, **options)[0]
+        for function in (faster_attention, sdpa_attention_forward)
+    ]
 
 
 def inputs() -> list[torch.Tensor]:
@@ -48,35 +58,49 @@ def inputs() -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MASKS)
-def test_without_draws_it_is_sdpa(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs and gradients, where nothing is dropped in either."""
-    monkeypatch.setattr(attention_dropout, "Dropout", lambda rate: nn.Identity())
-    mask, plain = MASKS[name], sdpa(name == "causal")
-    results = []
-    for function in (with_dropout(plain), partial(plain.func, *plain.args, scaling=0.3)):
-        tensors = inputs()
-        output = function(*tensors, mask)[0]
-        results.append([output, *torch.autograd.grad(output.square().sum(), tensors)])
-    assert_close(*results, rtol=1e-4, atol=1e-4)
+def test_without_draws_it_is_sdpa(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs and gradients, where nothing is dropped in either; in bfloat16 by itself and by autocast."""
+    monkeypatch.setattr(attention, "Dropout", lambda rate: nn.Identity())
+    faster, plain = both(name == "causal")
+    tolerance = 1e-4 if dtype == torch.float32 else 0.05
+    tensors = inputs()
+    expected = plain(*tensors, MASKS[name])
+    expected = [expected, *torch.autograd.grad(expected.square().sum(), tensors)]
+    for autocast in (False, True):
+        tensors = [tensor if autocast else tensor.to(dtype) for tensor in inputs()]
+        with torch.autocast("cpu", dtype, enabled=autocast and dtype != torch.float32):
+            output = faster(*tensors, MASKS[name], dropout=RATE)
+        found = [output, *torch.autograd.grad(output.float().square().sum(), tensors)]
+        assert output.dtype == dtype
+        for own, reference in zip(found, expected):
+            assert (own.float() - reference).norm() <= tolerance * reference.norm()
 
 
-def test_windows_are_found_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_and_gradients_of_short_rows_in_bfloat16_need_no_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     """In long rows, whose scores outside are not computed: torch's own function is called for all others."""
-    monkeypatch.setattr(attention_dropout, "LONG", LENGTH)
+    monkeypatch.setattr(attention, "LONG", LENGTH)
     calls = []
 
     def counted(*tensors: Any, **options: Any) -> Any:
         calls.append(tensors)
         return sdpa_attention_forward(*tensors, **options)
 
-    monkeypatch.setattr(attention_dropout, "sdpa_attention_forward", counted)
-    plain = sdpa(False)
+    monkeypatch.setattr(attention, "sdpa_attention_forward", counted)
+    faster, plain = both(False)
     for name, mask in MASKS.items():
-        output = with_dropout(partial(counted, *plain.args, scaling=0.3))(*inputs(), mask)[0]
-        assert_close(output, plain.func(*plain.args, *inputs(), mask, scaling=0.3)[0], rtol=1e-4, atol=1e-4)
+        assert_close(faster(*inputs(), mask), plain(*inputs(), mask), rtol=1e-4, atol=1e-4)
         assert len(calls) == (name != "window"), name
         calls.clear()
+    halves = [tensor.bfloat16() for tensor in inputs()]
+    faster(*halves, None)
+    assert not calls
+    with torch.no_grad():
+        faster(*halves, None)
+    monkeypatch.setattr(attention, "SHORT", LENGTH - 1)
+    faster(*halves, None)
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -85,43 +109,36 @@ def test_probabilities_are_dropped_and_scaled(name: str) -> None:
     query, key, _ = inputs()
     value = torch.eye(LENGTH).expand(2, GROUPS, -1, -1)
     torch.manual_seed(0)
-    dropped = with_dropout(sdpa(name == "causal"))(query, key, value, MASKS[name])[0]
-    plain = sdpa(name == "causal")
-    whole = plain.func(*plain.args, query, key, value, MASKS[name], scaling=0.3)[0]
+    faster, plain = both(name == "causal")
+    dropped = faster(query, key, value, MASKS[name], dropout=RATE)
+    whole = plain(query, key, value, MASKS[name])
     kept = dropped != 0
     assert_close(dropped[kept], whole[kept] / (1 - RATE), rtol=1e-4, atol=1e-7)
     count = int((whole > 0).sum())
     assert abs(int(kept.sum()) / count - (1 - RATE)) < 4 * (RATE * (1 - RATE) / count) ** 0.5
 
 
-@pytest.mark.parametrize("options", [
-    {"is_causal": False}, {"softcap": 5.0},
-    {"position_bias": torch.zeros(1, HEADS, LENGTH, LENGTH)},
-])  # fmt: skip
-def test_what_it_does_not_know_is_left_to_sdpa_and_other_functions_stay(options: dict[str, Any]) -> None:
-    plain = sdpa(True)
-    plain = partial(plain.func, *plain.args, **plain.keywords | options)
-    for function in (plain, len, partial(len, [])):
-        assert with_dropout(function) is function
-
-
-@pytest.mark.parametrize("shape", ["more keys", "bfloat16", "autocast"])
-def test_other_inputs_are_left_to_sdpa(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A triangle that is not a square, and numbers of another kind."""
-    monkeypatch.setattr(attention_dropout, "attention", lambda *_, **__: pytest.fail("not for these"))
-    tensors = inputs()
-    if shape == "more keys":
+@pytest.mark.parametrize("case", ["more keys", "float16", "biased", "not marked"])
+def test_the_rest_is_left_to_sdpa(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A triangle that is not a square, numbers of another kind, what it does not know, and other models."""
+    monkeypatch.setattr(attention, "attention", lambda *_, **__: pytest.fail("not for these"))
+    tensors, options, module = inputs(), {}, speed_up(Attends(True))
+    if case == "more keys":
         tensors[0] = tensors[0][:, :, 1:]
-    if shape == "bfloat16":
-        tensors = [tensor.bfloat16() for tensor in tensors]
-    with torch.autocast("cpu", enabled=shape == "autocast"):
-        assert with_dropout(sdpa(True))(*tensors, None)[0].shape == (2, tensors[0].shape[2], HEADS, WIDTH)
+    if case == "float16":
+        tensors = [tensor.half() for tensor in tensors]
+    if case == "biased":
+        options = {"position_bias": torch.zeros(1, HEADS, LENGTH, LENGTH)}
+    if case == "not marked":
+        module = Attends(True)
+    output = faster_attention(module, *tensors, None, dropout=RATE, **options)[0]
+    assert output.shape == (2, tensors[0].shape[2], HEADS, WIDTH)
 
 
 def test_models_in_training_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    usual = attention_dropout.attention
-    monkeypatch.setattr(attention_dropout, "attention", lambda *a, **k: calls.append(1) or usual(*a, **k))
+    usual = attention.attention
+    monkeypatch.setattr(attention, "attention", lambda *a, **k: calls.append(1) or usual(*a, **k))
     model, ids = toy("decoder", attention_dropout=RATE), tokens(1, 10)
     for training, expected in ((False, 0), (True, 2)):
         model.train(training)(ids)

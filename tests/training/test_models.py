@@ -12,7 +12,7 @@ from transformers.generation import utils as generation
 
 from vanillaformer.configuration import preset
 from vanillaformer.training.arguments import ModelArguments
-from vanillaformer.training.models import build_model, check_preset, fit_attention, fit_decoding, set_generation
+from vanillaformer.training.models import build_model, check_preset, fit_decoding, set_generation
 
 SMALL = ["hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2"]
 
@@ -58,17 +58,6 @@ def test_seed_decides_the_weights_and_pairs_need_two_token_types(encoder_tokeniz
 def test_a_classifier_is_of_the_kind_of_its_preset() -> None:
     for name, kind in (("bert-tiny", "encoder"), ("gpt-tiny", "decoder"), ("llama-tiny", "decoder")):
         assert check_preset("classification", ModelArguments(preset=name)) == kind, name
-
-
-@pytest.mark.parametrize(("bf16", "device", "dtype", "length", "expected"), [
-    (True, "cpu", "float32", 64, "eager"), (False, "cpu", "bfloat16", 64, "eager"),
-    (False, "cpu", "float32", 64, "sdpa"), (True, "cuda", "float32", 64, "sdpa"),
-    (True, "cpu", "float32", 1024, "sdpa"),
-])  # fmt: skip
-def test_short_rows_in_bfloat16_attend_eagerly_on_a_cpu(bf16, device, dtype, length, expected, decoder_tokenizer):
-    model = build("causal", decoder_tokenizer, dtype=dtype)
-    fit_attention(model, SimpleNamespace(bf16=bf16, device=torch.device(device)), length)
-    assert model.config._attn_implementation == expected
 
 
 def test_saved_model_keeps_its_weights_and_takes_changes(decoder_tokenizer, tmp_path) -> None:

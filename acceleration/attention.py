@@ -1,14 +1,12 @@
 """Attention with dropout on a CPU, where SDPA has no kernel for it: fewer random bits, no scores that are not needed.
 
 Those of later tokens and, with windows, of keys outside: training takes memory for the window of each token. In
-bfloat16 it is also for training without dropout on short rows: SDPA's gradients are products for each head of each row,
-which oneDNN takes longer to prepare than to compute.
+bfloat16 it is for training without dropout on short rows, too: SDPA's gradients are products for each head of each
+row, which oneDNN takes longer to prepare than to compute.
 
 Shape letters: B batch, T query length, S key length, H query heads, G key/value heads, K head width.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +16,11 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from vanillaformer.modeling.parts.attention import repeat_heads
 from vanillaformer.modeling.parts.dropout import Dropout
 
+from .plain import is_marked
+
 DTYPES = (torch.float32, torch.bfloat16)
+UNKNOWN = ("position_bias", "cache", "softcap", "output_attentions")
+"""Options of `sdpa` that are left to it."""
 CHUNK = 128
 """Queries whose scores are computed together: these stay in the processor's cache."""
 LONG = 1_024
@@ -27,29 +29,33 @@ SHORT = 256
 """Tokens in a row up to which SDPA is slower in bfloat16: twice as slow here, as fast with 512."""
 
 
-def with_dropout(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an attention function that gives what SDPA gives, with other draws of the same dropout, if there is one.
+def faster_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return what transformers' `sdpa` gives, (B, T, H, K), with other draws of the same dropout, if there is one.
 
     Without dropout it is faster for windows, and for gradients in bfloat16.
     """
-    if not isinstance(function, partial) or function.func is not sdpa_attention_forward:
-        return function
-    options = {name: value for name, value in function.keywords.items() if value is not None}
-    rate, scaling, is_causal = options.pop("dropout", 0), options.pop("scaling", None), function.args[0].is_causal
-    if scaling is None or options.keys() & {"is_causal", "position_bias", "cache", "softcap"}:
-        return function
-
-    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> Any:
-        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
-        short = dtype == torch.bfloat16 and torch.is_grad_enabled() and key.shape[2] <= SHORT
-        pays = takes(query, key, mask, is_causal) and dtype in DTYPES and (rate or short or is_window(mask))
-        if not pays:
-            return function(query, key, value, mask)
-        query, key, value = (x.to(dtype) for x in (query * scaling, key, value))
-        with torch.autocast("cpu", enabled=False):
-            return attention(query, key, value, mask, Dropout(rate), causal=is_causal and mask is None), None
-
-    return attend
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
+    causal = attention_mask is None and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    known = dtype in DTYPES and not any(options.get(name) is not None for name in UNKNOWN)
+    takes = known and is_marked(module) and is_here(query) and (not causal or query.shape[2] == key.shape[2])
+    short = dtype == torch.bfloat16 and torch.is_grad_enabled() and key.shape[2] <= SHORT
+    if not (takes and (dropout or short or is_window(attention_mask))):
+        options |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    query, key, value = (x.to(dtype) for x in (query, key, value))
+    with torch.autocast("cpu", enabled=False):
+        return attention(query, key, value, attention_mask, Dropout(dropout), causal=causal), None
 
 
 def is_window(mask: torch.Tensor | None) -> bool:
@@ -60,11 +66,10 @@ def is_window(mask: torch.Tensor | None) -> bool:
     return not bool(mask[:, :, 0, half:].any() or mask[:, :, -1, :half].any())
 
 
-def takes(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, is_causal: bool) -> bool:
-    """Return whether these are plain tensors on a CPU, and a causal triangle, where there is one, a square."""
-    square = not is_causal or mask is not None or query.shape[2] == key.shape[2]
+def is_here(query: torch.Tensor) -> bool:
+    """Return whether it is a plain tensor on a CPU, whose numbers are computed and not recorded."""
     watched = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
-    return type(query) is torch.Tensor and query.is_cpu and square and not watched
+    return type(query) is torch.Tensor and query.is_cpu and not watched
 
 
 def attention(
@@ -95,6 +100,8 @@ def attention(
             scores = scores + torch.full((end - start, end), -torch.inf, dtype=scores.dtype).triu(start + 1)
         elif part is not None:
             smallest = torch.finfo(scores.dtype).min  # finite: a token of padding may attend to nothing
-            scores = scores.masked_fill(~part, smallest) if part.dtype == torch.bool else scores + part.to(scores.dtype)
+            scores = (
+                scores.masked_fill(~part, smallest) if part.dtype == torch.bool else scores + part.to(scores.dtype)
+            )
         outputs.append(dropout(scores.softmax(-1)) @ value[:, :, first:end])
     return torch.cat(outputs, dim=2).transpose(1, 2)
