@@ -1,12 +1,15 @@
 """Attention with dropout on a CPU, where SDPA has no kernel for it: fewer random bits, no scores that are not needed.
 
 Those of later tokens and, with windows, of keys outside: training takes memory for the window of each token. In
-bfloat16 it is for training without dropout on short rows, too: SDPA's gradients are products for each head of each
-row, which oneDNN takes longer to prepare than to compute.
+bfloat16 it is for all that takes no such memory, too, if that is measured to be faster: SDPA multiplies each head of
+each row by itself, which oneDNN takes longer to prepare than to compute.
 
 Shape letters: B batch, T query length, S key length, H query heads, G key/value heads, K head width.
 """
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +17,9 @@ from torch import nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from vanillaformer.modeling.parts.attention import repeat_heads
-from vanillaformer.modeling.parts.dropout import Dropout
+from vanillaformer.modeling.parts.dropout import build_dropout, identity
 
+from .autotune import is_faster, speedup
 from .plain import is_marked
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -26,7 +30,11 @@ CHUNK = 128
 LONG = 1_024
 """Tokens in a row from which SDPA, which computes all scores and masks them, is slower for windows."""
 SHORT = 256
-"""Tokens in a row up to which SDPA is slower in bfloat16: twice as slow here, as fast with 512."""
+"""Tokens in a row whose probabilities may all be in memory, for gradients in bfloat16."""
+KEYS = 256
+"""Keys in a batch from which this is faster in bfloat16: it makes more calls."""
+SWITCH = "VANILLAFORMER_ATTENTION"
+"""Environment variable: 0 for SDPA in bfloat16, 1 for this; otherwise it is measured which is faster."""
 
 
 def faster_attention(
@@ -42,20 +50,22 @@ def faster_attention(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return what transformers' `sdpa` gives, (B, T, H, K), with other draws of the same dropout, if there is one.
 
-    Without dropout it is faster for windows, and for gradients in bfloat16.
+    Without dropout it is faster for windows, and in bfloat16.
     """
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
-    causal = attention_mask is None and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = causal and attention_mask is None and query.shape[2] > 1
     known = dtype in DTYPES and not any(options.get(name) is not None for name in UNKNOWN)
     takes = known and is_marked(module) and is_here(query) and (not causal or query.shape[2] == key.shape[2])
-    short = dtype == torch.bfloat16 and torch.is_grad_enabled() and key.shape[2] <= SHORT
+    short = dtype == torch.bfloat16 and (key.shape[2] <= SHORT or not torch.is_grad_enabled())
+    short = short and len(key) * key.shape[2] >= KEYS and bfloat16_is_faster()
     if not (takes and (dropout or short or is_window(attention_mask))):
         options |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     query, key, value = (x.to(dtype) for x in (query, key, value))
-    with torch.autocast("cpu", enabled=False):
-        return attention(query, key, value, attention_mask, Dropout(dropout), causal=causal), None
+    with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext():
+        return attention(query, key, value, attention_mask, build_dropout(dropout), causal=causal), None
 
 
 def is_window(mask: torch.Tensor | None) -> bool:
@@ -77,7 +87,7 @@ def attention(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
-    dropout: nn.Module,
+    dropout: Callable[[torch.Tensor], torch.Tensor],
     *,
     causal: bool,
 ) -> torch.Tensor:
@@ -100,8 +110,28 @@ def attention(
             scores = scores + torch.full((end - start, end), -torch.inf, dtype=scores.dtype).triu(start + 1)
         elif part is not None:
             smallest = torch.finfo(scores.dtype).min  # finite: a token of padding may attend to nothing
-            scores = (
-                scores.masked_fill(~part, smallest) if part.dtype == torch.bool else scores + part.to(scores.dtype)
-            )
+            hidden = part.dtype == torch.bool
+            scores = scores.masked_fill(~part, smallest) if hidden else scores + part.to(scores.dtype)
         outputs.append(dropout(scores.softmax(-1)) @ value[:, :, first:end])
     return torch.cat(outputs, dim=2).transpose(1, 2)
+
+
+def bfloat16_is_faster() -> bool:
+    return is_faster("attention, bfloat16", SWITCH, speed)
+
+
+def speed() -> float:
+    """Return how many times as fast as SDPA attention and its gradients are in bfloat16, for short rows."""
+    generator = torch.Generator().manual_seed(0)
+    draw = partial(torch.randn, 4, 4, SHORT, 64, generator=generator, dtype=torch.bfloat16, device="cpu")
+    inputs = [draw(requires_grad=True) for _ in range(3)]
+
+    def gradients(attend: Callable[..., torch.Tensor]) -> Any:
+        return torch.autograd.grad(attend(*inputs).sum(), inputs)
+
+    usual = partial(nn.functional.scaled_dot_product_attention, is_causal=True)
+    return speedup(
+        lambda: gradients(usual),
+        lambda: gradients(partial(attention, mask=None, dropout=identity, causal=True)),
+        4,
+    )

@@ -52,7 +52,7 @@ def is_faster(name: str, switch: str, speed: Callable[[], float]) -> bool:
 def speed_of(name: str, speed: Callable[[], float]) -> float:
     """Return what `speed` measures, or what it measured in an earlier process on such a machine."""
     save = os.environ.get(SAVE) == "save"
-    speeds, key = saved() if save else {}, f"{name} in float32, {processor()}, torch {torch.__version__}"
+    speeds, key = saved() if save else {}, f"{name}, {processor()}, torch {torch.__version__}"
     if key not in speeds:
         with ThreadPoolExecutor(1) as thread:  # away from the modes that the first product was asked for in
             speeds[key] = thread.submit(speed).result()

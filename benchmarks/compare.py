@@ -248,7 +248,7 @@ class MatrixProducts(TorchDispatchMode):
 
 def matrix_products(step: Call, model: torch.nn.Module, options: Options) -> Call:
     """Return the bare matrix products of a step of a model, of tensors of the same shapes, each weight its own."""
-    plain = torch.backends.mkldnn.flags(enabled=False, allow_tf32=False), patch.object(gemv, "MAX_ROWS", 0)
+    plain = torch.backends.mkldnn.flags(enabled=False, allow_tf32=False), patch.object(gemv, "MAX_ROWS", {})
     with warnings.catch_warnings(action="ignore"), plain[0], plain[1], MatrixProducts(model.parameters()) as products:
         step()
     like: Any = {"device": options.device, "dtype": getattr(torch, options.dtype)}

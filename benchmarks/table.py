@@ -12,6 +12,7 @@ depend on what the process did before). No token ends a text: all decode the sam
 which each text is ended after its own number of tokens.
 """
 
+import copy
 import json
 import multiprocessing
 import os
@@ -240,8 +241,10 @@ def decoding(peer: str, name: str, size: Size, rows: list[Rows], new_tokens: int
     whole = [as_batch(texts(even([len(row) for row in batch]), size.vocab)) for batch in rows]
     calls: dict[str, Callable[[], Rows]] = {name: partial(generate, models["theirs"], batches)}
     calls["ours"] = partial(generate, models["ours"], batches)
+    halved = copy.deepcopy(models["ours"]).bfloat16()
     calls |= on_engine(models["ours"], rows, search)
     exact = {key: call for key, call in calls.items() if "int8" not in key}
+    calls[HALF] = partial(generate, halved, batches)
     return Contest(dict(calls), products(lambda: generate(models["ours"], whole), models["ours"]), exact)
 
 

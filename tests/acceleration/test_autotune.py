@@ -83,8 +83,8 @@ def test_other_machines_and_other_choices_are_kept(unknown):
     unknown.write_text('{"another": 0.5}')
     assert ask()
     assert not is_faster("something else", SWITCH, lambda: 1.0)
-    here = f"in float32, {autotune.processor()}, torch {torch.__version__}"
-    expected = {"another": 0.5, f"something {here}": 1.5, f"something else {here}": 1.0}
+    here = f"{autotune.processor()}, torch {torch.__version__}"
+    expected = {"another": 0.5, f"something, {here}": 1.5, f"something else, {here}": 1.0}
     assert json.loads(unknown.read_text()) == expected
 
 

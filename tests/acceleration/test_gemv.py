@@ -11,9 +11,11 @@ from torch import nn
 from torch.nn.functional import linear
 
 from vanillaformer.acceleration import gemv
-from vanillaformer.acceleration.gemv import BLOCK, MAX_ROWS, TRANSPOSED, WARMUP_CALLS, sum_of_rows, transposed_weights
+from vanillaformer.acceleration.gemv import BLOCKS, MAX_ROWS, TRANSPOSED, WARMUP_CALLS, sum_of_rows, transposed_weights
 
 from .conftest import D, E, fast_layer, quantized_layer
+
+LARGEST = MAX_ROWS[torch.float32]
 
 
 @pytest.fixture
@@ -36,8 +38,8 @@ def multiply(made: nn.Linear, x: torch.Tensor, times: int = WARMUP_CALLS) -> tor
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("inputs", [1, BLOCK - 1, BLOCK, 2 * BLOCK + 5, 700])
-@pytest.mark.parametrize("shape", [(1,), (), (1, 1), (3, 1), (2, 4), (MAX_ROWS, 1)], ids=str)
+@pytest.mark.parametrize("inputs", [1, 63, 64, 133, 700])
+@pytest.mark.parametrize("shape", [(1,), (), (1, 1), (3, 1), (2, 4), (LARGEST, 1)], ids=str)
 def test_it_is_as_exact_as_linear(shape, inputs, bias):
     generator = torch.Generator().manual_seed(0)
     x, weight, b = (torch.randn(*size, generator=generator) for size in ((*shape, inputs), (E, inputs), (E,)))
@@ -48,6 +50,17 @@ def test_it_is_as_exact_as_linear(shape, inputs, bias):
     assert ours.is_contiguous()
     error, usual = ((found - exact).norm() / exact.norm() for found in (ours, theirs))
     assert error <= max(2 * usual, 2e-7)
+
+
+@pytest.mark.parametrize("rows", [1, MAX_ROWS[torch.bfloat16]])
+def test_in_bfloat16_it_is_rounded_once(rows, used):
+    layer, x = fast_layer(dtype=torch.bfloat16), torch.randn(rows, D).bfloat16()
+    exact = linear(x.double(), layer.weight.double(), layer.bias.double())
+    errors = [
+        (found - exact).norm() / exact.norm() for found in (multiply(layer, x), linear(x, layer.weight, layer.bias))
+    ]
+    assert used
+    assert errors[0] <= 1.5 * errors[1]
 
 
 def test_rows_may_lie_anyhow_in_memory():
@@ -146,10 +159,11 @@ def called_often(make: Callable[[nn.Linear], Callable[..., Any]]) -> None:
 
 
 OTHERWISE: dict[str, Callable[[], Any]] = {
-    "too many rows": lambda: multiply(fast_layer(), torch.randn(MAX_ROWS + 1, D)),
+    "too many rows": lambda: multiply(fast_layer(), torch.randn(LARGEST + 1, D)),
     "no row": lambda: multiply(fast_layer(), torch.randn(0, D)),
     "float64": lambda: multiply(fast_layer(dtype=torch.float64), torch.randn(1, D).double()),
-    "bfloat16": lambda: multiply(fast_layer(dtype=torch.bfloat16), torch.randn(1, D).bfloat16()),
+    "float16": lambda: multiply(fast_layer(dtype=torch.float16), torch.randn(1, D).half()),
+    "many rows in bfloat16": lambda: multiply(fast_layer(dtype=torch.bfloat16), torch.randn(3, D).bfloat16()),
     "another device": lambda: multiply(fast_layer(device="meta"), torch.randn(1, D, device="meta")),
     "a subclass": lambda: multiply(quantized_layer(), torch.randn(1, D)),
     "autocast": autocast, "gradients": with_gradients,
@@ -162,8 +176,8 @@ OTHERWISE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("case", OTHERWISE)
 def test_all_else_is_left_to_linear(case, used):
-    multiply(fast_layer(), torch.randn(MAX_ROWS, D))
-    assert used.pop() == MAX_ROWS
+    multiply(fast_layer(), torch.randn(LARGEST, D))
+    assert used.pop() == LARGEST
     OTHERWISE[case]()
     assert not used
 
@@ -179,7 +193,7 @@ def test_sizes_that_pay(limit, value, beyond, used, monkeypatch):
     assert bool(used) is not beyond
 
 
-@pytest.mark.parametrize("options", [{"device": "meta"}, {"dtype": torch.bfloat16}], ids=str)
+@pytest.mark.parametrize("options", [{"device": "meta"}, {"dtype": torch.float16}], ids=str)
 def test_nothing_is_measured_for_models_elsewhere(options, monkeypatch):
     monkeypatch.setattr(gemv, "is_faster", lambda *_: pytest.fail("measured"))
     with transposed_weights(nn.Linear(2**12, 2**12, **options)):

@@ -62,7 +62,7 @@ def inputs() -> list[torch.Tensor]:
 @pytest.mark.parametrize("name", MASKS)
 def test_without_draws_it_is_sdpa(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs and gradients, where nothing is dropped in either; in bfloat16 by itself and by autocast."""
-    monkeypatch.setattr(attention, "Dropout", lambda rate: nn.Identity())
+    monkeypatch.setattr(attention, "build_dropout", lambda rate: nn.Identity())
     faster, plain = both(name == "causal")
     tolerance = 1e-4 if dtype == torch.float32 else 0.05
     tensors = inputs()
@@ -78,9 +78,10 @@ def test_without_draws_it_is_sdpa(name: str, dtype: torch.dtype, monkeypatch: py
             assert (own.float() - reference).norm() <= tolerance * reference.norm()
 
 
-def test_windows_and_gradients_of_short_rows_in_bfloat16_need_no_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_and_bfloat16_need_no_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     """In long rows, whose scores outside are not computed: torch's own function is called for all others."""
     monkeypatch.setattr(attention, "LONG", LENGTH)
+    monkeypatch.setattr(attention, "is_faster", lambda *_: True)
     calls = []
 
     def counted(*tensors: Any, **options: Any) -> Any:
@@ -94,13 +95,18 @@ def test_windows_and_gradients_of_short_rows_in_bfloat16_need_no_dropout(monkeyp
         assert len(calls) == (name != "window"), name
         calls.clear()
     halves = [tensor.bfloat16() for tensor in inputs()]
+    for limit, value in (("", None), ("SHORT", LENGTH - 1), ("KEYS", 2 * LENGTH + 1)):
+        if limit:
+            monkeypatch.setattr(attention, limit, value)
+        for grad in (False, True):
+            with torch.set_grad_enabled(grad):
+                faster(*halves, None)
+            assert len(calls) == (limit == "KEYS" or (limit == "SHORT" and grad)), limit
+            calls.clear()
+    monkeypatch.undo()
+    monkeypatch.setattr(attention, "attention", lambda *_, **__: pytest.fail("not on this machine"))
+    monkeypatch.setattr(attention, "is_faster", lambda *_: False)
     faster(*halves, None)
-    assert not calls
-    with torch.no_grad():
-        faster(*halves, None)
-    monkeypatch.setattr(attention, "SHORT", LENGTH - 1)
-    faster(*halves, None)
-    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("name", MASKS)
