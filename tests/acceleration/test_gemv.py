@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from vanillaformer.acceleration import gemv
-from vanillaformer.acceleration.gemv import BLOCKS, MAX_ROWS, TRANSPOSED, WARMUP_CALLS, sum_of_rows, transposed_weights
+from vanillaformer.acceleration.gemv import MAX_ROWS, TRANSPOSED, WARMUP_CALLS, sum_of_rows, transposed_weights
 
 from .conftest import D, E, fast_layer, quantized_layer
 
@@ -53,14 +53,14 @@ def test_it_is_as_exact_as_linear(shape, inputs, bias):
 
 
 @pytest.mark.parametrize("rows", [1, MAX_ROWS[torch.bfloat16]])
-def test_in_bfloat16_it_is_rounded_once(rows, used):
+def test_in_bfloat16_only_the_sum_and_the_bias_are_rounded(rows, used):
     layer, x = fast_layer(dtype=torch.bfloat16), torch.randn(rows, D).bfloat16()
     exact = linear(x.double(), layer.weight.double(), layer.bias.double())
     errors = [
         (found - exact).norm() / exact.norm() for found in (multiply(layer, x), linear(x, layer.weight, layer.bias))
     ]
     assert used
-    assert errors[0] <= 1.5 * errors[1]
+    assert errors[0] <= 2 * errors[1]
 
 
 def test_rows_may_lie_anyhow_in_memory():
