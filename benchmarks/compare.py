@@ -7,7 +7,8 @@ First both sides must give the same logits. Then every repetition times both, in
 of the two times is taken inside the repetition, so that whatever else the machine does meets both; repetitions that
 other processes disturbed are left out where 3 others remain. `speed` is their time through ours: above 1 we are
 faster; differences of a few per cent mean nothing. `limit` is the time of the matrix products that our training step
-cannot do without, one after the other, through the time of our step. `MiB` is the peak over what the process held
+cannot do without, one after the other, each by the library of torch that is fastest for it, through the time of our
+step. `MiB` is the peak over what the process held
 without a model.
 """
 
@@ -21,12 +22,14 @@ import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
 import transformers
-from measuring import Call, measure, peak_memory, undisturbed
+from measuring import Call, measure, peak_memory, sample, undisturbed
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GenerationConfig, HfArgumentParser, PreTrainedModel
 from weights import CLASSES, FIRST_WORD, PAD, PEERS, START, Size, image_side, pair
@@ -247,18 +250,42 @@ class MatrixProducts(TorchDispatchMode):
 
 
 def matrix_products(step: Call, model: torch.nn.Module, options: Options) -> Call:
-    """Return the bare matrix products of a step of a model, of tensors of the same shapes, each weight its own."""
+    """Return the bare matrix products of a step of a model, of tensors of the same shapes, each weight its own.
+
+    Each is computed in the type of the options by the library that is fastest for its shape.
+    """
     plain = torch.backends.mkldnn.flags(enabled=False, allow_tf32=False), patch.object(gemv, "MAX_ROWS", {})
     with warnings.catch_warnings(action="ignore"), plain[0], plain[1], MatrixProducts(model.parameters()) as products:
         step()
     like: Any = {"device": options.device, "dtype": getattr(torch, options.dtype)}
-    made = {key: torch.randn(key[0], **like) for a, b, weight in products.shapes for key in ((a, 0), (b, weight))}
+    lefts = {left: torch.randn(left, **like) for left, _, _ in products.shapes}
+    fastest: dict[Any, str] = {}
+    calls: dict[Any, Call] = {}
+    for left, right, weight in products.shapes:
+        if (left, right, weight) not in calls:
+            found = ways(lefts[left], torch.randn(right, **like))
+            if (left, right) not in fastest:
+                fastest[left, right] = min(found, key=lambda name: min(sample(found[name]).seconds for _ in range(4)))
+            calls[left, right, weight] = found[fastest[left, right]]
 
     def call() -> None:
-        for left, right, weight in products.shapes:
-            torch.matmul(made[left, 0], made[right, weight])
+        for key in products.shapes:
+            calls[key]()
 
     return call
+
+
+def ways(left: torch.Tensor, right: torch.Tensor) -> dict[str, Call]:
+    """Return the product of two matrices by each library that torch has, the right one stored as that one likes."""
+    found: dict[str, Call] = {"matmul": partial(torch.matmul, left, right)}
+    if left.ndim == right.ndim == 2 and left.is_cpu:
+        weight = right.t().contiguous()
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(left))
+        found["oneDNN"] = lambda: nn.functional.linear(left.to_mkldnn(), weight).to_dense()
+        found["packed oneDNN"] = lambda: torch.ops.mkldnn._linear_pointwise(left, packed, None, "none", [], "")
+        if len(left) <= 8:
+            found["sum of rows"] = partial(gemv.sum_of_rows, left, right, None)
+    return found
 
 
 def weigh(name: str, peer: str, side: str, options: Options) -> float | None:

@@ -6,10 +6,11 @@
 Ours and transformers' have equal weights; before a task is timed both must give the same loss, and afterwards all that
 decode in float32 the same tokens. torch.nn's and nanoGPT's models have equal sizes. Everyone is timed in turns, and
 ratios are taken inside a repetition. `speed` is transformers' time through the contestant's: above 1 it is faster.
-`limit` is the time of the bare matrix products on as many tokens without padding, one after the other, through the
-contestant's. Everyone keeps freed memory for the next tensor, as our programs do (`--keep_memory false`: times then
-depend on what the process did before). No token ends a text: all decode the same number of steps, but for the task in
-which each text is ended after its own number of tokens.
+`limit` is the time of the bare matrix products on as many tokens without padding, one after the other, in the type of
+the contestant's products and by the library of torch that is fastest for each shape, through the contestant's. The
+first line says how fast the memory is read, which limits decoding. Everyone keeps freed memory for the next tensor, as
+our programs do (`--keep_memory false`: times then depend on what the process did before). No token ends a text: all
+decode the same number of steps, but for the task in which each text is ended after its own number of tokens.
 """
 
 import copy
@@ -29,7 +30,7 @@ from typing import Any, NamedTuple
 import compare
 import torch
 import transformers
-from measuring import Call, measure, undisturbed
+from measuring import Call, measure, sample, undisturbed
 from plain import PlainGPT, TorchClassifier, TorchTranslator
 from torch import nn
 from transformers import GenerationConfig, HfArgumentParser, LogitsProcessor, PreTrainedModel
@@ -51,7 +52,7 @@ class Contest(NamedTuple):
     """
 
     calls: dict[str, Call]
-    limit: Call
+    limits: dict[str, Call]
     tokens: dict[str, Callable[[], Rows]] | None = None
 
 
@@ -114,8 +115,10 @@ def loss_of(model: Any, batch: Batch, **options: Any) -> Callable[[], torch.Tens
     return lambda: model(**batch, **options).loss
 
 
-def products(call: Call, model: nn.Module) -> Call:
-    return compare.matrix_products(call, model, compare.Options())
+def products(call: Call, model: nn.Module) -> dict[str, Call]:
+    """Return the bare products of a call in float32 and in bfloat16, each by the library that is fastest for it."""
+    names = ("float32", "bfloat16")
+    return {f"limit, {name}": compare.matrix_products(call, model, compare.Options(dtype=name)) for name in names}
 
 
 def check_losses(ours: Any, theirs: Any, batch: Batch, packed: Batch | None = None, **options: Any) -> None:
@@ -308,27 +311,32 @@ TASKS: dict[str, tuple[str, Callable[[], Contest]]] = {
 
 
 # ----------------------------------------------------------------------------------------------------------- measuring
+def bandwidth() -> float:
+    """Return how many GB a second are read from a tensor that no cache holds."""
+    numbers = torch.ones(2**26)
+    return round(numbers.nbytes / min(sample(numbers.sum).seconds for _ in range(5)) / 1e9, 1)
+
+
 def run(name: str, options: Options) -> list[dict[str, Any]]:
     """Time one task and return a row for each contestant."""
     torch.manual_seed(0)
     contest = TASKS[name][1]()
-    samples = measure(
-        contest.calls | {"limit": contest.limit}, options.repeats, options.seconds, "cpu", options.wait_idle
-    )
+    samples = measure(contest.calls | contest.limits, options.repeats, options.seconds, "cpu", options.wait_idle)
     quiet = undisturbed(samples)
-    counted = [dict(zip([*contest.calls, "limit"], row)) for row in (quiet if len(quiet) >= 3 else samples)]
+    counted = [dict(zip([*contest.calls, *contest.limits], row)) for row in (quiet if len(quiet) >= 3 else samples)]
     first = next(iter(contest.calls))
     tokens = {key: call() for key, call in (contest.tokens or {}).items()}
     rows = []
     for key in contest.calls:
         speeds = [row[first].seconds / row[key].seconds for row in counted]
+        limit = f"limit, {'bfloat16' if HALF in key else 'float32'}"
         rows.append(
             {
                 "task": TASKS[name][0],
                 "contestant": key,
                 "ms": 1e3 * statistics.median(row[key].seconds for row in counted),
                 "speed": [statistics.median(speeds), min(speeds), max(speeds)],
-                "limit": statistics.median(row["limit"].seconds / row[key].seconds for row in counted),
+                "limit": statistics.median(row[limit].seconds / row[key].seconds for row in counted),
                 "same_tokens": tokens[key] == tokens[first] if key in tokens else None,
                 "undisturbed": len(quiet),
             }
@@ -356,6 +364,7 @@ def main(argv: list[str] | None = None) -> None:
     transformers.logging.set_verbosity_error()
     machine = {"torch": torch.__version__, "transformers": transformers.__version__, "machine": platform.machine()}
     machine |= {"capability": torch.backends.cpu.get_cpu_capability(), "cores": os.cpu_count()}
+    machine["memory, GB/s"] = bandwidth()
     print(f"{machine}\n{asdict(options)}\n\n{HEADER}", flush=True)
     rows = []
     for name in options.tasks:
