@@ -80,20 +80,20 @@ class ProcessBatches(Sampler[list[int]]):
     """
 
     def __init__(self, order: Any, batch_size: int, processes: int, process: int, *, drop_last: bool = False):
-        self.order, self.size, self.drop_last = order, batch_size * processes, drop_last
+        self.sampler, self.size, self.drop_last = order, batch_size * processes, drop_last  # accelerate sets its epoch
         self.processes, self.process = processes, process
 
     def __len__(self) -> int:
-        return len(self.order) // self.size if self.drop_last else -(-len(self.order) // self.size)
+        return len(self.sampler) // self.size if self.drop_last else -(-len(self.sampler) // self.size)
 
     @property
     def idle(self) -> bool:
         """Return whether the last batch of an epoch has no row for this process."""
-        last = 0 if self.drop_last else len(self.order) % self.size
+        last = 0 if self.drop_last else len(self.sampler) % self.size
         return 0 < last <= self.process
 
     def __iter__(self) -> Iterator[list[int]]:
-        rows = iter(self.order)
+        rows = iter(self.sampler)
         for _ in range(len(self)):
             batch = list(islice(rows, self.size))
             yield batch[self.process :: self.processes] or batch[:1]

@@ -67,7 +67,7 @@ class Lines(TrainerCallback):
 
 
 class FollowRun(TrainerCallback):
-    """Has a resumed run follow its options and epochs, not those of the checkpoint; the optimizer's options too.
+    """Has a resumed run follow its options, not those of the checkpoint; the optimizer's options too.
 
     The learning rate of a schedule that follows a score stays.
     """
@@ -86,9 +86,6 @@ class FollowRun(TrainerCallback):
             if old and old != new:
                 lr_scheduler.base_lrs[number] = group["initial_lr"] = new
                 lr_scheduler._last_lr[number] = group["lr"] = group["lr"] * new / old
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.set_epoch(int(state.epoch or 0))
 
 
 class EvaluateAtEnd(TrainerCallback):

@@ -203,7 +203,7 @@ def _share_padding(model: nn.Module) -> None:
 class ParallelTrainer(Trainer):
     """A `Trainer` that saves, resumes and evaluates models that `divided` returns."""
 
-    args: Any
+    args: Any  # of the run, with the arguments of this package
     model: Any
     optimizer: Any
     lr_scheduler: Any

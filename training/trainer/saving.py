@@ -190,8 +190,6 @@ def save_state(trainer: Any, folder: Path) -> None:
 class SavingTrainer(ParallelTrainer):
     """A `Trainer` that saves whole models and checkpoints, of FSDP2 too, and pushes nothing while it trains."""
 
-    args: Any  # of the run, with the arguments of this package
-    model: Any
     has_checkpoint = False  # whether one has been written
     extra_checkpoint = False  # whether the next checkpoint is one that only a stopped run has
     target_tokenizer: PreTrainedTokenizerBase | None = None  # of separate vocabularies; the Trainer saves the source's

@@ -46,7 +46,6 @@ class RunTrainer(EvaluatingTrainer):
     """`Trainer` with reproducible batches, a budget and our losses and optimizers; the run writes the model card."""
 
     def __init__(self, model: PreTrainedModel, args: Any, *arguments: Any, **keywords: Any):
-        self.sampler: batching.RandomEpochs | batching.TokenBatches | None = None
         self.idle_at_end = False  # whether this process has no row in the last batch of an epoch
         self.idle = False  # whether this process has no row of its own in the last batch of its step
         self.second_items: torch.Tensor | None = None  # the targets of a second loss in the step
@@ -91,6 +90,8 @@ class RunTrainer(EvaluatingTrainer):
     def _run_epoch(self, *arguments: Any, **keywords: Any) -> None:
         if self.state.global_step >= self.state.max_steps:  # killed after the last step: there would be one more
             self.control.should_training_stop = True
+        if isinstance(self.data_collator, batching.EpochCollator):  # of the order of the rows Trainer sets the epoch
+            self.data_collator.set_epoch(int(self.state.epoch or 0))
         batches = keywords["steps_trained_in_current_epoch"]
         skipping: Any = nullcontext()
         if batches and isinstance(self.train_dataset, StreamedRows):
@@ -103,15 +104,9 @@ class RunTrainer(EvaluatingTrainer):
                 super()._run_epoch(*arguments, **keywords)
 
     # ------------------------------------------------------------------------------------------------------ batches
-    def set_epoch(self, epoch: int) -> None:
-        if self.sampler is not None:
-            self.sampler.set_epoch(epoch)
-        if isinstance(self.data_collator, batching.EpochCollator):
-            self.data_collator.set_epoch(epoch)
-
     def training_order(self, rows: Any) -> Sampler[int]:
-        self.sampler = batching.row_order(batching.row_lengths(rows), self.args)
-        return SequentialSampler(rows) if self.sampler is None else self.sampler
+        order = batching.row_order(batching.row_lengths(rows), self.args)
+        return SequentialSampler(rows) if order is None else order
 
     def get_train_dataloader(self) -> DataLoader:
         data: Any = self.train_dataset
@@ -125,7 +120,7 @@ class RunTrainer(EvaluatingTrainer):
         batches: batching.TokenBatches | batching.ProcessBatches
         if self.args.tokens_per_batch is not None:
             packed = isinstance(self.data_collator, PackedBatches)
-            batches = self.sampler = batching.token_batches(batching.row_lengths(rows), self.args, packed=packed)
+            batches = batching.token_batches(batching.row_lengths(rows), self.args, packed=packed)
         elif self.args.world_size > 1:
             part = self.args.train_batch_size, self.args.data_processes, self.args.data_process
             order, drop_last = self.training_order(rows), self.args.dataloader_drop_last
