@@ -1,6 +1,6 @@
 """Options of the training programs on tokenizers and models; `data/arguments.py` has those on data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -34,10 +34,8 @@ class TokenizerArguments:
 
     def training_options(self) -> dict[str, Any]:
         """Return the keyword arguments of `vanillaformer.tokenization.train` these fields stand for."""
-        names = ("lowercase", "split_digits", "strip_punctuation", "extra_special_tokens")
-        prefixed = ("algorithm", "vocab_size", "min_frequency")
-        options = {name: getattr(self, f"tokenizer_{name}") for name in prefixed}
-        return options | {name: getattr(self, name) for name in names}
+        names = [entry.name for entry in fields(TokenizerArguments) if entry.name != "tokenizer_name_or_path"]
+        return {name.removeprefix("tokenizer_"): getattr(self, name) for name in names}
 
 
 @dataclass

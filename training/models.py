@@ -179,11 +179,9 @@ def _check_sizes(config: PreTrainedConfig, *tokenizers: PreTrainedTokenizerBase)
     """Raise ValueError if a tokenizer has more tokens than the model."""
     if not tokenizers:
         return
-    decoder_size = getattr(config, "decoder_vocab_size", None) or config.vocab_size
-    for name, size, tokenizer in (
-        ("vocab_size", config.vocab_size, tokenizers[0]),
-        ("decoder_vocab_size", decoder_size, tokenizers[-1]),
-    ):
+    sizes = {"vocab_size": config.vocab_size}
+    sizes["decoder_vocab_size"] = getattr(config, "decoder_vocab_size", None) or config.vocab_size
+    for (name, size), tokenizer in zip(sizes.items(), (tokenizers[0], tokenizers[-1])):
         if size < len(tokenizer):
             raise ValueError(f"the model's {name}={size} is smaller than its tokenizer's {len(tokenizer)} tokens")
 

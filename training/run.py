@@ -137,9 +137,8 @@ def start(task: TrainingTask, argv: Sequence[str] | None) -> Iterator[Run]:
         disable_progress_bars()
         disable_hub_progress_bars()
     card_example(data_args, task.name)  # before anything is done
-    groups = {"model": model_args, "data": data_args, "tokenizer": tokenizer_args}
-    groups = {name: group for name, group in groups.items() if group is not None}
     keep_rows_per_step(Path(training_args.output_dir), training_args)
+    groups = {"model": model_args, "data": data_args, "tokenizer": tokenizer_args}
     settings = compared_settings(task.program.replace("-", "_"), training_args, groups)
     check_equal(settings, "the options", training_args.device)
     run = Run(Path(training_args.output_dir), command_line(task.program, argv), explicit_settings(settings, task))

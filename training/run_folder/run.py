@@ -251,7 +251,8 @@ def _changes(run: Run, earlier: dict[str, Any]) -> Changes:
 # ----------------------------------------------------------------------------------- the settings that identify a run
 def compared_settings(program: str, training: Any, groups: Mapping[str, Any]) -> Settings:
     """Return the settings of a run that are compared with those of an earlier one, by group of arguments."""
-    chosen = {**{group: asdict(values) for group, values in groups.items()}, "training": training.to_dict()}
+    chosen = {group: asdict(values) for group, values in groups.items() if values is not None}
+    chosen["training"] = training.to_dict()
     settings = {
         group: {name: value for name, value in values.items() if name not in NOT_COMPARED}
         for group, values in chosen.items()

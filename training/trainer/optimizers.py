@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 import torch
@@ -84,16 +85,14 @@ class MuonWithAdamW(Optimizer):
 
     def take_groups(self) -> None:
         """Take over the groups of the parts."""
-        self.sizes = [len(part.param_groups) for part in self.parts]
         self.param_groups = [group for part in self.parts for group in part.param_groups]
         self._share()
 
     def _share(self) -> None:
         """Make the parts work on this optimizer's groups and state: schedulers and checkpoints see only these."""
-        start = 0
-        for part, size in zip(self.parts, self.sizes):
-            part.param_groups, part.state = self.param_groups[start : start + size], self.state
-            start += size
+        groups = iter(self.param_groups)
+        for part in self.parts:
+            part.param_groups, part.state = list(islice(groups, len(part.param_groups))), self.state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # called by load_state_dict with new groups and a new state

@@ -121,15 +121,11 @@ class RunTrainer(EvaluatingTrainer):
         if self.args.tokens_per_batch is not None:
             packed = isinstance(self.data_collator, PackedBatches)
             batches = batching.token_batches(batching.row_lengths(rows), self.args, packed=packed)
-        elif self.args.world_size > 1:
+        else:
             part = self.args.train_batch_size, self.args.data_processes, self.args.data_process
             order, drop_last = self.training_order(rows), self.args.dataloader_drop_last
             batches = batching.ProcessBatches(order, *part, drop_last=drop_last)
             self.idle_at_end = batches.idle
-        else:
-            return self._get_dataloader(
-                rows, "training", self._train_batch_size, self.training_order, is_training=True
-            )
         rows = self._remove_unused_columns(rows, description="training")
         return self._loader(rows, self.data_collator, batch_sampler=batches)
 
