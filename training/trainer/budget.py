@@ -48,8 +48,7 @@ class Budget(StatefulCallback):
         *("spent", "prepared", "work", "warmup_work", "step", "ended", "passed", "evaluations"),
     )
     option: str
-    shortest_interval = 0.0
-    """Progress from one evaluation to the next at the least."""
+    shortest_interval = 0.0  # progress from one evaluation to the next at the least
 
     def __init__(self, amount: float):
         self.amount = amount
@@ -66,15 +65,11 @@ class Budget(StatefulCallback):
         self.tokens: Any = 0  # of this process since the last report
         self.unit = "tokens"
 
-    left: Any
-    """The rest of the budget for steps."""
-
-    begin: Callable[[Any], None]
-    """Measures the part spent before training begins, or before it was interrupted."""
-    measure_step: Callable[[Any], None]
-    """Measures the part spent in a step."""
+    left: Any  # the rest of the budget for steps
+    begin: Callable[[Any], None]  # measures the part spent before training begins, or before it was interrupted
+    measure_step: Callable[[Any], None]  # measures the part spent in a step
+    # Returns the spent and the remaining budget and the speed, in words, by the state and the seconds of training
     texts: Callable[[Any, float], tuple[list[str], list[str]]]
-    """Returns the spent and the remaining budget and the speed, in words, by the state and the seconds of training."""
 
     @property
     def next_step(self) -> float:

@@ -114,8 +114,6 @@ class RunTrainer(EvaluatingTrainer):
             data.processes, data.process = self.args.data_processes, self.args.data_process
             collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
             return self._loader(data, partial(with_places, collate=collate), batch_size=self._train_batch_size)
-        if not isinstance(data, Dataset):
-            return super().get_train_dataloader()
         rows = data.remove_columns([name for name in RAW_TEXTS if name in data.column_names])
         batches: batching.TokenBatches | batching.ProcessBatches
         if self.args.tokens_per_batch is not None:
