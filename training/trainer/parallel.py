@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import DistributedType
-from accelerate.utils import parse_flag_from_env, recursively_apply
+from accelerate import DistributedType, PartialState
+from accelerate.utils import broadcast, parse_flag_from_env, recursively_apply
 from safetensors.torch import load_file
 from torch import nn
 from torch.distributed.checkpoint import CheckpointException, async_save
@@ -34,7 +34,7 @@ from transformers.distributed.sharding_utils import DtensorShardOperation
 from vanillaformer.configuration import VanillaRecurrentEncoderDecoderConfig
 from vanillaformer.console.limits import option
 
-from .sharing import by_first, is_first
+from .sharing import by_first
 
 AXES = {"replicate": "dp_replicate_size", "fsdp": "fsdp_size", "tp": "tp_size"}
 """The axes of a layout, as `DistributedConfig` names them."""
@@ -327,13 +327,11 @@ def share_weights(model: nn.Module, names: Iterable[str], weights: dict[str, tor
     own = model.state_dict(keep_vars=True)
     for name in {id(own[name]): name for name in names}.values():  # of tied ones one
         like = own[name]
-        if is_first():
+        if PartialState().is_main_process:
             value = weights[name].to(like.device, like.dtype).contiguous()
         else:
             value = torch.empty(like.shape, dtype=like.dtype, device=like.device)
-        if torch.distributed.is_initialized():
-            torch.distributed.broadcast(value, src=0)
-        like.copy_(part_of(value, like))
+        like.copy_(part_of(broadcast(value), like))
 
 
 def part_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -5,26 +5,21 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from torch import nn
-
-
-def is_first() -> bool:
-    """Return whether this is the first process, or the only one."""
-    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
 
 
 def by_first(action: Callable[[], Any]) -> Any:
     """Return what an action returns on the first process; where it fails there, raise ValueError on all."""
     outcome: list[Any] = [None, None]
     error = None
-    if is_first():
+    if PartialState().is_main_process:
         try:
             outcome[0] = action()
         except Exception as caught:
             error, outcome[1] = caught, str(caught)
-    if torch.distributed.is_initialized():
-        broadcast_object_list(outcome)
+    broadcast_object_list(outcome)
     if error is not None:
         raise error
     if outcome[1] is not None:
@@ -43,7 +38,7 @@ def with_empty_weights(model: nn.Module, device: str | torch.device) -> Any:
 
 def built_by_first(build: Callable[[], Any]) -> Any:
     """Return what `build` returns, on other processes than the first one with parameters on the meta device."""
-    if not torch.distributed.is_initialized():
+    if PartialState().num_processes == 1:
         return build()
     built = []
 
