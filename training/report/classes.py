@@ -40,7 +40,8 @@ def class_records(
     labels, logits = labels_and_predictions(output)
     names = [id2label[number] for number in range(logits.shape[-1])]
     chosen = logits.argmax(axis=-1)
-    run.details["classes"] = class_scores(labels, chosen, names)
+    scores = precision_recall_fscore_support(labels, chosen, labels=range(len(names)), zero_division=0)
+    run.details["classes"] = {name: scores_of_class(*values) for name, values in zip(names, zip(*scores))}
     if len(names) <= PICTURED:
         matrix = confusion_matrix(labels, chosen, labels=range(len(names)))
         run.details["confusion_matrix"] = matrix.tolist()
@@ -52,13 +53,8 @@ def class_records(
         yield {key: text, "reference": names[label], "prediction": names[predicted], "probability": round(value, 6)}
 
 
-def class_scores(labels: Any, chosen: Any, names: list[str]) -> dict[str, dict[str, float]]:
-    scores = precision_recall_fscore_support(labels, chosen, labels=range(len(names)), zero_division=0)
-    keys = ("precision", "recall", "f1", "rows")
-    return {
-        name: {key: (int if key == "rows" else float)(values[number]) for key, values in zip(keys, scores)}
-        for number, name in enumerate(names)
-    }
+def scores_of_class(precision: Any, recall: Any, f1: Any, rows: Any) -> dict[str, float]:
+    return {"precision": float(precision), "recall": float(recall), "f1": float(f1), "rows": int(rows)}
 
 
 def accuracy_intervals(metrics: Mapping[str, float], rows: Mapping[str, int]) -> dict[str, str]:

@@ -34,6 +34,7 @@ from ..metrics.compute import first_output
 from ..metrics.scores import compute_scores, seqeval
 from ..report.baselines import Baseline, BaselineData, Scorer
 from ..report.card.facts import WIDTH, example_row, first_words
+from ..report.classes import scores_of_class
 from ..run_folder.run import Run
 from ..training_arguments import EPOCHS, EVALUATION, OUTPUT, SAMPLING_STRATEGIES, RunDefaults, best_checkpoint_help
 from .base import Default, HardwareFacts, TrainingTask, names_of_training
@@ -136,11 +137,8 @@ class TokenClassification(TrainingTask):
         predictions, references = zip(*self.tags_of(output))
         options: dict[str, Any] = {"output_dict": True, "zero_division": 0}
         found = seqeval().classification_report(*entities(references, predictions), **options)
-        keys = {"precision": "precision", "recall": "recall", "f1-score": "f1", "support": "rows"}
         run.details["classes"] = {
-            name: {key: (int if key == "rows" else float)(scores[other]) for other, key in keys.items()}
-            for name, scores in found.items()
-            if not name.endswith(" avg")
+            name: scores_of_class(*scores.values()) for name, scores in found.items() if not name.endswith(" avg")
         }
         for text, reference, prediction in zip(rows["tokens"], references, predictions):
             yield {"text": text, "reference": reference, "prediction": prediction}
