@@ -58,16 +58,12 @@ def score_and_predict(run: Run, task: TrainingTask, trainer: RunTrainer, rows: D
     """
     splits = [split for split in PREFIXES if split in rows]
     for split in splits:
-        prefix, given = PREFIXES[split], task.test_options() if split == "test" else {}
+        options: Any = {"metric_key_prefix": PREFIXES[split], **(task.test_options() if split == "test" else {})}
         if split != splits[-1] or trainer.compute_metrics is None:
-            known = trainer.scored(rows[split])
-            run.metrics |= (  # those of the weights that were kept
-                trainer.evaluate(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
-                if known is None
-                else known.metrics or {}
-            )
+            known = trainer.scored(rows[split])  # those of the weights that were kept
+            run.metrics |= trainer.evaluate(rows[split], **options) if known is None else known.metrics or {}
             continue
-        output = trainer.predict(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
+        output = trainer.predict(rows[split], **options)
         run.metrics |= output.metrics or {}
         trainer.log(output.metrics or {})
         if trainer.is_world_process_zero():

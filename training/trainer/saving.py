@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch.utils._pytree import tree_map
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import HubStrategy, SaveStrategy, rotate_checkpoints
+from transformers.trainer_utils import HubStrategy, rotate_checkpoints
 
 from vanillaformer.console.reporting import report
 from vanillaformer.data.streaming import StreamedRows
@@ -86,7 +86,7 @@ def check_pushing(training: Any) -> None:
     report(f"The model will be pushed to {training.hub_model_id}.")
 
 
-def push_run(training: Any) -> Any:
+def push_run(training: Any) -> None:
     """Push the folder of a run whose right to do so has been checked; report how to do it again if that fails."""
     from vanillaformer.hub.pushing import push_folder
 
@@ -99,9 +99,8 @@ def push_run(training: Any) -> Any:
         done = push_folder(folder, repo, message="Model save", **where)
     except (ValueError, OSError) as error:
         report(f"The model could not be pushed to {repo}: {error}\nIt is saved in {folder}; to push it: {again}")
-        return None
-    report(f"Pushed to {repo}: {done.url}")
-    return done
+    else:
+        report(f"Pushed to {repo}: {done.url}")
 
 
 # --------------------------------------------------------------------- checkpoints written while training continues
@@ -205,9 +204,7 @@ class SavingTrainer(ParallelTrainer):
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Find out whether this evaluation is the best of those with a checkpoint; equal scores go by their losses."""
-        saved = (
-            self.control.should_save and not self.extra_checkpoint
-        ) or self.args.save_strategy == SaveStrategy.BEST
+        saved = self.args.save_strategy == "best" or (self.control.should_save and not self.extra_checkpoint)
         if self.args.metric_for_best_model is None or not saved:
             return False
         score, found = SCORES[self.args.metric_for_best_model], evaluations(self.state.log_history)

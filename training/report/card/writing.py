@@ -41,7 +41,7 @@ Table = list[tuple[str, ...]]  # the heading and the rows
 LICENSES = frozenset((files(__package__) / "licenses.txt").read_text(encoding="utf-8").split())
 
 
-def update_card(run: Run, facts: CardFacts) -> Path:
+def update_card(run: Run, facts: CardFacts) -> None:
     """Write the card of a run into its folder; the text that a person wrote around the generated part stays."""
     path = run.folder / CARD
     try:
@@ -49,7 +49,6 @@ def update_card(run: Run, facts: CardFacts) -> Path:
     except UnicodeDecodeError:  # it cannot be merged: `write_card` keeps it next to the new one
         old = None
     write_card(path, merged_card(model_card(facts), old))
-    return path
 
 
 def model_card(facts: CardFacts) -> str:
