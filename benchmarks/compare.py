@@ -2,6 +2,7 @@
 
     python benchmarks/compare.py
     python benchmarks/compare.py --tasks lm_train translation_beam --repeats 21 --wait_idle 30 --json results.json
+    python benchmarks/compare.py --native true --bf16 true --tasks lm_train classifier_train translation_train
 
 First both sides must give the same logits. Then every repetition times both, in turns first and second, and the ratio
 of the two times is taken inside the repetition, so that whatever else the machine does meets both; repetitions that
@@ -12,6 +13,7 @@ step. `MiB` is the peak over what the process held
 without a model.
 """
 
+import copy
 import itertools
 import json
 import multiprocessing
@@ -34,7 +36,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GenerationConfig, HfArgumentParser, PreTrainedModel
 from weights import CLASSES, FIRST_WORD, PAD, PEERS, START, Size, image_side, pair
 
+from vanillaformer import speed_up
 from vanillaformer.acceleration import gemv
+from vanillaformer.acceleration.plain import is_marked
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 LOSS_ONLY: dict[str, Any] = {"labeled_only": True, "return_logits": False}
@@ -164,6 +168,10 @@ class Options:
     threads: int = field(default=torch.get_num_threads(), metadata={"help": "CPU threads of torch."})
     device: str = field(default="cpu", metadata={"help": "Where the models run.", "choices": ["cpu", "cuda"]})
     dtype: str = field(default="float32", metadata={"help": "Type of the weights.", "choices": DTYPES})
+    native: bool = field(
+        default=False, metadata={"help": "Ours is the peer after `speed_up`."}
+    )
+    bf16: bool = field(default=False, metadata={"help": "Products of ours, not the peer's, in bfloat16 by autocast."})
     attention: str = field(default="sdpa", metadata={"help": "Any attn_implementation of transformers."})
     layers: int = field(default=4, metadata={"help": "Blocks of each stack."})
     width: int = field(default=256, metadata={"help": "Model width; feed-forward layers are four times as wide."})
@@ -212,6 +220,8 @@ def prepare(task: Task, model: PreTrainedModel, options: Options) -> Call:
     batch = {key: value.to(options.device) for key, value in inputs.items()}
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False
+    if options.bf16 and is_marked(model):
+        model.forward = torch.autocast(options.device, torch.bfloat16)(model.forward)  # as accelerate does
     return task.work(model.to(options.device, getattr(torch, options.dtype)), batch, task)
 
 
@@ -293,10 +303,11 @@ def weigh(name: str, peer: str, side: str, options: Options) -> float | None:
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     task = options.task(name)
-    build = getattr(PEERS[peer], side)
+    build: Any = getattr(PEERS[peer], "theirs" if options.native else side)
 
     def twice(size: Size) -> None:
-        call = prepare(task, build(size), options)
+        model = build(size)
+        call = prepare(task, speed_up(model) if side == "ours" else model, options)
         call()
         call()
 
@@ -310,6 +321,8 @@ def compare(name: str, peer: str, options: Options, processes: ProcessPoolExecut
     """Check, time and weigh one task with one peer."""
     task = options.task(name)
     models = pair(peer, options.size(task))
+    if options.native:
+        models["ours"] = speed_up(copy.deepcopy(models["theirs"]))
     error = check_equal(models, task.inputs(4, task.length, options.vocab))
     calls = {side: prepare(task, model, options) for side, model in models.items()}
     if task.work is training:
