@@ -38,6 +38,7 @@ from .chunked_loss import loss_without_logits
 from .gemv import transposed_weights
 from .length_buckets import attend, packed_masks
 from .linear import PLAIN_CONV1D, PLAIN_FORWARD, faster_conv1d, faster_forward
+from .memory import keep_freed_memory
 from .plain import MARK, is_marked
 from .shared_sources import cross_attend, encode_in_buckets, share_sources
 from .unfinished_rows import drop_finished
@@ -56,9 +57,10 @@ def speed_up(model: Model) -> Model:
 
 
 class SpeedUp(TrainerCallback):
-    """Calls `speed_up` for the model of a Trainer: `Trainer(..., callbacks=[SpeedUp()])`."""
+    """Calls `speed_up` for the model of a Trainer, and keeps freed memory: `Trainer(..., callbacks=[SpeedUp()])`."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        keep_freed_memory()
         speed_up(kwargs["model"])
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/compare.py
     python benchmarks/compare.py --tasks lm_train translation_beam --repeats 21 --wait_idle 30 --json results.json
-    python benchmarks/compare.py --native true --bf16 true --tasks lm_train classifier_train translation_train
+    python benchmarks/compare.py --native true --bf16 true --keep_memory true --tasks lm_train classifier_train
 
 First both sides must give the same logits. Then every repetition times both, in turns first and second, and the ratio
 of the two times is taken inside the repetition, so that whatever else the machine does meets both; repetitions that
@@ -38,6 +38,7 @@ from weights import CLASSES, FIRST_WORD, PAD, PEERS, START, Size, image_side, pa
 
 from vanillaformer import speed_up
 from vanillaformer.acceleration import gemv
+from vanillaformer.acceleration.memory import keep_freed_memory
 from vanillaformer.acceleration.plain import is_marked
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
@@ -168,9 +169,7 @@ class Options:
     threads: int = field(default=torch.get_num_threads(), metadata={"help": "CPU threads of torch."})
     device: str = field(default="cpu", metadata={"help": "Where the models run.", "choices": ["cpu", "cuda"]})
     dtype: str = field(default="float32", metadata={"help": "Type of the weights.", "choices": DTYPES})
-    native: bool = field(
-        default=False, metadata={"help": "Ours is the peer after `speed_up`."}
-    )
+    native: bool = field(default=False, metadata={"help": "Ours is the peer after `speed_up`."})
     bf16: bool = field(default=False, metadata={"help": "Products of ours, not the peer's, in bfloat16 by autocast."})
     attention: str = field(default="sdpa", metadata={"help": "Any attn_implementation of transformers."})
     layers: int = field(default=4, metadata={"help": "Blocks of each stack."})
@@ -182,6 +181,7 @@ class Options:
     new_tokens: int | None = field(default=None, metadata={"help": "Tokens to generate; each task has its default."})
     dropout: float = field(default=0.0, metadata={"help": "On embeddings and sublayer outputs, in training."})
     attention_dropout: float = field(default=0.0, metadata={"help": "On attention probabilities, in training."})
+    keep_memory: bool = field(default=False, metadata={"help": "Keep freed memory for the next tensor, for both."})
     memory: bool = field(default=True, metadata={"help": "Measure peak memory too."})
     json: str | None = field(default=None, metadata={"help": "Write all that was measured to this file."})
 
@@ -376,6 +376,8 @@ def fresh_processes() -> ProcessPoolExecutor:
 def main(argv: list[str] | None = None) -> None:
     (options,) = HfArgumentParser(Options).parse_args_into_dataclasses(argv)
     torch.set_num_threads(options.threads)
+    if options.keep_memory:
+        keep_freed_memory()
     transformers.logging.set_verbosity_error()
     machine = {"torch": torch.__version__, "transformers": transformers.__version__, "machine": platform.machine()}
     machine |= {"cores": os.cpu_count(), "load": os.getloadavg()[0]}

@@ -36,9 +36,9 @@ from torch import nn
 from transformers import GenerationConfig, HfArgumentParser, LogitsProcessor, PreTrainedModel
 from weights import END, FIRST_WORD, PAD, START, Size, pair
 
+from vanillaformer.acceleration.memory import keep_freed_memory
 from vanillaformer.conversion.exports import export, load_engine
 from vanillaformer.data.preprocessing.packing import PackedPairs, PackedTexts
-from vanillaformer.training.hardware import keep_freed_memory
 
 HALF = "ours, --bf16"
 Rows = list[list[int]]

@@ -1,6 +1,5 @@
 """The hardware that a program runs on: threads, precision, how memory is taken from the system, and its facts."""
 
-import ctypes
 import os
 import platform
 import sys
@@ -12,10 +11,9 @@ import psutil
 import torch
 from joblib import cpu_count
 
+from vanillaformer.acceleration.memory import keep_freed_memory
 from vanillaformer.console.reporting import warn
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # the names are malloc.h's
-LARGEST = 2**31 - 1  # bytes; mallopt takes an int
 PACKAGES = ("vanillaformer", "transformers", "torch", "tokenizers", "datasets")
 CPU_INFO = Path("/proc/cpuinfo")
 INTERVAL = 0.2  # seconds; the system counts CPU time in hundredths
@@ -78,22 +76,6 @@ def warn_of_emulation(option: str, device: str | torch.device) -> None:
     """Print a warning if an option asks for bfloat16 on a device that emulates it."""
     if emulates_bfloat16(device):
         warn(f"{option}: this CPU has no instructions for bfloat16 and emulates it; float32 is several times faster.")
-
-
-def keep_freed_memory() -> bool:
-    """Let tensors on the CPU reuse the memory of those before them, and return whether the C library can do that.
-
-    glibc gives a large block back as soon as it is freed and takes a new one, page by page, for the next tensor: for
-    logits of 50 MB the page faults take as long as the arithmetic. A user's own settings (`MALLOC_...`,
-    `GLIBC_TUNABLES`) stay unchanged.
-    """
-    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another C library, another system
-        return False
-    return bool(mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, LARGEST))
 
 
 def memory_of_process(device: torch.device) -> int:
