@@ -5,8 +5,8 @@ import dataclasses
 import difflib
 import shutil
 import textwrap
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, NamedTuple
 
 INDENT = 32
 WIDTHS = (72, 100)
@@ -83,16 +83,12 @@ class HelpPage:
         return "\n".join([first.rstrip(), *(f"{'':{INDENT}}{line}" for line in lines[1:])])
 
 
-class Names:
-    """The fields of a program by the names of their options; `others` returns the names that other programs have."""
+class Names(NamedTuple):
+    """The names that a program knows."""
 
-    def __init__(
-        self,
-        fields: Mapping[str, str],
-        others: Callable[[], Mapping[str, Container[str]]],
-        config_fields: Iterable[str],
-    ):
-        self.fields, self.others, self.config_fields = fields, others, frozenset(config_fields)
+    fields: Mapping[str, str]  # by the names of their options
+    others: Callable[[], Mapping[str, Container[str]]]  # returns those of other programs
+    config_fields: Container[str]
 
     def hint(self, given: str, value: str = "...") -> str:
         """Return where an option belongs that there is not: to a configuration, to another program, or to a typo."""

@@ -56,7 +56,7 @@ def parse(
     notes: Mapping[str, str] | None = None,
     names: Mapping[str, Sequence[str]] | None = None,
     elsewhere: Callable[[], Mapping[str, Sequence[type]]] = dict,
-    config_fields: Iterable[str] = (),
+    config_fields: Sequence[str] = (),
 ) -> tuple[Any, ...]:
     """Read dataclasses from the command line, or from a file given first (.yaml, .json) whose values it overrides.
 

@@ -116,13 +116,10 @@ class EvaluatingTrainer(SavingTrainer):
 
     def scored(self, rows: Any) -> PredictionOutput | None:
         """Return the scores of the present weights on these rows, if training has found them."""
-        if rows is not self.eval_dataset:
-            return None
-        weights = checksum(self.model)
+        weights = checksum(self.model) if rows is self.eval_dataset else None
         output = next((found for known, found in self.scores.values() if known == weights is not None), None)
-        if output is None:
-            return None
-        return PredictionOutput(output.predictions, output.label_ids, {**output.metrics, "epoch": self.state.epoch})
+        metrics = output and {**output.metrics, "epoch": self.state.epoch}
+        return output and PredictionOutput(output.predictions, output.label_ids, metrics)
 
 
 def checksum(model: torch.nn.Module) -> int | None:

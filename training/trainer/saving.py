@@ -195,11 +195,10 @@ class SavingTrainer(ParallelTrainer):
     resumed_from: str | None = None  # the checkpoint
     saved_form: Callable[[Any, Path], AbstractContextManager] = staticmethod(lambda trainer, folder: nullcontext())
 
-    def __init__(self, *arguments: Any, **keywords: Any):
+    def __init__(self, model: Any, args: Any, *arguments: Any, **keywords: Any):
         self.average, self.background = MovingAverage(self), Background()
-        args: Any = keywords["args"] if "args" in keywords else arguments[1]
         with temporarily(args, save_only_model=args.parallel is not None):  # what Trainer asks of divided models
-            super().__init__(*arguments, **keywords)
+            super().__init__(model, args, *arguments, **keywords)
         self.accelerator.ddp_handler.gradient_as_bucket_view = True  # no second copy of the gradients
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
