@@ -11,7 +11,6 @@ import yaml
 from vanillaformer.configuration import PRESETS, BlockConfig, VanillaConfig
 from vanillaformer.configuration.activations import ACTIVATION_ALIASES, ACTIVATIONS
 from vanillaformer.configuration.options import LAYER_TYPE_CHOICES, OPTIONS
-from vanillaformer.modeling.counts import count_flops
 
 from ...metrics.scores import SCORES
 from .facts import CardFacts
@@ -57,17 +56,6 @@ def architecture(config: VanillaConfig, *, classifies: bool = False) -> dict[str
         elif name in SIZES and value and name not in unused:
             rows[f"`{name}`"] = f"{value:,}" if type(value) is int else str(value)
     return rows
-
-
-def flops_per_token(
-    config: VanillaConfig, length: int, source_length: int | None = None, *, head: bool = True
-) -> float:
-    """Return the operations of a forward pass by tokens read (in an encoder-decoder: by target tokens).
-
-    The row has so many tokens; `head` tells whether the output layer of a language model counts.
-    """
-    parts = count_flops(config, 1, length, source_length)
-    return sum(number for name, number in parts.items() if head or name != "head") / length
 
 
 def short(number: float) -> str:

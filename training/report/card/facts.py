@@ -8,7 +8,6 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ import yaml
 from babel import Locale, UnknownLocaleError
 from datasets import Dataset
 from huggingface_hub import metadata_load, try_to_load_from_cache
-from jinja2 import Environment
 
 from vanillaformer.configuration import VanillaConfig
+from vanillaformer.console.drawing import templates
 from vanillaformer.data.arguments import DataArguments
 from vanillaformer.data.embedded import CORPORA, NOT_STATED, Source
 from vanillaformer.data.tasks import MASK, TASKS, TaskName
@@ -275,9 +274,7 @@ def read_samples(folder: Path) -> list[dict[str, str]]:
 def loading_code(facts: CardFacts, *, package: bool) -> str:
     """Return a program that loads a model and uses it once, with this package or with the code saved beside it."""
     task, example = TASKS[facts.task], as_pair(facts.example)
-    template = Environment(trim_blocks=True, lstrip_blocks=True).from_string(
-        (files(__package__) / "loading.py.jinja").read_text(encoding="utf-8")
-    )
+    template = templates("vanillaformer.training.report.card").get_template("loading.py.jinja")
     decoder = "target_tokenizer" if facts.training["separate_target"] else "tokenizer"
     pair = example if isinstance(example, str) else dict(zip(("text", "text_pair"), example))
     return template.render(

@@ -16,6 +16,7 @@ from vanillaformer.configuration.options import POSITION_CHOICES
 from vanillaformer.data.preprocessing.statistics import shortfalls
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.hub.card_merging import generated_card, merged_card, write_card
+from vanillaformer.modeling.counts import count_flops
 
 from ...hardware import software
 from ...metrics.scores import SCORES, label, scores_of_group
@@ -24,7 +25,7 @@ from ...run_folder.run import Run
 from ...trainer.budget import in_short
 from ..classes import accepted_in_words, accuracy_intervals, class_rows
 from ..plots import NUMBERED
-from .descriptions import architecture, bibtex, cited_papers, flops_per_token, short, techniques
+from .descriptions import architecture, bibtex, cited_papers, short, techniques
 from .facts import CardFacts, input_option, language_name, loading_code
 
 TEMPLATE = "model_card.md.jinja"
@@ -111,8 +112,9 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
     training, calibration = facts.choices.get("training", {}), details.get("calibration")
     variables: dict[str, Any] = {}
     if facts.is_ours:
-        with_head = task.reads_images or not facts.classifies
-        variables["flops"] = flops_per_token(config, length, source_length, head=with_head)
+        unused = {"head"} if facts.classifies and not task.reads_images else set()  # the output layer of tokens
+        parts = count_flops(config, 1, length, source_length)
+        variables["flops"] = sum(number for name, number in parts.items() if name not in unused) / length  # by targets
         variables["architecture"] = architecture(config, classifies=facts.classifies)
     scored = ("validation", "test") if task.whole_texts else ()
     hidden = ("id2label", "label2id", "auto_map")  # as long as there are classes, or of no interest

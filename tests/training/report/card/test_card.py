@@ -224,7 +224,9 @@ def test_architecture() -> None:
 
 def test_flops_are_those_of_the_counts_and_numbers_are_short() -> None:
     config = preset("gpt-tiny", vocab_size=100)
-    with_head, without = (words.flops_per_token(config, 10, head=head) for head in (True, False))
+    choices: dict[str, Any] = {"data": {"block_size": 10, "max_length": 10}}
+    both = [facts(task=task, config=config, choices=choices) for task in ("causal", "classification")]
+    with_head, without = (card_variables(each)["flops"] for each in both)
     assert with_head - without == 2 * 128 * 100
     # per layer and token: 4 projections and 2 maps (2 D² and 2 D 4D operations each), and 10 scores twice
     assert without == 4 * (4 * 2 * 128**2 + 2 * 2 * 128 * 512 + 4 * 128 * 10)
