@@ -252,7 +252,7 @@ def train_and_save(
     report(f"Model: {name}, {trainer.model.num_parameters():,} parameters, on {where}")
     replace_callbacks(trainer)
     if trainer.args.average_checkpoints:
-        trainer.add_callback(AverageCheckpoints(trainer.args.average_checkpoints))
+        trainer.add_callback(AverageCheckpoints())
     trainer.add_callback(RecordProgress(run))
     trainer.add_callback(StopWithCheckpoint(run.stopping, trainer))  # the last: others decide what else is saved
     if run.finished:

@@ -66,17 +66,15 @@ def average(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
 class AverageCheckpoints(TrainerCallback):
     """Gives the model the average weights of the last checkpoints when training ends (Vaswani et al. 2017, 6.1)."""
 
-    def __init__(self, count: int):
-        self.count = count
-
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         PartialState().wait_for_everyone()  # the first process has written the last one
         found = {step: path for step, path in checkpoints(Path(args.output_dir)).items() if step <= state.global_step}
-        steps = sorted(found)[-self.count :]
+        wanted = args.average_checkpoints
+        steps = sorted(found)[-wanted:]
         if not steps:
-            raise ValueError(f"--average_checkpoints {self.count}: {args.output_dir} holds no complete checkpoint")
+            raise ValueError(f"--average_checkpoints {wanted}: {args.output_dir} holds no complete checkpoint")
         load_weights(model, lambda: average([found[step] for step in steps]))
-        fewer = f" (there are no {self.count})" if len(steps) < self.count else ""
+        fewer = f" (there are no {wanted})" if len(steps) < wanted else ""
         report(f"The model is the average of {len(steps)} checkpoints{fewer}: steps {', '.join(map(str, steps))}.")
 
 

@@ -79,8 +79,7 @@ class FollowRun(TrainerCallback):
         self, args: Any, state: Any, control: Any, optimizer: Any = None, lr_scheduler: Any = None, **kwargs: Any
     ) -> None:
         state.compute_steps(args, state.max_steps)  # those of the checkpoint may be of a shorter run
-        for number, options in enumerate(self.trainer.optimizer_options):
-            group = optimizer.param_groups[number]
+        for number, (group, options) in enumerate(zip(optimizer.param_groups, self.trainer.optimizer_options)):
             group.update({name: value for name, value in options.items() if name != "lr"})
             old, new = group.get("initial_lr"), options["lr"]
             if old and old != new:

@@ -69,16 +69,17 @@ def test_last_checkpoints_of_the_run_are_averaged(tmp_path: Path, capsys) -> Non
         checkpoint(tmp_path, step, content)
     (tmp_path / "checkpoint-30" / "trainer_state.json").write_text("")  # cut off while it was written
     result = model(0)
-    AverageCheckpoints(2).on_train_end(SimpleNamespace(output_dir=tmp_path), STATE, None, model=result)
+    arguments = SimpleNamespace(output_dir=tmp_path, average_checkpoints=2)
+    AverageCheckpoints().on_train_end(arguments, STATE, None, model=result)
     for name, value in result.named_parameters():
         wanted = sum(dict(models[step].named_parameters())[name].double() for step in (10, 20)) / 2
         assert torch.equal(value, wanted.float()), name
     assert capsys.readouterr().out == "The model is the average of 2 checkpoints: steps 10, 20.\n"
-    arguments = SimpleNamespace(output_dir=tmp_path / "other")
+    arguments = SimpleNamespace(output_dir=tmp_path / "other", average_checkpoints=3)
     with pytest.raises(ValueError, match=r"--average_checkpoints 3: .* holds no complete checkpoint"):
-        AverageCheckpoints(3).on_train_end(arguments, STATE, None, model=result)
+        AverageCheckpoints().on_train_end(arguments, STATE, None, model=result)
     checkpoint(tmp_path / "other", 30, models[5])
-    AverageCheckpoints(3).on_train_end(arguments, STATE, None, model=result)
+    AverageCheckpoints().on_train_end(arguments, STATE, None, model=result)
     assert "the average of 1 checkpoints (there are no 3): steps 30." in capsys.readouterr().out
 
 
