@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 from script_runs import PROGRAMS, pictures, train
 
-from vanillaformer.training.report.card import descriptions
+from vanillaformer.training.report.card import writing
 from vanillaformer.training.trainer import account
 
 
@@ -47,7 +47,7 @@ def _cheap_runs():
     with pytest.MonkeyPatch.context() as patch, pictures(drawn=False):
         patch.setattr(names, "language_names", cache(names.language_names))
         patch.setattr(account, "text_flops", once(account.text_flops))
-        patch.setattr(descriptions, "count_flops", once(descriptions.count_flops))
+        patch.setattr(writing, "count_flops", once(writing.count_flops))
         yield
 
 
