@@ -4,6 +4,6 @@
 """
 
 from .autotune import chosen, keep
-from .plug_in import SpeedUp, plug_in, speed_up, switched_off
+from .plug_in import plug_in, speed_up, switched_off
 
-__all__ = ["SpeedUp", "chosen", "keep", "plug_in", "speed_up", "switched_off"]
+__all__ = ["chosen", "keep", "plug_in", "speed_up", "switched_off"]

@@ -29,7 +29,6 @@ from transformers.generation import GenerationMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import AttentionInterface
 from transformers.pytorch_utils import Conv1D
-from transformers.trainer_callback import TrainerCallback
 
 from vanillaformer.modeling.acceleration import acceleration
 
@@ -38,7 +37,6 @@ from .chunked_loss import loss_without_logits
 from .gemv import transposed_weights
 from .length_buckets import attend, packed_masks
 from .linear import PLAIN_CONV1D, PLAIN_FORWARD, faster_conv1d, faster_forward
-from .memory import keep_freed_memory
 from .plain import MARK, is_marked
 from .shared_sources import cross_attend, encode_in_buckets, share_sources
 from .unfinished_rows import drop_finished
@@ -54,14 +52,6 @@ def speed_up(model: Model) -> Model:
     for module in model.modules():
         setattr(module, MARK, True)
     return model
-
-
-class SpeedUp(TrainerCallback):
-    """Calls `speed_up` for the model of a Trainer, and keeps freed memory: `Trainer(..., callbacks=[SpeedUp()])`."""
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        keep_freed_memory()
-        speed_up(kwargs["model"])
 
 
 def sample(plain: Callable[..., Any], model: Any, input_ids: Any, **options: Any) -> Any:

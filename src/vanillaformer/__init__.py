@@ -10,7 +10,7 @@ from importlib.metadata import version
 from vanillaformer.hub.remote_code import write_code
 from vanillaformer.hub.seq2seq_pipelines import register_pipelines
 
-from .acceleration import SpeedUp, plug_in, speed_up
+from .acceleration import plug_in, speed_up
 from .configuration import (
     PRESETS,
     BlockConfig,
@@ -28,7 +28,7 @@ from .modeling import register
 
 __version__ = version("vanillaformer")
 
-__all__ = ["PRESETS", "BlockConfig", "SpeedUp", "__version__", "preset", "speed_up"]
+__all__ = ["PRESETS", "BlockConfig", "SpeedUp", "__version__", "preset", "speed_up"]  # noqa: F405 - by `__getattr__`
 __all__ += ["VanillaDecoderConfig", "VanillaEncoderConfig", "VanillaEncoderDecoderConfig", "VanillaImageEncoderConfig"]
 __all__ += ["VanillaRecurrentEncoderDecoderConfig", *(name for name in _models if name.startswith("Vanilla"))]
 
@@ -36,3 +36,12 @@ register()
 register_pipelines()
 plug_in()
 VanillaConfig.code_version, VanillaConfig.write_remote_code = __version__, write_code
+
+
+def __getattr__(name: str) -> object:
+    """Return `SpeedUp`, which needs transformers' trainer."""
+    if name == "SpeedUp":
+        from .acceleration.callback import SpeedUp
+
+        return SpeedUp
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
