@@ -53,7 +53,8 @@ def main() -> None:
         count = write(path, int(parser.parse_args().gigabytes * 1e9))
         other.write_text("other\n")
         options = {"train_file": [str(path)], "validation_file": [str(other)], "tokenizer_samples": 500}
-        data = load_data(LanguageModelDataArguments(streaming=True, **options), "causal", 0)
+        arguments = LanguageModelDataArguments(streaming=True, block_size=1_024, **options)
+        data = load_data(arguments, "causal", 0)
         steps = int(SHARE * count) // (ROWS * PROCESSES)
         for process in range(PROCESSES):
             rows = StreamedRows(data.stream, lambda columns: {"text": columns["text"]})
@@ -64,7 +65,7 @@ def main() -> None:
             print(f"process {process} of {PROCESSES}: {share:.1%} of the file in {seconds:.0f} s", flush=True)
             rows.save(folder)
         tokenizer = train(data.splits["train"]["text"], vocab_size=4_000, kind="decoder")
-        resumed = StreamedRows(data.stream, *block_cutter(tokenizer, 1_024, objective="causal"))
+        resumed = StreamedRows(data.stream, *block_cutter(tokenizer, arguments, "causal"))
         before, start = bytes_read(), time.perf_counter()
         resumed.go_on(folder, steps * ROWS * PROCESSES)
         next(batches(resumed, 0, 1))

@@ -4,16 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from vanillaformer.console.limits import (
-    AT_LEAST_ONE,
-    BELOW_ONE,
-    BETWEEN,
-    NOT_NEGATIVE,
-    POSITIVE_INT,
-    Limit,
-    check_limits,
-    option,
-)
+from vanillaformer.console import limits
+from vanillaformer.console.limits import check_limits, option
 from vanillaformer.console.reporting import report
 
 from .formats import ReadOptions, format_of
@@ -25,7 +17,7 @@ SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev
 
 LongTexts = Literal["cut", "skip", "error"]
 
-AT_LEAST_100: Limit = ("at least 100", lambda value: value >= 100)
+AT_LEAST_100: limits.Limit = ("at least 100", lambda value: value >= 100)
 MARKS = ("task_column", "target_lang_column")
 """Options with the columns of what is put before each source."""
 CARD, EVALUATION = "Model card and Hub", "Evaluation and checkpoints"
@@ -38,12 +30,9 @@ class DataArguments:
     HELP_GROUP = "Data"
 
     # Options of only some tasks, with their values for all others
-    train_target_file = cast("list[str] | None", None)
-    validation_target_file = cast("list[str] | None", None)
-    test_target_file = cast("list[str] | None", None)
-    turns_column = cast("str | None", None)
-    text_pair_column = cast("str | None", None)
-    source_prefix = task_column = target_lang_column = cast("str | None", None)
+    train_target_file = validation_target_file = test_target_file = cast("list[str] | None", None)
+    turns_column = text_pair_column = source_prefix = cast("str | None", None)
+    task_column = target_lang_column = cast("str | None", None)
     packing = cast("bool | None", False)
     sample_by = cast('Literal["line", "paragraph", "passage", "document"] | None', None)
     image_size = cast("int | None", None)
@@ -57,20 +46,20 @@ class DataArguments:
     csv_separator: str | None = option(None, "Cell separator (default: comma, in .tsv a tab)")
     csv_quoting: Literal["minimal", "none"] | None = option(None, "Quoting (default: by format)")
     split_column: str | None = option(None, "Column of the split: train, validation or test")
-    validation_fraction: float = option(0.05, "Fraction held out if there is no validation data", limit=BETWEEN)
-    test_fraction: float = option(0.0, "Fraction held out for the test; 0 for none", limit=BELOW_ONE)
+    validation_fraction: float = option(0.05, "Fraction held out if there is no validation data", limit=limits.BETWEEN)
+    test_fraction: float = option(0.0, "Fraction held out for the test; 0 for none", limit=limits.BELOW_ONE)
     hold_out: Literal["random", "end"] = option("random", "Rows to hold out")
     order_column: str | None = option(None, "Column to order by, for --hold_out end")
     drop_leaked_rows: bool = option(False, "Drop rows whose text is also in a later split")
     bad_rows: Literal["error", "skip"] = option("error", "Action on unusable rows")
     split_seed: int = option(0, "Seed of the split, which --seed does not change")
-    max_train_samples: int | None = option(None, "Maximum number of training rows", limit=POSITIVE_INT)
-    max_validation_samples: int | None = option(None, "Maximum number of validation rows", limit=POSITIVE_INT)
-    max_test_samples: int | None = option(None, "Maximum number of test rows", limit=POSITIVE_INT)
+    max_train_samples: int | None = option(None, "Maximum number of training rows", limit=limits.POSITIVE_INT)
+    max_validation_samples: int | None = option(None, "Maximum number of validation rows", limit=limits.POSITIVE_INT)
+    max_test_samples: int | None = option(None, "Maximum number of test rows", limit=limits.POSITIVE_INT)
     streaming: bool = option(False, "Read the data while training")
-    streaming_buffer: int = option(10_000, "Streaming: rows to shuffle", limit=NOT_NEGATIVE)
+    streaming_buffer: int = option(10_000, "Streaming: rows to shuffle", limit=limits.NOT_NEGATIVE)
     preprocessing_num_workers: int | None = option(
-        None, "Processes to prepare rows (images: threads)", limit=POSITIVE_INT
+        None, "Processes to prepare rows (images: threads)", limit=limits.POSITIVE_INT
     )
     data_license: str | None = option(None, "License of the data (default: the Hub's)", CARD)
     data_description: str | None = option(None, "One sentence on the data", CARD)
@@ -130,7 +119,7 @@ class DataArguments:
 class TextDataArguments(DataArguments):
     """The data of models of texts."""
 
-    tokenizer_samples: int = option(50_000, "Streaming: tokenizer rows", limit=POSITIVE_INT)
+    tokenizer_samples: int = option(50_000, "Streaming: tokenizer rows", limit=limits.POSITIVE_INT)
     long_texts: LongTexts = option("cut", "Overlong texts")
 
 
@@ -145,15 +134,15 @@ class TranslationDataArguments(TextDataArguments):
     target_column: str = option("target", "Column of the target text")
     source_prefix: str | None = option(None, 'Text before each source: "summarize: "')
     task_column: str | None = option(None, "Column of the task, put before each source")
-    task_temperature: float = option(1.0, "Sampling of tasks or languages: size^(1/T)", limit=AT_LEAST_ONE)
+    task_temperature: float = option(1.0, "Sampling of tasks or languages: size^(1/T)", limit=limits.AT_LEAST_ONE)
     target_lang_column: str | None = option(None, "Column of the target's language code")
     source_lang: str | None = option(None, "Code of the source (multilingual tokenizers)")
     target_lang: str | None = option(None, "Code of the target (multilingual tokenizers)")
     embedded_size: int = option(30_000, "Embedded data: number of pairs in all splits", limit=AT_LEAST_100)
     source_locale: str = option("en", "Embedded data: source locale")
     target_locale: str = option("de", "Embedded data: target locale")
-    max_source_length: int = option(128, "Maximum source length in tokens", limit=POSITIVE_INT)
-    max_target_length: int = option(128, "Maximum target length in tokens", limit=POSITIVE_INT)
+    max_source_length: int = option(128, "Maximum source length in tokens", limit=limits.POSITIVE_INT)
+    max_target_length: int = option(128, "Maximum target length in tokens", limit=limits.POSITIVE_INT)
     packing: bool | None = option(None, "Pack pairs into rows (default: where it pays)")
     bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = option("13a", "BLEU tokenization", EVALUATION)
     bleu_lowercase: bool = option(False, "Case-insensitive BLEU", EVALUATION)
@@ -167,7 +156,7 @@ class LanguageModelDataArguments(TextDataArguments):
     sample_by: Literal["line", "paragraph", "passage", "document"] | None = option(
         None, "Text unit of .txt files; a passage has 2,048 characters (default: document; masked, packed: line)"
     )
-    block_size: int = option(128, "Length of a block in tokens", limit=POSITIVE_INT)
+    block_size: int = option(128, "Length of a block in tokens", limit=limits.POSITIVE_INT)
     block_stride: int | None = option(None, "Offset of blocks in tokens (default: block_size)")
     packing: bool = option(False, "Pack whole texts into blocks, kept apart")
     turns_column: str | None = option(
@@ -201,7 +190,7 @@ class ClassifierDataArguments(TextDataArguments):
     label_column: str = option("label", "Column of the label: ids or names")
     labels_column: str | None = option(None, "Column of lists of labels, instead of one label")
     score_column: str | None = option(None, "Column of numbers, instead of a label (regression)")
-    max_length: int = option(128, "Maximum length of a text, or pair, in tokens", limit=POSITIVE_INT)
+    max_length: int = option(128, "Maximum length of a text, or pair, in tokens", limit=limits.POSITIVE_INT)
     truncation_side: Literal["left", "right"] = option("right", "Side at which long texts are cut")
     packing: bool | None = option(None, "Pack texts into rows (default: where it pays)")
 
@@ -216,7 +205,7 @@ class TokenDataArguments(TextDataArguments):
     )
     tokens_column: str = option("tokens", "Column of the lists of tokens")
     tags_column: str = option("tags", "Column of the lists of tags: ids or names")
-    max_length: int = option(128, "Maximum length of a text in pieces of tokens", limit=POSITIVE_INT)
+    max_length: int = option(128, "Maximum length of a text in pieces of tokens", limit=limits.POSITIVE_INT)
 
 
 @dataclass
@@ -233,7 +222,7 @@ class ImageDataArguments(DataArguments):
     image_size: int | None = option(
         None,
         "Height and width in pixels (default: the model's, of a new one the data's, at most 64)",
-        limit=POSITIVE_INT,
+        limit=limits.POSITIVE_INT,
     )
 
 

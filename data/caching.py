@@ -163,8 +163,8 @@ def cached_map(
     if datasets.is_caching_enabled():
         options["cache_file_name"] = str(cache_file(fingerprint))
     with stage(desc, len(rows), bar=not are_progress_bars_disabled()) as advance:
-        # `datasets` copies the function to workers, which cannot count here.
-        function = partial(_counted, function, advance) if workers is None else partial(_in_worker, function)
+        if workers is None:  # `datasets` copies the function to workers, which cannot count here
+            function = partial(_counted, function, advance)
         options["batch_size"] = batch_size(rows)
         return rows.map(function, batched=True, num_proc=workers, new_fingerprint=fingerprint, desc=desc, **options)
 
@@ -173,11 +173,6 @@ def _counted(function: Callable[..., Any], advance: Advance, batch: Any) -> Any:
     returned = function(batch)
     advance(len(next(iter(batch.values()))))
     return returned
-
-
-def _in_worker(function: Callable[..., Any], batch: Any) -> Any:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are as many as the cores, and threads were not forked
-    return function(batch)
 
 
 def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -218,42 +218,38 @@ def _locale(side: str, name: str) -> Locale:
         ) from None
 
 
-class _Pairs(dict[str, dict[str, str]]):
-    """Rows by source text; a source met with two translations is struck out for good."""
-
-    def __init__(self, source: Locale, target: Locale):
-        super().__init__()
-        self.source, self.target = source, target
-        self.ambiguous: set[str] = set()
-
-    def draw(self, name: str, kind: Kind, rng: Random) -> bool:
-        """Draw one value in one format; return whether that made a new row."""
-        value, write = kind.draw(rng), rng.choice(kind.formats)
-        text = _plain(write(value, self.source))
-        rivals = [other for other in kind.formats if _plain(other(value, self.source)) == text]
-        translations = {_plain(rival(value, self.target)) for rival in rivals}
-        if text in self:
-            translations.add(self[text]["target"])
-        if len(translations) > 1:
-            self.ambiguous.add(text)
-            self.pop(text, None)
-        if text in self or text in self.ambiguous:
-            return False
-        self[text] = {"source": text, "target": translations.pop(), "kind": name}
-        return True
-
-
 def _plain(text: str) -> str:
     return re.sub(r"\s", " ", text)
 
 
 def _collect(kinds: dict[str, Kind], source: Locale, target: Locale, *, size: int, seed: int) -> list[dict[str, str]]:
-    """Draw rows of each kind in turn until there are `size`, and shuffle them."""
-    rng = Random(f"{source}-{target}-{seed}")
-    pairs, active = _Pairs(source, target), {name: kind for name, kind in kinds.items() if kind.formats}
+    """Draw rows of each kind in turn until there are `size`, and shuffle them.
+
+    A source that is met with two translations is struck out for good.
+    """
+    rng, active = Random(f"{source}-{target}-{seed}"), {name: kind for name, kind in kinds.items() if kind.formats}
+    pairs: dict[str, dict[str, str]] = {}  # by the source
+    ambiguous: set[str] = set()
+
+    def draw(name: str, kind: Kind) -> bool:
+        """Draw one value in one format; return whether that made a new row."""
+        value, write = kind.draw(rng), rng.choice(kind.formats)
+        text = _plain(write(value, source))
+        rivals = [other for other in kind.formats if _plain(other(value, source)) == text]
+        translations = {_plain(rival(value, target)) for rival in rivals}
+        if text in pairs:
+            translations.add(pairs[text]["target"])
+        if len(translations) > 1:
+            ambiguous.add(text)
+            pairs.pop(text, None)
+        if text in pairs or text in ambiguous:
+            return False
+        pairs[text] = {"source": text, "target": translations.pop(), "kind": name}
+        return True
+
     while len(pairs) < size and active:
         for name, kind in list(active.items()):
-            if not any(pairs.draw(name, kind, rng) for _ in range(PATIENCE)):
+            if not any(draw(name, kind) for _ in range(PATIENCE)):
                 del active[name]
     if len(pairs) < size:
         raise ValueError(f"size={size}: the kinds {', '.join(kinds)} have no more than {len(pairs)} pairs")

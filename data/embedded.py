@@ -35,7 +35,7 @@ NOT_STATED = "not stated"
 
 @dataclass
 class Source:
-    """Description of an embedded corpus; cards and messages call it by its name."""
+    """Description of data; cards and messages call it by its name."""
 
     name: str
     identifier: str = "local"  # the name as one word, or the id on the Hub
@@ -44,13 +44,7 @@ class Source:
     languages: list[str] = field(default_factory=list)  # their codes, if known
     on_hub: bool = False
     limits: str = ""  # what a model trained on nothing else cannot do
-
-
-@dataclass(kw_only=True)
-class Corpus(Source):
-    """A corpus made from installed packages."""
-
-    load: Callable[[], DatasetDict]
+    load: Any = None  # the function that makes it from installed packages, if it is embedded
 
 
 def standard_library(*, seed: int = 0, max_characters: int = 4_000_000) -> DatasetDict:
@@ -176,14 +170,14 @@ def tagged_phrases(*, seed: int = 0, size: int = 4_000) -> DatasetDict:
     return splits
 
 
-def with_seed(load: Callable[..., DatasetDict]) -> Callable[[Any], Corpus]:
+def with_seed(load: Callable[..., DatasetDict]) -> Callable[[Any], Source]:
     """Return the function from data arguments to a corpus of which only the split depends on them."""
-    return lambda data_args: Corpus(**SOURCES[load.__name__], load=partial(load, seed=data_args.split_seed))
+    return lambda data_args: Source(**SOURCES[load.__name__], load=partial(load, seed=data_args.split_seed))
 
 
-def translation_corpus(data_args: Any) -> Corpus:
+def translation_corpus(data_args: Any) -> Source:
     source, target = data_args.source_locale, data_args.target_locale
-    return Corpus(
+    return Source(
         **SOURCES["cldr_translation"],
         name=f"Unicode CLDR formats, {source} to {target}",
         languages=list(dict.fromkeys(locale.replace("-", "_").split("_")[0] for locale in (source, target))),
@@ -191,7 +185,7 @@ def translation_corpus(data_args: Any) -> Corpus:
     )
 
 
-CORPORA: dict[TaskName, Callable[[Any], Corpus]] = {
+CORPORA: dict[TaskName, Callable[[Any], Source]] = {
     "translation": translation_corpus,
     **dict.fromkeys(get_args(Objective), with_seed(standard_library)),
     "classification": with_seed(language_names),

@@ -209,10 +209,7 @@ def _read_text(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator
 
 
 def _read_conll(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
-    """Yield the texts of a file with a token and its tag, first and last, in each line, and blank lines between texts.
-
-    Lines that begin a document (`-DOCSTART-`) are skipped.
-    """
+    """Yield texts of a file with a token and its tag, first and last, in each line, and blank lines between texts."""
     (path,) = paths
     check_columns(f"{path} (CoNLL)", [columns.get(f"{name}_column", name) for name in ("tokens", "tags")], columns)
     with open_file(path, "rt") as lines:
@@ -307,21 +304,20 @@ def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 def _as_text(option: str, cell: Any) -> Any:
     """Return a cell as text, of a list its turns or words as one; raise TypeError for a type not the column's."""
+    listed: list[Any] = cell if isinstance(cell, list) else [None]
     if option == "turns_column":
-        turns: list[Any] = cell if isinstance(cell, list) else [None]
-        turns = [turn.get("content") if isinstance(turn, dict) else turn for turn in turns]
+        turns: list[Any] = [turn.get("content") if isinstance(turn, dict) else turn for turn in listed]
         if not all(isinstance(turn, str) for turn in turns):
             needed = "lists of strings or of messages with content"
             raise TypeError(f"--turns_column must name {needed}, not {str(cell)[:60]!r}")
         return dialogue_text([_unicode("turn", turn) for turn in turns])
     column = option.removesuffix("_column")
     if option == "labels_column":
-        names = cell if isinstance(cell, list) else [None]
-        if not all(isinstance(name, str | int) for name in names):
+        if not all(isinstance(name, str | int) for name in listed):
             raise TypeError(f"--{option} must name lists of labels, not {str(cell)[:60]!r}")
-        return json.dumps([_unicode(column, str(name)) for name in names], ensure_ascii=False)
+        return json.dumps([_unicode(column, str(name)) for name in listed], ensure_ascii=False)
     if option in LIST_OPTIONS:
-        words = [str(word) if isinstance(word, int) else word for word in (cell if isinstance(cell, list) else [None])]
+        words = [str(word) if isinstance(word, int) else word for word in listed]
         if not all(isinstance(word, str) and word.strip() and " " not in word for word in words):
             raise TypeError(f"--{option} must name lists of {column} without spaces, not {str(cell)[:60]!r}")
         return " ".join(_unicode(column, str(word)) for word in words)

@@ -58,10 +58,7 @@ def folder_rows(option: str, folder: Path, columns: Mapping[str, str], *, skip_b
 
 
 def usual_size(rows: Dataset, column: str, options: ImageOptions) -> int:
-    """Return the side that images are scaled to by default: the median of their longer sides, within limits.
-
-    It is a multiple of the side of a patch (`usual_patch`).
-    """
+    """Return the side that images are scaled to by default: the median of their longer sides, in whole patches."""
     sides = []
     for _, source in islice(_cells(rows, column, options.folder), LOOKED_AT):
         try:
@@ -114,9 +111,8 @@ def _tables(
     cells = _cells(rows, column, options.folder)
     with ThreadPoolExecutor(options.workers) as pool:  # Pillow lets other threads work while it decodes
         while chunk := list(islice(cells, AT_ONCE)):
-            found = list(pool.map(partial(_decoded, size=options.size), chunk))
-            values = zip(*found)
-            arrays = [pa.array(list(value), field.type) for value, field in zip(values, DECODED.arrow_schema)]
+            columns = zip(*pool.map(partial(_decoded, size=options.size), chunk))
+            arrays = [pa.array(values, field.type) for values, field in zip(columns, DECODED.arrow_schema)]
             yield pa.Table.from_arrays(arrays, schema=DECODED.arrow_schema)
             advance(len(chunk))
 

@@ -24,9 +24,6 @@ FORMATS = {
 }
 """The formats that are read, with the endings of their files; of animations, the first picture."""
 ENDINGS = tuple(ending for endings in FORMATS.values() for ending in endings)
-DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
-"""Modes of 16 bits, whose highest 8 are kept: Pillow would clip them to white."""
-UNBOUNDED = ("F", "I")  # modes of 32 bits, in which no value is known to be white
 
 
 def pillow() -> Any:
@@ -65,21 +62,18 @@ def as_rgb(image: Any) -> Any:
     import numpy as np
     from PIL import Image, ImageOps
 
-    if image.mode in UNBOUNDED:
+    if image.mode in ("F", "I"):  # in which no value is known to be white
         raise ValueError(f"its pixels are 32-bit numbers (mode {image.mode}): save it with 8 or 16 bits per channel")
-    if image.mode in DEEP:
+    if image.mode.startswith("I;16"):  # whose highest 8 bits are kept: Pillow would clip them to white
         values = np.asarray(image).astype(np.uint16)
         image = Image.fromarray((values >> 8).astype(np.uint8))
     return ImageOps.exif_transpose(image).convert("RGB")
 
 
 def pixels(source: bytes | str | os.PathLike[str], size: int) -> bytes:
-    """Return the pixels of an image in `size` rows of `size` columns of red, green and blue; raises as `read_image`.
-
-    The image is resized, not cut, by the bilinear filter that `ViTImageProcessor` has by default.
-    """
+    """Return the pixels of an image, `size` rows of `size` columns of red, green and blue; raises as `read_image`."""
     image = read_image(source)
-    if image.size != (size, size):
+    if image.size != (size, size):  # resized, not cut, as `ViTImageProcessor` does by default
         image = image.resize((size, size), pillow().Resampling.BILINEAR)
     return image.tobytes()
 

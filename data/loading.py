@@ -23,6 +23,8 @@ from .splits import divide
 from .streaming import TextStream, open_streams
 from .tasks import TASKS, TaskName
 
+OF_TRAINING = ("split_column", "order_column")  # options with the columns by which training rows are split and sorted
+
 
 @dataclass
 class TaskData:
@@ -69,10 +71,7 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
 
 
 def load_held_out(data_args: DataArguments, task: TaskName, names: Sequence[str] = ()) -> Dataset:
-    """Return the rows of `data_args.train_file`, to score a trained model on, in the task's columns.
-
-    Labels are the numbers of `names`, the model's classes; images must have a size.
-    """
+    """Return the rows of `data_args.train_file`, to score a trained model of the classes `names` on."""
     part = _checked_rows(find_sources(data_args, task), data_args, task)["train"]
     if "label" in COLUMNS[task]:
         part = with_labels(part, names)
@@ -115,16 +114,13 @@ def find_sources(data_args: DataArguments, task: TaskName) -> dict[str, SplitRow
         columns = {f"{column}_column": getattr(data_args, f"{column}_column") for column in COLUMNS[task]}
         if len(set(columns.values())) < len(columns):
             raise ValueError(f"{' and '.join(f'--{option}' for option in columns)} name the same column")
-    if data_args.text_pair_column is not None:  # after the columns of the task
-        columns["text_pair_column"] = data_args.text_pair_column
-    columns |= {name: getattr(data_args, name) for name in MARKS if getattr(data_args, name) is not None}
-    more = {name: getattr(data_args, name) for name in ("split_column", "order_column")}
-    more = {name: column for name, column in more.items() if column is not None}
-    sources = (_hub if data_args.train_file is None else _local)(data_args, task, columns, more)
+    more = {name: getattr(data_args, name) for name in ("text_pair_column", *MARKS, *OF_TRAINING)}
+    columns |= {name: column for name, column in more.items() if column is not None}
+    sources = (_hub if data_args.train_file is None else _local)(data_args, task, columns)
     return {split: replace(source, skip_bad=data_args.bad_rows == "skip") for split, source in sources.items()}
 
 
-def _hub(data_args: DataArguments, task: TaskName, columns: Columns, more_columns: Columns) -> dict[str, SplitRows]:
+def _hub(data_args: DataArguments, task: TaskName, columns: Columns) -> dict[str, SplitRows]:
     name, config = data_args.dataset, data_args.dataset_config
     where = " ".join(filter(None, ("--dataset", name, config)))
     try:
@@ -133,9 +129,9 @@ def _hub(data_args: DataArguments, task: TaskName, columns: Columns, more_column
         raise ValueError(f"{where} cannot be loaded: {error}") from error
     listed = ", ".join(dataset)
     names = {split: name for split, names in SPLITS.items() for name in names if name in dataset}
-    if "split_column" in more_columns:
+    if "split_column" in columns:
         if len(dataset) > 1:
-            raise ValueError(f"--split_column {more_columns['split_column']}: {where} has splits already: {listed}")
+            raise ValueError(f"--split_column {columns['split_column']}: {where} has splits already: {listed}")
         names = {"train": listed}
     if "train" not in names:
         raise ValueError(f"{where} has no split 'train'; its splits are: {listed}")
@@ -147,12 +143,12 @@ def _hub(data_args: DataArguments, task: TaskName, columns: Columns, more_column
         else:
             parts = tuple(Part((number,), 1) for number in range(rows.num_shards))
             rows = Parts(partial(rows.shard, rows.num_shards), parts, rows.features)
-        more = more_columns if split == "train" else {}
-        sources[split] = SplitRows(split, f"{where}, split {name}", rows, columns, more)
+        needed = {key: column for key, column in columns.items() if split == "train" or key not in OF_TRAINING}
+        sources[split] = SplitRows(split, f"{where}, split {name}", rows, needed)
     return sources
 
 
-def _local(data_args: DataArguments, task: TaskName, columns: Columns, more_columns: Columns) -> dict[str, SplitRows]:
+def _local(data_args: DataArguments, task: TaskName, columns: Columns) -> dict[str, SplitRows]:
     """Return the sources of local files and folders of images, all of which exist and fit the task."""
     files: dict[str, list[Paths]] = {}
     folders: dict[str, Path] = {}
@@ -161,7 +157,7 @@ def _local(data_args: DataArguments, task: TaskName, columns: Columns, more_colu
         if TASKS[task].reads_images and any(Path(name).is_dir() for name in names or ()):
             if len(names) > 1:
                 raise ValueError(f"--{split}_file {' '.join(names)}: give one folder, or files")
-            for name in ("streaming", "split_column", "order_column"):
+            for name in ("streaming", *OF_TRAINING):
                 if getattr(data_args, name):
                     raise ValueError(f"--{name} needs files, not the folder --{split}_file {names[0]}")
             folders[split] = Path(names[0])
@@ -173,10 +169,10 @@ def _local(data_args: DataArguments, task: TaskName, columns: Columns, more_colu
     read, options = stream_files if data_args.streaming else load_files, data_args.read_options()
     sources = {}
     for split, paths in files.items():
-        rows: Any = read(paths, {**columns, **more_columns}, options)
+        rows: Any = read(paths, columns, options)
         rows = _undecoded(rows) if isinstance(rows, Dataset) else rows
         images = ImageOptions(folder=paths[0][0].parent)
-        sources[split] = SplitRows(split, named(paths), rows, columns, more_columns, images=images)
+        sources[split] = SplitRows(split, named(paths), rows, columns, images=images)
     for split, folder in folders.items():
         rows = folder_rows(f"{split}_file", folder, columns, skip_bad=data_args.bad_rows == "skip")
         sources[split] = SplitRows(split, str(folder), rows, columns)

@@ -39,9 +39,8 @@ class SplitRows:
     split: str
     name: str  # name of their source in messages
     rows: Any  # the rows, with the columns that tell a row's number and file
-    # The columns of the task there, by the option that names each: {"source_column": "en"}
+    # The columns needed, by the option that names each, {"source_column": "en"}; those of the task come first
     columns: Columns = field(default_factory=dict)
-    more_columns: Columns = field(default_factory=dict)  # further columns, by which rows are split and sorted
     skip_bad: bool = False  # leave out rows that cannot be used; otherwise the first is an error
     images: ImageOptions = field(default_factory=ImageOptions)  # how images are read
     stats: dict[str, int] = field(default_factory=dict)  # how many rows were left out, by the reason
@@ -97,7 +96,7 @@ class SplitRows:
 
 def text_columns(split: SplitRows) -> SplitRows:
     """Return the rows that can be read, with the needed columns, all of which must be there, as texts or labels."""
-    columns = {**split.columns, **split.more_columns}
+    columns = split.columns
     rows = split.rows.flatten() if any("." in name for name in columns.values()) else split.rows
     check_columns(split.name, [name for name in rows.column_names if name not in RESERVED], columns)
     reserved = [name for name in rows.column_names if name in RESERVED]
@@ -266,11 +265,7 @@ def encode_labels(splits: Mapping[str, SplitRows]) -> dict[str, SplitRows]:
 
     Labels may be a `ClassLabel` already, or strings, integers or booleans; whitespace around strings is removed, and
     the names are sorted (as numbers, when all are). A test split of a Hub data set whose labels are withheld (all -1)
-    is left out.
-
-    Raises:
-        ValueError: For a row with a missing label, a kind of label not listed above, or a label that does not occur
-            in the training split, unless such rows are skipped; or for fewer than two classes.
+    is left out. Other labels, and those that are not in the training split, are bad rows; one class is an error.
     """
     if "test" in splits and _names(splits["test"])[2] == [-1]:
         report("The test split has no labels: it is left out.")

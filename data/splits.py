@@ -22,23 +22,19 @@ MANY = 100  # documents of which whole ones are held out; of fewer the ends are
 
 
 def divide(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> tuple[DatasetDict, DataStats]:
-    """Return the splits with validation data and as many rows as asked for, and what occurs in two of them.
-
-    Rows are distinguished by the first column of the task.
-    """
-    column, exact, drop = COLUMNS[task][0], not TASKS[task].whole_texts, data_args.drop_leaked_rows
+    """Return the splits with validation data and as many rows as asked for, and what occurs in two of them."""
     caps = {"validation": data_args.max_validation_samples, "test": data_args.max_test_samples}
 
     def capped(splits: DatasetDict) -> DatasetDict:
         return DatasetDict({split: cap(rows, caps.get(split), data_args.split_seed) for split, rows in splits.items()})
 
     dataset, before = capped(dataset), cast(DataStats, {})
-    if drop:  # before other rows are held out of those that stay
-        dataset, before = without_leaks(dataset, column, exact=exact, drop=True)
+    if data_args.drop_leaked_rows:  # before other rows are held out of those that stay
+        dataset, before = without_leaks(dataset, task, drop=True)
     dataset = capped(hold_out(dataset, task, data_args))
-    if not drop:  # those that are trained on are compared
+    if not data_args.drop_leaked_rows:  # those that are trained on are compared
         dataset["train"] = cap(dataset["train"], data_args.max_train_samples, data_args.split_seed)
-    dataset, leaks = without_leaks(dataset, column, exact=exact, drop=drop)
+    dataset, leaks = without_leaks(dataset, task, drop=data_args.drop_leaked_rows)
     for split, counts in before.items():
         leaks[split] |= {name: count + leaks[split].get(name, 0) for name, count in counts.items()}
     dataset["train"] = cap(dataset["train"], data_args.max_train_samples, data_args.split_seed)
@@ -61,16 +57,16 @@ def hold_out(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> 
         if "test" in dataset:
             raise ValueError(f"--test_fraction {data_args.test_fraction}: there is test data already")
         fractions["test"] = data_args.test_fraction
-    rows, exact, at_end = dataset["train"], not TASKS[task].whole_texts, data_args.hold_out == "end"
+    rows, at_end = dataset["train"], data_args.hold_out == "end"
     if fractions:
-        running = exact and "text" in rows.column_names and data_args.turns_column is None
+        running = not TASKS[task].whole_texts and "text" in rows.column_names and data_args.turns_column is None
         few = len(rows) == 1 or (data_args.sample_by == "document" and len(rows) < MANY)
         if running and few and ORDER not in rows.column_names:
             parts = _cut(rows, fractions, at_end=at_end)
         elif at_end:
             parts = _from_the_end(rows, fractions, data_args.order_column)
         else:
-            parts = _at_random(rows, COLUMNS[task][0], fractions, data_args.split_seed, exact=exact)
+            parts = _at_random(rows, task, fractions, data_args.split_seed)
         dataset = DatasetDict({**dataset, **parts})
     ordered = {split: [name for name in part.column_names if name == ORDER] for split, part in dataset.items()}
     return DatasetDict({split: part.remove_columns(ordered[split]) for split, part in dataset.items()})
@@ -80,9 +76,9 @@ def _distinct(count: int, column: str) -> str:
     return f"{count} distinct {column}{'' if count == 1 else 's'}"
 
 
-def _at_random(rows: Dataset, column: str, fractions: Fractions, seed: int, *, exact: bool) -> dict[str, Dataset]:
-    number_of = text_numbers(rows, column, exact=exact)
-    size = int(number_of.max(initial=-1)) + 1
+def _at_random(rows: Dataset, task: TaskName, fractions: Fractions, seed: int) -> dict[str, Dataset]:
+    texts = pa.array(text_keys(rows, task)).dictionary_encode()  # the distinct ones, in the order of their first rows
+    number_of, size, column = texts.indices.to_numpy(), len(texts.dictionary), COLUMNS[task][0]
     if size <= len(fractions):
         given = " or ".join(f"--{split}_file" for split in fractions)
         raise ValueError(
@@ -205,12 +201,12 @@ PRIVATE = 0xE000  # the first of the characters for private use, which stand for
 WORD = re.compile(r"[^\W_]")
 
 
-def without_leaks(dataset: DatasetDict, column: str, *, exact: bool, drop: bool) -> tuple[DatasetDict, DataStats]:
+def without_leaks(dataset: DatasetDict, task: TaskName, *, drop: bool) -> tuple[DatasetDict, DataStats]:
     """Report which rows occur, by source or text, in two splits: those of one are compared with those before it.
 
     Returns the splits, and for each how many such rows it has, or has lost; raises ValueError where nothing is left.
     """
-    keys = {split: text_keys(rows, column, exact=exact) for split, rows in dataset.items()}
+    keys, column = {split: text_keys(rows, task) for split, rows in dataset.items()}, COLUMNS[task][0]
     leaked = {split: np.zeros(len(found), dtype=bool) for split, found in keys.items()}
     stats: DataStats = {split: {} for split in keys}
     for split, other in PAIRS:
@@ -240,16 +236,11 @@ def _data(split: str) -> str:
     return f"{'training' if split == 'train' else split} data"
 
 
-def text_numbers(rows: Dataset, column: str, *, exact: bool) -> np.ndarray:
-    """Return the number of each row's text among the distinct ones, in the order of their first rows."""
-    return pa.array(text_keys(rows, column, exact=exact)).dictionary_encode().indices.to_numpy()
-
-
-def text_keys(rows: Dataset, column: str, *, exact: bool) -> np.ndarray:
-    """Return a hash of 64 bits of each row's text: two of a million texts have the same with a chance of 3e-8."""
+def text_keys(rows: Dataset, task: TaskName) -> np.ndarray:
+    """Return a hash of 64 bits of each row's first text: two of a million have the same with a chance of 3e-8."""
     keys = [np.zeros(0, np.uint64)]
-    for cells in arrow_column(rows, column).chunks:
-        if exact or pa.types.is_large_binary(cells.type):
+    for cells in arrow_column(rows, COLUMNS[task][0]).chunks:
+        if not TASKS[task].whole_texts or pa.types.is_large_binary(cells.type):
             texts = cells.cast(pa.large_binary()).to_pylist()
         else:
             texts = [alike(text).encode() for text in cells.to_pylist()]

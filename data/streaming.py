@@ -29,7 +29,7 @@ from .arguments import COLUMNS, MARKS, DataArguments, LongTexts
 from .files import batched
 from .formats import FILE, LINES, PROBLEM, ROW, check_columns, column_names, image_cell, needed_cells
 from .image_rows import LOOKED_AT, usual_size
-from .preprocessing.tokenizing import Blocks, Held
+from .preprocessing.tokenizing import Blocks, Encode, Held
 from .rows import BAD, READ, SplitRows, readable_rows, select_rows, usable_rows, with_labels
 from .splits import text_keys, without_leaks
 from .tasks import TASKS, TaskName
@@ -147,7 +147,7 @@ class TextStream:
             if "label" in COLUMNS[self.task]:
                 batch = with_labels(batch, self.names)
             bad, number = bad + batch.stats.get(BAD, 0), chunk[-1][0]
-            if len(self.left_out) and (left_out := np.isin(self.keys(batch.rows), self.left_out)).any():
+            if len(self.left_out) and (left_out := np.isin(text_keys(batch.rows, self.task), self.left_out)).any():
                 batch = batch.with_rows(select_rows(batch.rows, np.flatnonzero(~left_out)))
             if len(batch.rows):
                 yield place, batch
@@ -166,9 +166,6 @@ class TextStream:
         if not parts:
             raise ValueError(f"{self.source.name}: --streaming finds no rows for {self.source.split}{hint}")
         return replace(self.source, rows=concatenate_datasets(parts), stats={})
-
-    def keys(self, rows: Dataset) -> np.ndarray:
-        return text_keys(rows, COLUMNS[self.task][0], exact=not TASKS[self.task].whole_texts)
 
     def table(self, chunk: list[tuple[int, dict[str, Any]]]) -> SplitRows:
         """Return numbered rows of the source as a table of the task's columns."""
@@ -221,23 +218,23 @@ def open_streams(
             stream.source.images = replace(stream.source.images, size=data_args.image_size)
     caps = {"validation": data_args.max_validation_samples, "test": data_args.max_test_samples}
     parts = {split: streams[split].first_rows(count) for split, count in caps.items() if split in streams}
-    train, hint, column, drop = streams["train"], "", COLUMNS[task][0], data_args.drop_leaked_rows
+    train, hint = streams["train"], ""
     if "validation" not in parts:
         size = caps["validation"] or (HELD_OUT // 10 if data_args.sample_by == "passage" else HELD_OUT)
         parts["validation"] = replace(train.first_rows(size), split="validation")
         held_out = parts["validation"].rows
         train.source.rows = train.source.rows.without_first(held_out[-1][READ])
-        train.left_out = np.unique(train.keys(held_out))
+        train.left_out = np.unique(text_keys(held_out, task))
         report(f"{train.source.name}: the first {len(held_out):,} rows are held out for validation.")
         hint = f" in addition to the {len(held_out):,} held out: give a smaller --max_validation_samples"
-    if drop:
-        known = [train.left_out, *(train.keys(part.rows) for part in parts.values())]
+    if data_args.drop_leaked_rows:
+        known = [train.left_out, *(text_keys(part.rows, task) for part in parts.values())]
         train.left_out = np.unique(np.concatenate(known))
     if data_args.max_train_samples is not None:
         train.source.rows = train.source.rows.first(data_args.max_train_samples)
     parts["train"] = train.first_rows(data_args.tokenizer_samples, hint)
     rows = DatasetDict({split: part.rows for split, part in parts.items()})
-    rows, stats = without_leaks(rows, column, exact=not TASKS[task].whole_texts, drop=drop)
+    rows, stats = without_leaks(rows, task, drop=data_args.drop_leaked_rows)
     parts = {split: replace(part, rows=rows[split], stats=part.stats | stats[split]) for split, part in parts.items()}
     return parts, train
 
@@ -249,13 +246,7 @@ class StreamedRows(IterableDataset):
     processes, process = 1, 0  # which of the rows are read: those of one of the processes
     first = trained = 0  # rows that all processes had trained on in the checkpoint, and until now
 
-    def __init__(
-        self,
-        texts: TextStream,
-        encode: Callable[[dict[str, list[Any]]], dict[str, list[Any]]],
-        blocks: Blocks | None = None,
-        long_texts: LongTexts = "cut",
-    ):
+    def __init__(self, texts: TextStream, encode: Encode, blocks: Blocks | None = None, long_texts: LongTexts = "cut"):
         self.texts, self.encode, self.blocks, self.long_texts = texts, encode, blocks, long_texts
         self.places: dict[int, dict[str, Any]] = {}  # of the last batch of texts that was trained on, by lane
 
@@ -321,16 +312,13 @@ class Lane:
     def __init__(self, stream: StreamedRows, lane: int, lanes: int, known: dict[str, Any] | None):
         known = known or {"row": 0, "place": BEGINNING, "held": ()}
         self.stream, self.lane, self.lanes = stream, lane, lanes
-        self.row, self.place, self.held = known["row"], Place(*known["place"]), Held.of(*known["held"])
+        self.row, self.place, self.held = known["row"], Place(*known["place"]), Held(*known["held"])
         self.mark: dict[str, Any] | None = None  # where the batch of texts begins that the next row is of
         self.rows = self._rows()
 
     def row_at(self, number: int) -> dict[str, Any]:
         """Return a row by its number in the lane, with the place of its batch if it is the first of that."""
-        while True:
-            row = next(self.rows)
-            if self.row > number:
-                break
+        row = next(row for row in self.rows if self.row > number)
         mark, self.mark = self.mark, None
         return row if mark is None else {**row, PLACES: mark}
 

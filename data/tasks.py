@@ -9,26 +9,13 @@ import yaml
 
 from vanillaformer.tokenization.options import MODEL_KINDS
 
-TaskName = Literal[
-    "translation",
-    "causal",
-    "masked",
-    "mlm+nsp",
-    "span",
-    "infill",
-    "denoise",
-    "prefix",
-    "ul2",
-    "classification",
-    "multi_label_classification",
-    "regression",
-    "token_classification",
-    "image_classification",
-    "masked_image",
-]
 Denoising = Literal["span", "infill", "denoise", "prefix", "ul2"]  # the tasks that pre-train an encoder-decoder
 Objective = Literal["causal", "masked", "mlm+nsp", Denoising]  # the tasks of language models
 ImageObjective = Literal["image_classification", "masked_image"]  # the tasks of image encoders
+TaskName = Literal[
+    "translation", Objective, "classification", "multi_label_classification", "regression", "token_classification",
+    ImageObjective,
+]  # fmt: skip
 Prediction = Literal[
     "texts", "tokens", "next_tokens", "sentence_pairs", "classes", "labels", "values", "tags", "pixels"
 ]

@@ -105,8 +105,7 @@ def recorded_settings(folder: Path) -> tuple[Settings, Settings]:
 
 
 def pairs(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_args: Any, training: Settings) -> Rows:
-    lengths = {name: getattr(data_args, name) for name in ("max_source_length", "max_target_length")}
-    rows = translation_rows(texts, *tokenizers, **lengths, long_texts=data_args.long_texts)
+    rows = translation_rows(texts, tokenizers, data_args)
     return rows[SPLIT], DataCollatorForSeq2Seq(tokenizers[0], model=model)
 
 
@@ -119,7 +118,7 @@ def blocks(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_arg
 
 def labeled(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_args: Any, training: Settings) -> Rows:
     set_truncation_side(tokenizers[0], data_args.truncation_side)
-    rows = classification_rows(texts, tokenizers[0], max_length=data_args.max_length, long_texts=data_args.long_texts)
+    rows = classification_rows(texts, tokenizers[0], data_args)
     return rows[SPLIT], DataCollatorWithPadding(tokenizers[0])
 
 

@@ -4,13 +4,5 @@ from .options import SPECIAL_TOKENS, ModelKind, SpecialTokens, TokenizerAlgorith
 from .pairs import load_pair, save_pair
 from .training import train, train_pair
 
-__all__ = [
-    "SPECIAL_TOKENS",
-    "ModelKind",
-    "SpecialTokens",
-    "TokenizerAlgorithm",
-    "load_pair",
-    "save_pair",
-    "train",
-    "train_pair",
-]
+__all__ = ["SPECIAL_TOKENS", "ModelKind", "SpecialTokens", "TokenizerAlgorithm"]
+__all__ += ["load_pair", "save_pair", "train", "train_pair"]

@@ -100,7 +100,7 @@ class ProcessBatches(Sampler[list[int]]):
 
 
 class TokenBatches(Sampler[list[int]]):
-    """Batches of about equal numbers of tokens, from rows of similar length, in random order.
+    """The batches of `--tokens_per_batch`: of about equal numbers of tokens, in random order.
 
     The rows of an epoch are shuffled, sorted by their lengths within pools of `POOL` batches unless they are packed,
     and cut where the running sum of tokens passes a multiple of the batch's share: a batch differs from the others by
@@ -110,28 +110,19 @@ class TokenBatches(Sampler[list[int]]):
     The lengths of rows are (rows, 1 or 2), with a column for each side that is padded.
     """
 
-    def __init__(
-        self,
-        lengths: np.ndarray,
-        tokens: int,
-        seed: int,
-        *,
-        accumulation: int = 1,
-        processes: int = 1,
-        process: int = 0,
-        by_length: bool = True,
-    ):
-        self.lengths = np.asarray(lengths)
+    def __init__(self, lengths: np.ndarray, arguments: Any, *, packed: bool = False):
+        self.lengths, self.packed = np.asarray(lengths), packed
         self.totals = self.lengths.sum(axis=1)
-        self.epochs = RandomEpochs(len(self.totals), seed)
-        self.accumulation, self.processes, self.process = accumulation, processes, process
-        self.by_length = by_length
+        self.epochs = RandomEpochs(len(self.totals), order_seed(arguments))
+        self.processes, self.process = arguments.data_processes, arguments.data_process
+        self.accumulation, tokens = arguments.gradient_accumulation_steps, arguments.tokens_per_batch
         self.batches = max(1, round(int(self.totals.sum()) / tokens))
-        share, longest, parts = self.totals.sum() / self.batches, int(self.totals.max()), accumulation * processes
+        share, longest = self.totals.sum() / self.batches, int(self.totals.max())
+        parts = self.accumulation * self.processes
         if share < (parts + 1) * longest and (parts > 1 or share < longest):
             raise ValueError(
                 f"--tokens_per_batch {tokens}: the longest row has {longest} tokens, and a batch is divided into "
-                f"{parts} parts ({processes} processes x {accumulation} accumulated steps): give at least "
+                f"{parts} parts ({self.processes} processes x {self.accumulation} accumulated steps): give at least "
                 f"{(parts + 1) * longest if parts > 1 else longest}, or cut the rows"
             )
 
@@ -157,7 +148,7 @@ class TokenBatches(Sampler[list[int]]):
         order = self.epochs.order(generator).numpy()
         pools = -(-self.batches // POOL)
         bounds = [0, *np.linspace(0, self.batches, pools + 1)[1:].round().astype(int).tolist()]
-        if self.by_length:
+        if not self.packed:
             order = np.concatenate([self._sorted(pool) for pool in self._cut(order, np.asarray(bounds))])
         batches = self._cut(order, np.arange(self.batches + 1))
         return [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
@@ -179,19 +170,6 @@ def order_seed(training_args: Any) -> int:
     return training_args.seed if training_args.data_seed is None else training_args.data_seed
 
 
-def token_batches(lengths: np.ndarray, arguments: Any, *, packed: bool = False) -> TokenBatches:
-    """Return the batches of `--tokens_per_batch` for this process, by length unless their rows are packed."""
-    return TokenBatches(
-        lengths,
-        arguments.tokens_per_batch,
-        order_seed(arguments),
-        accumulation=arguments.gradient_accumulation_steps,
-        processes=arguments.data_processes,
-        process=arguments.data_process,
-        by_length=not packed,
-    )
-
-
 def row_order(lengths: np.ndarray, arguments: Any) -> RandomEpochs | None:
     """Return the order of `--train_sampling_strategy`, None where that is left to transformers."""
     if arguments.train_sampling_strategy == "random":
@@ -211,12 +189,9 @@ def evaluation_order(rows: Dataset) -> np.ndarray:
 
 
 def row_lengths(rows: Dataset) -> np.ndarray:
-    """Return the number of tokens of each row, a column for the source and one for the target where there is one.
-
-    Images are of one length.
-    """
+    """Return the number of tokens of each row, a column for the source and one for the target where there is one."""
     columns = [name for name in COLUMNS if isinstance(rows[0].get(name), list)]
-    if not columns:
+    if not columns:  # of images
         return np.ones((len(rows), 1), np.int64)
     tables = rows.select_columns(columns).with_format("arrow")
     return np.stack([pc.list_value_length(tables[column]).to_numpy() for column in columns], axis=1).astype(np.int64)

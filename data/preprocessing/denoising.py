@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 from zlib import crc32
 
 import numpy as np
@@ -61,7 +61,7 @@ class Denoising(EpochCollator):
     start: ClassVar[tuple[str, ...]] = ()  # tokens before each row, which leave room for what is put there
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: Any, length: int):
-        self.tokenizer, self.seed = tokenizer, arguments.seed
+        self.tokenizer, self.seed, self.noise = tokenizer, arguments.seed, arguments.noise
         self.density = arguments.noise_density or self.density
         self.span = arguments.mean_span_length or self.span
         names = self.tokens(arguments, length)
@@ -129,14 +129,6 @@ class SpanCorruption(Denoising):
         return replaced(ids, marked).tolist(), wanted
 
 
-class Denoiser(NamedTuple):
-    """One of the denoisers of a mixture."""
-
-    mode: str  # the token before the text
-    density: float
-    span: float | None  # None: one span, the end of the text
-
-
 class MixtureOfDenoisers(SpanCorruption):
     """Draws a denoiser for each text and puts its mode before the text (Tay et al. 2023).
 
@@ -145,17 +137,17 @@ class MixtureOfDenoisers(SpanCorruption):
 
     options = ()
     predicted = 0.4
-    denoisers = (
-        *(Denoiser("[NLU]", 0.15, span) for span in (3.0, 8.0)),
-        *(Denoiser("[NLG]", density, span) for density, span in ((0.5, 3.0), (0.5, 8.0), (0.15, 64.0), (0.5, 64.0))),
-        Denoiser("[S2S]", 0.25, None),
+    denoisers = (  # the mode, the density, the length of spans; None for one span, the end of the text
+        *(("[NLU]", 0.15, span) for span in (3.0, 8.0)),
+        *(("[NLG]", density, span) for density, span in ((0.5, 3.0), (0.5, 8.0), (0.15, 64.0), (0.5, 64.0))),
+        ("[S2S]", 0.25, None),
     )
     start = ("[NLU]",)
 
     @classmethod
     def tokens(cls, arguments: Any, length: int) -> list[str]:
-        modes = dict.fromkeys(denoiser.mode for denoiser in cls.denoisers)
-        return [*modes, *sentinels(length, *((each.density, each.span or length) for each in cls.denoisers))]
+        modes = dict.fromkeys(mode for mode, _, _ in cls.denoisers)
+        return [*modes, *sentinels(length, *((density, span or length) for _, density, span in cls.denoisers))]
 
     def corrupt(self, ids: np.ndarray, draw: Generator) -> Pair:
         mode, density, span = self.denoisers[draw.integers(len(self.denoisers))]
@@ -174,10 +166,6 @@ class MaskedDenoising(Denoising):
     @classmethod
     def tokens(cls, arguments: Any, length: int) -> list[str]:
         return [MASK_TOKEN]
-
-    @property
-    def mask(self) -> int:
-        return self.ids[MASK_TOKEN]
 
     def corrupt(self, ids: np.ndarray, draw: Generator) -> Pair:
         return self.noisy(ids, draw).tolist(), ids.tolist()
@@ -209,18 +197,14 @@ class TextInfilling(MaskedDenoising):
         lengths = poisson_spans(math.ceil(len(ids) * self.density), self.span, draw)
         inserted = min(int((lengths == 0).sum()), int((lengths[lengths > 0] - 1).sum()))
         spans = placed_spans(len(ids), lengths[lengths > 0], draw)
-        kept = replaced(ids, [(self.mask, span) for span in spans])
-        return np.insert(kept, draw.integers(len(kept) + 1, size=inserted), self.mask)
+        kept = replaced(ids, [(self.ids[MASK_TOKEN], span) for span in spans])
+        return np.insert(kept, draw.integers(len(kept) + 1, size=inserted), self.ids[MASK_TOKEN])
 
 
 class TokenNoise(MaskedDenoising):
     """Masks or deletes single tokens, or rotates the text to begin with any of its tokens (Lewis et al. 2020)."""
 
     options = ("noise_density", "noise")
-
-    def __init__(self, model: Any, tokenizer: Any, arguments: Any, length: int):
-        super().__init__(model, tokenizer, arguments, length)
-        self.noise = arguments.noise
 
     @classmethod
     def tokens(cls, arguments: Any, length: int) -> list[str]:
@@ -232,7 +216,7 @@ class TokenNoise(MaskedDenoising):
         count, _ = noise_counts(len(ids), self.density, 1)
         chosen = np.zeros(len(ids), bool)
         chosen[draw.choice(len(ids), count, replace=False)] = True
-        return ids[~chosen] if self.noise == "delete" else np.where(chosen, self.mask, ids)
+        return ids[~chosen] if self.noise == "delete" else np.where(chosen, self.ids[MASK_TOKEN], ids)
 
 
 class PrefixSplit(Denoising):

@@ -1,7 +1,7 @@
 """Rows and collators of language models: blocks cut from the stream of all texts, or rows packed with whole texts."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanillaformer.console.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
-from ..arguments import LanguageModelDataArguments, LongTexts
+from ..arguments import LanguageModelDataArguments
 from ..caching import IDS, arrow_file, flat_values, value_chunks
 from ..tasks import Objective
 from .batching import BlockCollator, RowMasking
@@ -53,44 +53,34 @@ def frame_size(objective: Objective) -> int:
 
 
 def block_rows(
-    dataset: DatasetDict,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    block_size: int,
-    block_stride: int | None = None,
-    objective: Objective = "causal",
-    num_proc: int | None = None,
+    dataset: DatasetDict, tokenizer: PreTrainedTokenizerBase, data_args: Any, objective: Objective = "causal"
 ) -> TokenizedSplits:
-    """Join the texts to one stream, `<s> text </s>` each, and cut it to `input_ids` of `block_size` tokens.
+    """Join the texts to one stream, `<s> text </s>` each, and cut it to `input_ids` of `--block_size` tokens.
 
     For a masked language model each text is ended by [SEP], and a block is `[CLS] ... [SEP]`; to be corrupted, texts
     follow each other and a block ends in </s>. No token is lost: the end of the stream is a shorter block, which the
     collators pad.
     """
-    join, blocks = block_cutter(tokenizer, block_size, block_stride, objective=objective)
-    tokenized = map_splits(dataset, join, num_proc, features={"input_ids": IDS})
+    join, blocks = block_cutter(tokenizer, data_args, objective)
+    tokenized = map_splits(dataset, join, data_args.preprocessing_num_workers, features=Features(input_ids=IDS))
     apart = replace(blocks, stride=blocks.size)  # a score is on every token once: only training blocks overlap
     cut = {split: cut_blocks(rows, blocks if split == "train" else apart) for split, rows in tokenized.items()}
     return TokenizedSplits(cut)
 
 
 def block_cutter(
-    tokenizer: PreTrainedTokenizerBase, block_size: int, block_stride: int | None = None, *, objective: Objective
-) -> tuple[Callable[[Batch], Batch], Blocks]:
-    """Return the function from batches of texts to pieces of the stream of tokens, and what cuts blocks from these.
-
-    The arguments are those of `block_rows`.
-    """
+    tokenizer: PreTrainedTokenizerBase, data_args: Any, objective: Objective
+) -> tuple[partial[Batch], Blocks]:
+    """Return the function from batches of texts to pieces of the stream of tokens, and what cuts blocks from these."""
     form = row_form(tokenizer, objective)
-    size = block_size - (len(form.start) + len(form.end)) * form.framed
+    size = data_args.block_size - (len(form.start) + len(form.end)) * form.framed
     if size < 2 - form.framed:
         needed = "a token of text in its frame" if form.framed else "two tokens, one to see and one to predict"
-        raise ValueError(f"block_size={block_size}: a block needs {needed}")
+        raise ValueError(f"block_size={data_args.block_size}: a block needs {needed}")
     start = [] if form.framed else form.start
-    join, stride = partial(_joined_batch, tokenizer=form.tokenizer, start=start, end=form.joint), block_stride
-    if not form.framed:
-        return join, Blocks(size, check_stride(stride, size))
-    return join, Blocks(size, check_stride(stride, size), smallest=1, start=(*form.start,), end=(*form.end,))
+    join = partial(_joined_batch, tokenizer=form.tokenizer, start=start, end=form.joint)
+    blocks = Blocks(size, check_stride(data_args.block_stride, size))
+    return join, replace(blocks, smallest=1, start=(*form.start,), end=(*form.end,)) if form.framed else blocks
 
 
 def check_stride(stride: int | None, size: int) -> int:
@@ -118,26 +108,18 @@ def cut_blocks(rows: Dataset, blocks: Blocks) -> Dataset:
 
 
 def packed_rows(
-    dataset: DatasetDict,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    block_size: int,
-    objective: Objective = "causal",
-    num_proc: int | None = None,
-    long_texts: LongTexts = "cut",
+    dataset: DatasetDict, tokenizer: PreTrainedTokenizerBase, data_args: Any, objective: Objective = "causal"
 ) -> TokenizedSplits:
     """Put whole texts, `<s> text </s>` (masked: `[CLS] text [SEP]`), into rows {input_ids, position_ids}."""
-    form = row_form(tokenizer, objective)
+    form, block_size = row_form(tokenizer, objective), data_args.block_size
     room = block_size - (len(form.start) + len(form.end)) * form.framed
     if block_size < 2 or room < 1:
         raise ValueError(f"block_size={block_size}: a row needs room for a token and what frames a text")
-    batch = partial(
-        _text_batch, tokenizer=form.tokenizer, start=form.start, end=form.end, longest=room, reframe=form.framed
-    )
-    columns = {"input_ids": IDS, "lengths": IDS, "text_cut": Value("bool")}
-    tokenized = map_splits(dataset, batch, num_proc, features=columns)
+    batch = partial(_text_batch, form=form, longest=room)
+    columns = Features(input_ids=IDS, lengths=IDS, text_cut=Value("bool"))
+    tokenized = map_splits(dataset, batch, data_args.preprocessing_num_workers, features=columns)
     how = "cut into pieces of"
-    tokenized = handle_long_texts(dataset, tokenized, {"text": block_size}, long_texts, how)
+    tokenized = handle_long_texts(dataset, tokenized, {"text": block_size}, data_args.long_texts, how)
     packed = {}
     for split, rows in tokenized.items():
         packed[split] = _rows(rows, block_size)
@@ -173,16 +155,14 @@ def pack(lengths: np.ndarray, size: int) -> list[list[int]]:
     return sorted(map(sorted, bins))
 
 
-def _text_batch(
-    batch: Batch, *, tokenizer: PreTrainedTokenizerBase, start: list[int], end: list[int], longest: int, reframe: bool
-) -> Batch:
-    """Return the pieces of each text, in one list with their lengths; `reframe` frames each piece, else the text."""
+def _text_batch(batch: Batch, *, form: RowForm, longest: int) -> Batch:
+    """Return the pieces of each text, in one list with their lengths."""
     rows: Batch = {"input_ids": [], "lengths": [], "text_cut": []}
-    for ids in token_ids(tokenizer, batch["text"]):
-        framed = ids if reframe else [*start, *ids, *end]
+    for ids in token_ids(form.tokenizer, batch["text"]):
+        framed = ids if form.framed else [*form.start, *ids, *form.end]
         pieces = [framed[first : first + longest] for first in range(0, len(framed), longest)]
-        if reframe:
-            pieces = [[*start, *piece, *end] for piece in pieces]
+        if form.framed:
+            pieces = [[*form.start, *piece, *form.end] for piece in pieces]
         rows["input_ids"].append(list(chain.from_iterable(pieces)))
         rows["lengths"].append(list(map(len, pieces)))
         rows["text_cut"].append(len(pieces) > 1)
@@ -209,13 +189,10 @@ def language_model_rows(
     texts: DatasetDict, tokenizer: PreTrainedTokenizerBase, data_args: LanguageModelDataArguments, training_args: Any
 ) -> Any:
     """Return the rows of token ids that the objective asks for."""
-    objective = training_args.objective
-    make: Callable[..., Any] = partial(block_rows, block_stride=data_args.block_stride, objective=objective)
-    if data_args.packing:
-        make = partial(packed_rows, objective=objective, long_texts=data_args.long_texts)
-    if objective == "mlm+nsp":
-        make = partial(sentence_pairs, seed=training_args.seed)
-    return make(texts, tokenizer, block_size=data_args.block_size, num_proc=data_args.preprocessing_num_workers)
+    if training_args.objective == "mlm+nsp":
+        size, workers = data_args.block_size, data_args.preprocessing_num_workers
+        return sentence_pairs(texts, tokenizer, block_size=size, seed=training_args.seed, num_proc=workers)
+    return (packed_rows if data_args.packing else block_rows)(texts, tokenizer, data_args, training_args.objective)
 
 
 def language_model_collator(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, Features
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report
@@ -47,12 +47,7 @@ class Documents:
 
 
 def sentence_pairs(
-    dataset: DatasetDict,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    block_size: int,
-    seed: int,
-    num_proc: int | None = None,
+    texts: DatasetDict, tokenizer: PreTrainedTokenizerBase, *, block_size: int, seed: int, num_proc: int | None = None
 ) -> TokenizedSplits:
     """Cut texts to rows `[CLS] A [SEP] B [SEP]`: {input_ids, token_type_ids, next_sentence_label}, for `RowMasking`.
 
@@ -69,8 +64,8 @@ def sentence_pairs(
     start, end = frame(tokenizer, masked=True)
     room = block_size - 3
     batch = partial(_sentence_batch, tokenizer=text_tokenizer(tokenizer), longest=room // 2)
-    pairs, columns = {}, {"input_ids": IDS, "lengths": IDS}
-    for split, rows in map_splits(dataset, batch, num_proc, features=columns).items():
+    pairs, columns = {}, Features(input_ids=IDS, lengths=IDS)
+    for split, rows in map_splits(texts, batch, num_proc, features=columns).items():
         documents = _documents(split, rows)
         drawn = list(draw_pairs(documents, room, Random(f"sentence-pairs-{split}-{seed}")))
         pairs[split] = _rows(documents.tokens, drawn, start, end)

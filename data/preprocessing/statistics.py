@@ -13,7 +13,7 @@ from vanillaformer.console.reporting import report
 
 from ..caching import value_chunks
 from ..rows import LISTED, DataStats, classes_in_words, short_name
-from .batching import row_lengths, row_order, token_batches
+from .batching import TokenBatches, row_lengths, row_order
 
 BATCHES = 200  # number of batches from which the share of padding is estimated
 UNREACHABLE = "references that cannot be produced exactly"
@@ -30,10 +30,7 @@ def describe_data(
     sample: bool = False,
     packed: Callable[[np.ndarray], int] | None = None,
 ) -> DataStats:
-    """Report lengths, unknown tokens, the vocabulary in use and the padding to expect; return all statistics.
-
-    Of images, without tokenizers, there are only their number and classes.
-    """
+    """Report lengths, unknown tokens, the vocabulary in use and the padding to expect; return all statistics."""
     if sample:
         report("Streaming: the statistics of the training data are those of its first rows.")
     known, cut, unit = data_stats or {}, getattr(rows, "stats", {}), "rows" if tokenizers else "images"
@@ -120,7 +117,7 @@ def padding_share(rows: Dataset, training_args: Any, *, packed: Callable[[np.nda
     lengths, size = row_lengths(rows), training_args.train_batch_size
     parts = training_args.gradient_accumulation_steps * training_args.data_processes
     if getattr(training_args, "tokens_per_batch", None) is not None:
-        whole = token_batches(lengths, training_args, packed=packed is not None).epoch_batches()[:BATCHES]
+        whole = TokenBatches(lengths, training_args, packed=packed is not None).epoch_batches()[:BATCHES]
         batches = [batch[part::parts] for batch in whole for part in range(parts)]
     else:
         order = iter(row_order(lengths, training_args) or range(len(lengths)))

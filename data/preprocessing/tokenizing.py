@@ -2,13 +2,13 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict, Features, concatenate_datasets
+from datasets import Dataset, DatasetDict, Features
 from numpy.lib.stride_tricks import sliding_window_view
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
@@ -23,6 +23,8 @@ from ..caching import cached_map
 from ..rows import GROUP, DataStats
 
 Batch = dict[str, list[Any]]
+Tokenizers = Sequence[PreTrainedTokenizerBase]  # of sources and targets
+Encode = Callable[[Batch], Batch]  # from batches of texts to rows
 PARTS = 32  # parts of long texts that are tokenized together
 RAW_TEXTS = ("source", "target", "text", "name", "tokens", "tags", GROUP)
 """Columns of rows with the texts of the data, or the names of images, which are not passed to the model."""
@@ -36,76 +38,50 @@ class TokenizedSplits(DatasetDict):
         self.stats: DataStats = stats or {}
 
 
-def translation_rows(
-    dataset: DatasetDict,
-    source_tokenizer: PreTrainedTokenizerBase,
-    target_tokenizer: PreTrainedTokenizerBase | None = None,
-    *,
-    max_source_length: int,
-    max_target_length: int,
-    num_proc: int | None = None,
-    long_texts: LongTexts = "cut",
-) -> TokenizedSplits:
-    """Tokenize `source` and `target` to rows {input_ids, attention_mask, labels} for DataCollatorForSeq2Seq.
-
-    Held-out rows keep `source` and `target` too, which the trainer does not pass to the model.
-    """
-    rows = encode_pairs(source_tokenizer, target_tokenizer or source_tokenizer, max_source_length, max_target_length)
-    tokenized = map_splits(dataset, rows, num_proc)
-    tokenized = with_raw_texts(tokenized, dataset)
-    longest = {"source": max_source_length, "target": max_target_length}
-    return handle_long_texts(dataset, tokenized, longest, long_texts)
+def translation_rows(texts: DatasetDict, tokenizers: Tokenizers, data_args: Any) -> TokenizedSplits:
+    """Tokenize `source` and `target` to rows {input_ids, attention_mask, labels} for DataCollatorForSeq2Seq."""
+    longest = {"source": data_args.max_source_length, "target": data_args.max_target_length}
+    return tokenized_rows(texts, encode_pairs(tokenizers, data_args), longest, data_args)
 
 
-def classification_rows(
-    dataset: DatasetDict,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    max_length: int,
-    num_proc: int | None = None,
-    long_texts: LongTexts = "cut",
-) -> TokenizedSplits:
+def classification_rows(texts: DatasetDict, tokenizer: PreTrainedTokenizerBase, data_args: Any) -> TokenizedSplits:
     """Tokenize `text`, or pairs, to rows {input_ids, attention_mask, labels} (and the tokenizer's token_type_ids).
 
-    They are what DataCollatorWithPadding takes; texts longer than `max_length` are cut, left out or an error, and how
-    many there are is reported. The names of the classes stay with the column `labels`, and held-out rows keep `text`.
+    They are what DataCollatorWithPadding takes; the names of the classes stay with the column `labels`.
     """
-    encode = encode_texts(tokenizer, max_length)
-    columns = next(iter(dataset.values())).column_names
-    kept = "label_ids" if "label_ids" in columns else "labels"  # of several labels, or a number
-    if kept == "labels":
-        dataset = dataset.rename_column("label", "labels")
-    tokenized = with_raw_texts(map_splits(dataset, encode, num_proc, keep=[kept]), dataset)
-    return handle_long_texts(dataset, tokenized, {"text": max_length}, long_texts)
+    kept = "label_ids"  # of several labels, or a number
+    if kept not in next(iter(texts.values())).column_names:
+        kept, texts = "labels", texts.rename_column("label", "labels")
+    encode = encode_texts(tokenizer, data_args.max_length)
+    return tokenized_rows(texts, encode, {"text": data_args.max_length}, data_args, keep=[kept])
+
+
+def tokenized_rows(
+    texts: DatasetDict, encode: Encode, longest: dict[str, int], data_args: Any, keep: Sequence[str] = ()
+) -> TokenizedSplits:
+    """Return the rows that a function makes of batches of texts; long ones are reported, and held-out ones keep these.
+
+    Scores and predictions are on the texts: what a tokenizer gives back may be cut, normalized or lack characters.
+    """
+    kept = {split: [*keep, *(RAW_TEXTS if split != "train" else ())] for split in texts}
+    rows = map_splits(texts, encode, data_args.preprocessing_num_workers, kept)
+    return handle_long_texts(texts, rows, longest, data_args.long_texts)
 
 
 def map_splits(
-    dataset: DatasetDict,
-    function: Callable[[Batch], Batch],
-    num_proc: int | None,
-    keep: list[str] | None = None,
-    features: dict[str, Any] | None = None,
+    texts: DatasetDict,
+    encode: Encode,
+    workers: int | None,
+    keep: Mapping[str, Sequence[str]] | None = None,
+    features: Features | None = None,
 ) -> DatasetDict:
     """Apply a function to batches of every split, and drop the columns except those in `keep`."""
-    options: dict[str, Any] = {"num_proc": num_proc} | ({} if features is None else {"features": Features(features)})
     mapped = {}
-    for split, rows in dataset.items():
-        old = [name for name in rows.column_names if name not in (keep or [])]
-        mapped[split] = cached_map(rows, function, remove_columns=old, desc=f"Tokenizing {split} data", **options)
+    for split, rows in texts.items():
+        old = [name for name in rows.column_names if keep is None or name not in keep[split]]
+        options: dict[str, Any] = {"num_proc": workers, "remove_columns": old, "features": features}
+        mapped[split] = cached_map(rows, encode, desc=f"Tokenizing {split} data", **options)
     return DatasetDict(mapped)
-
-
-def with_raw_texts(rows: DatasetDict, texts: DatasetDict) -> DatasetDict:
-    """Return rows with the texts that they were made of, except for the training rows.
-
-    Scores and predictions are on these: what a tokenizer gives back may be cut, normalized or lack characters.
-    """
-    held_out = {}
-    for split, part in rows.items():
-        columns = [name for name in RAW_TEXTS if name in texts[split].column_names and split != "train"]
-        raw = [texts[split].select_columns(columns)] if columns else []
-        held_out[split] = concatenate_datasets([part, *raw], axis=1)
-    return DatasetDict(held_out)
 
 
 def handle_long_texts(
@@ -136,17 +112,15 @@ def handle_long_texts(
     return TokenizedSplits(handled, stats)
 
 
-def encode_pairs(
-    source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, source_length: int, target_length: int
-) -> Callable[[Batch], Batch]:
+def encode_pairs(tokenizers: Tokenizers, data_args: Any) -> Encode:
     """Return the function from batches of pairs to rows, with the flags `source_cut` and `target_cut`."""
-    _check_length("max_source_length", source_length, source)
-    _check_length("max_target_length", target_length, target)
-    tokenizers = text_tokenizer(source), text_tokenizer(target)
-    return partial(_translation_batch, tokenizers=tokenizers, lengths=(source_length, target_length))
+    lengths = data_args.max_source_length, data_args.max_target_length
+    for side, length, tokenizer in zip(("source", "target"), lengths, tokenizers):
+        _check_length(f"max_{side}_length", length, tokenizer)
+    return partial(_translation_batch, tokenizers=tuple(map(text_tokenizer, tokenizers)), lengths=lengths)
 
 
-def encode_texts(tokenizer: PreTrainedTokenizerBase, length: int) -> Callable[[Batch], Batch]:
+def encode_texts(tokenizer: PreTrainedTokenizerBase, length: int) -> Encode:
     """Return the function from batches of texts to rows, with the flag `text_cut`."""
     _check_length("max_length", length, tokenizer)
     return partial(_text_batch, tokenizer=text_tokenizer(tokenizer), length=length)
@@ -219,7 +193,7 @@ def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, s
     return encoded, too_long
 
 
-def _translation_batch(batch: Batch, *, tokenizers: tuple[Any, Any], lengths: tuple[int, int]) -> Batch:
+def _translation_batch(batch: Batch, *, tokenizers: Tokenizers, lengths: tuple[int, int]) -> Batch:
     source, source_cut = _encode(batch["source"], tokenizers[0], lengths[0])
     target, target_cut = _encode(batch["target"], tokenizers[1], lengths[1], side="text_target")
     rows = {name: source[name] for name in ("input_ids", "attention_mask")} | {"labels": target["input_ids"]}
@@ -248,20 +222,15 @@ def _check_length(option: str, length: int, tokenizer: PreTrainedTokenizerBase) 
         raise ValueError(f"{option}={length}: it must be more than the {special} special tokens of a text")
 
 
-@dataclass
 class Held:
     """The tokens that `Blocks` still holds."""
 
-    tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
-    covered: int = 0  # how many of them were in a block
-    count: int = 0  # blocks before them
+    def __init__(self, tokens: Sequence[int] = (), covered: int = 0, count: int = 0):
+        self.tokens = np.array(tokens, np.int32)
+        self.covered, self.count = covered, count  # how many of them were in a block; blocks before them
 
     def state(self) -> tuple[list[int], int, int]:
         return self.tokens.tolist(), self.covered, self.count
-
-    @classmethod
-    def of(cls, tokens: Sequence[int] = (), covered: int = 0, count: int = 0) -> "Held":
-        return cls(np.array(tokens, np.int32), covered, count)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,15 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, concatenate_datasets
 
 from vanillaformer.data import caching
+from vanillaformer.data.arguments import ClassifierDataArguments as ClassData
+from vanillaformer.data.arguments import LanguageModelDataArguments as LmData
+from vanillaformer.data.arguments import TranslationDataArguments as PairData
 from vanillaformer.data.caching import arrow_file, cached_map, changed_splits, fingerprints, tokenizer_key
 from vanillaformer.data.preprocessing.language_model import _joined_batch, block_rows
 from vanillaformer.data.preprocessing.sentence_pairs import sentence_pairs
 from vanillaformer.data.preprocessing.tokenizing import classification_rows, translation_rows
 from vanillaformer.data.rows import select_rows
-from vanillaformer.data.splits import text_numbers
+from vanillaformer.data.splits import text_keys
 
 REVIEWS = ["the old ship", "", "café \U0001f600", "ab", "c"]
 
@@ -98,12 +101,12 @@ def test_an_interrupted_file_is_written_anew():
 
 
 @pytest.mark.parametrize("count", [1, 2, 50, 1_000])
-def test_numbers_of_texts_are_in_the_order_of_their_first_rows(count):
+def test_rows_have_the_same_key_where_they_have_the_same_text(count):
     rows = rows_of(count, name=f"numbered-{count}")
     texts = rows["text"][:]
-    distinct = list(dict.fromkeys(texts))
     for data in (rows, Dataset.from_dict({"text": texts})):
-        assert text_numbers(data, "text", exact=True).tolist() == [distinct.index(text) for text in texts]
+        keys = text_keys(data, "causal").tolist()
+        assert [keys.index(key) for key in keys] == [texts.index(text) for text in texts]
 
 
 TEXTS = ["one. two", "three. four and more", "five"]
@@ -133,11 +136,11 @@ def labeled():
 
 JOBS = {
     "translation": lambda decoder, encoder: translation_rows(
-        texts(source=TEXTS, target=TEXTS[::-1]), decoder, max_source_length=9, max_target_length=8
+        texts(source=TEXTS, target=TEXTS[::-1]), (decoder,) * 2, PairData(max_source_length=9, max_target_length=8)
     ),
-    "classification": lambda decoder, encoder: classification_rows(labeled(), encoder, max_length=6),
-    "causal": lambda decoder, encoder: block_rows(texts(), decoder, block_size=8),
-    "masked": lambda decoder, encoder: block_rows(texts(), encoder, block_size=8, objective="masked"),
+    "classification": lambda decoder, encoder: classification_rows(labeled(), encoder, ClassData(max_length=6)),
+    "causal": lambda decoder, encoder: block_rows(texts(), decoder, LmData(block_size=8)),
+    "masked": lambda decoder, encoder: block_rows(texts(), encoder, LmData(block_size=8), "masked"),
     "mlm+nsp": lambda decoder, encoder: sentence_pairs(texts(), encoder, block_size=16, seed=0),
 }
 
@@ -154,7 +157,7 @@ def test_the_second_run_tokenizes_nothing(job, calls, decoder_tokenizer, encoder
 
 @pytest.mark.parametrize("change", ["text", "length", "tokenizer", "special token"])
 def test_what_changes_the_rows_is_noticed(change, calls, encoder_tokenizer):
-    classification_rows(labeled(), encoder_tokenizer, max_length=6)
+    classification_rows(labeled(), encoder_tokenizer, ClassData(max_length=6))
     count, dataset, length = len(calls), labeled(), 6
     if change == "text":
         dataset["train"] = dataset["train"].map(lambda row: {"text": row["text"] + "!"})
@@ -164,7 +167,7 @@ def test_what_changes_the_rows_is_noticed(change, calls, encoder_tokenizer):
         encoder_tokenizer.add_tokens(["three"])
     else:
         encoder_tokenizer.unk_token = "[MASK]"
-    rows = classification_rows(dataset, encoder_tokenizer, max_length=length)
+    rows = classification_rows(dataset, encoder_tokenizer, ClassData(max_length=length))
     assert len(calls) > count
     wanted = encoder_tokenizer(list(dataset["train"]["text"]), truncation=True, max_length=length)["input_ids"]
     assert list(rows["train"]["input_ids"]) == wanted
@@ -183,14 +186,14 @@ def test_rows_of_a_selection_are_its_own(calls, decoder_tokenizer):
 
 def test_several_workers_make_the_same_rows_and_keep_them(calls, decoder_tokenizer):
     many = texts(text=[f"text number {n}" for n in range(100)])
-    alone = block_rows(many, decoder_tokenizer, block_size=16)
+    alone = block_rows(many, decoder_tokenizer, LmData(block_size=16))
     assert calls
     datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE.with_name("other")
-    together = block_rows(many, decoder_tokenizer, block_size=16, num_proc=2)
+    together = block_rows(many, decoder_tokenizer, LmData(block_size=16, preprocessing_num_workers=2))
     assert list(together["train"]) == list(alone["train"])
     count = len(calls)
     for workers in (2, None):
-        rows = block_rows(many, decoder_tokenizer, block_size=16, num_proc=workers)["train"]
+        rows = block_rows(many, decoder_tokenizer, LmData(block_size=16, preprocessing_num_workers=workers))["train"]
         assert list(rows) == list(alone["train"])
     assert len(calls) == count
 
@@ -207,11 +210,11 @@ def test_kept_with_what_datasets_keeps_and_not_where_caching_is_off(calls, decod
     folder = tmp_path / "cache" / "vanillaformer"
     datasets.disable_caching()
     for _ in range(2):
-        block_rows(texts(), decoder_tokenizer, block_size=8)
+        block_rows(texts(), decoder_tokenizer, LmData(block_size=8))
     assert len(calls) == 2
     assert not folder.exists()
     datasets.enable_caching()
-    block_rows(texts(), decoder_tokenizer, block_size=8)
+    block_rows(texts(), decoder_tokenizer, LmData(block_size=8))
     assert [path.suffix for path in folder.iterdir()] == [".arrow", ".arrow"]  # tokens and blocks
 
 

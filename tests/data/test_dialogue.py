@@ -8,6 +8,7 @@ from refusals import refused
 from vanillaformer import VanillaDecoderForCausalLM, preset
 from vanillaformer.data import dialogue
 from vanillaformer.data.arguments import LanguageModelDataArguments
+from vanillaformer.data.arguments import LanguageModelDataArguments as LmData
 from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.dialogue import SEPARATOR, dialogue_text, reverse_dialogues, separator_id
 from vanillaformer.data.loading import load_data
@@ -72,7 +73,7 @@ def test_what_is_no_dialogue_and_a_single_one_which_is_not_cut(tmp_path):
 
 def test_the_template_is_the_training_form(tokenizer):
     dataset = DatasetDict({"train": Dataset.from_dict({"text": [dialogue_text(turns) for turns in DIALOGUES]})})
-    rows = packed_rows(dataset, tokenizer, block_size=64)["train"]
+    rows = packed_rows(dataset, tokenizer, LmData(block_size=64))["train"]
     trained = [token for row in rows for token in row["input_ids"]]
     rendered = [tokenizer.apply_chat_template(messages(turns))["input_ids"] for turns in DIALOGUES]
     assert sorted(trained) == sorted(token for ids in rendered for token in ids)

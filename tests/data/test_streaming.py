@@ -14,11 +14,15 @@ from refusals import refused
 from vanillaformer.console.limits import BUDGETS
 from vanillaformer.data import arguments, files, formats, loading
 from vanillaformer.data.arguments import ClassifierDataArguments, LanguageModelDataArguments
+from vanillaformer.data.arguments import ClassifierDataArguments as ClassData
+from vanillaformer.data.arguments import LanguageModelDataArguments as LmData
+from vanillaformer.data.arguments import TranslationDataArguments as PairData
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.preprocessing import tokenizing
 from vanillaformer.data.preprocessing.language_model import block_cutter, block_rows
 from vanillaformer.data.preprocessing.tokenizing import encode_pairs, encode_texts, translation_rows
 from vanillaformer.data.rows import label_names
+from vanillaformer.data.splits import text_keys
 from vanillaformer.data.streaming import PLACES, Lane, Place, StreamedRows, check_streaming, with_places
 
 from .test_loading import hub, load, write
@@ -57,10 +61,11 @@ def test_pairs(tmp_path, translator_tokenizer, decoder_tokenizer):
     path = write(tmp_path / "a.csv", [{"en": text, "de": text[::-1], "n": n} for n, text in enumerate(TEXTS)])
     options = {"train_file": path, "validation_file": path, "source_column": "en", "target_column": "de"}
     dataset, pair = load("translation", **options), (translator_tokenizer, decoder_tokenizer)
-    loaded = translation_rows(dataset, *pair, max_source_length=20, max_target_length=9)
+    lengths = PairData(max_source_length=20, max_target_length=9)
+    loaded = translation_rows(dataset, pair, lengths)
     texts, stream = open_stream("translation", **options)
     assert all(list(texts[split]) == list(dataset[split]) for split in ("train", "validation"))
-    streamed = StreamedRows(stream, encode_pairs(*pair, 20, 9))
+    streamed = StreamedRows(stream, encode_pairs(pair, lengths))
     assert list(epoch_rows(streamed, 0)) == list(loaded["train"])
 
 
@@ -68,7 +73,7 @@ def test_pairs(tmp_path, translator_tokenizer, decoder_tokenizer):
 def test_classes(tmp_path, encoder_tokenizer):
     options = {"train_file": labeled(tmp_path), "validation_file": labeled(tmp_path, "b.jsonl", count=4)}
     dataset = load("classification", **options)
-    loaded = tokenizing.classification_rows(dataset, encoder_tokenizer, max_length=12)
+    loaded = tokenizing.classification_rows(dataset, encoder_tokenizer, ClassData(max_length=12))
     texts, stream = open_stream("classification", **options)
     assert label_names(texts) == label_names(dataset) == ["a", "b"]
     assert list(texts["validation"]["label"]) == list(dataset["validation"]["label"])
@@ -85,11 +90,11 @@ def test_blocks(tmp_path, masked, block_size, stride, decoder_tokenizer, encoder
     path = write(tmp_path / "a.txt", [*TEXTS[:9], "", "  ", *TEXTS[9:]])
     options = {"train_file": path, "validation_file": path}
     tokenizer = encoder_tokenizer if masked else decoder_tokenizer
-    cut = {"block_size": block_size, "block_stride": stride, "objective": "masked" if masked else "causal"}
-    loaded = block_rows(load("causal", **options), tokenizer, **cut)
+    cut = tokenizer, LmData(block_size=block_size, block_stride=stride), "masked" if masked else "causal"
+    loaded = block_rows(load("causal", **options), *cut)
     texts, stream = open_stream("causal", **options)
     assert list(texts["validation"]["text"]) == TEXTS
-    streamed = StreamedRows(stream, *block_cutter(tokenizer, **cut))
+    streamed = StreamedRows(stream, *block_cutter(*cut))
     assert list(epoch_rows(streamed, 0)) == list(loaded["train"])
     epochs = [row for epoch in range(3) for row in epoch_rows(streamed, epoch)]
     assert without_places(islice(streamed, len(epochs))) == epochs
@@ -219,7 +224,7 @@ def laid_out(layout, folder, monkeypatch):
 
 def streamed_rows(layout, stream, tokenizer):
     if layout == "blocks":
-        return StreamedRows(stream, *block_cutter(tokenizer, 16, 11, objective="causal"))
+        return StreamedRows(stream, *block_cutter(tokenizer, LmData(block_size=16, block_stride=11), "causal"))
     return StreamedRows(stream, lambda columns: {"text": columns["text"]})
 
 
@@ -356,9 +361,9 @@ def test_long_texts(tmp_path, encoder_tokenizer):
 def test_no_rows(tmp_path, decoder_tokenizer):
     path = write(tmp_path / "a.txt", TEXTS[:2])
     texts, stream = open_stream("causal", train_file=path, validation_file=path)
-    stream.left_out = stream.keys(texts["validation"])
+    stream.left_out = text_keys(texts["validation"], "causal")
     with pytest.raises(ValueError, match="--streaming finds no rows to train on"):
-        next(iter(StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, objective="causal"))))
+        next(iter(StreamedRows(stream, *block_cutter(decoder_tokenizer, LmData(block_size=16), "causal"))))
 
 
 NEED_ALL_DATA = {

@@ -10,6 +10,7 @@ from datasets import load_dataset
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
+from vanillaformer.data.arguments import LanguageModelDataArguments as LmData
 from vanillaformer.data.preprocessing.batching import BlockCollator
 from vanillaformer.data.preprocessing.language_model import block_rows
 from vanillaformer.scripts import demo
@@ -194,7 +195,7 @@ def test_the_end_of_a_text_is_learned_where_it_pads_too_but_is_no_blank(without_
     tokenizer = AutoTokenizer.from_pretrained(without_padding, pad_token="</s>")
     (tmp_path / "t.txt").write_text("\n".join(TEXTS[:3]))
     texts = load_dataset("text", data_files=str(tmp_path / "t.txt"))
-    rows = list(block_rows(texts, tokenizer, block_size=30)["train"])
+    rows = list(block_rows(texts, tokenizer, LmData(block_size=30))["train"])
     assert 1 < len(rows[-1]["input_ids"]) < 30
     batch = BlockCollator(tokenizer)(rows)
     wanted = [token for row in rows for token in row["input_ids"]]

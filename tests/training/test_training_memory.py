@@ -264,14 +264,13 @@ task, file = sys.argv[1:]
 before = memory()
 found = [before]
 threading.Thread(target=watch, daemon=True).start()
-texts = load_data(DATA_ARGUMENTS[task](train_file=file), task).splits
+arguments = DATA_ARGUMENTS[task](train_file=file)
+texts = load_data(arguments, task).splits
 fingerprints(texts)
 tokenizer = train(TextColumn(texts["train"], "text"), kind="encoder", vocab_size=500)
 tokenizer.eos_token = "[SEP]"
-if task == "causal":
-    rows = block_rows(texts, tokenizer, block_size=64)
-else:
-    rows = classification_rows(texts, tokenizer, max_length=64)
+arguments.block_size = arguments.max_length = 64
+rows = (block_rows if task == "causal" else classification_rows)(texts, tokenizer, arguments)
 settings = SimpleNamespace(
     train_batch_size=8, gradient_accumulation_steps=1, data_processes=1, data_process=0, tokens_per_batch=None,
     train_sampling_strategy="random", seed=0, data_seed=None,

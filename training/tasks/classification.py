@@ -127,14 +127,12 @@ class Classification(TrainingTask):
 
     def rows(self, data: TaskData) -> DatasetDict:
         set_truncation_side(self.tokenizers[0], self.data_args.truncation_side)
-        options = {"num_proc": self.data_args.preprocessing_num_workers, "long_texts": self.data_args.long_texts}
         if self.data_args.text_pair_column is not None and self.tokenizers[0].sep_token is None:
             raise ValueError(
                 f"--text_pair_column {self.data_args.text_pair_column}: the tokenizer has no token to put between two "
                 "texts; train an encoder"
             )
-        texts = self.problem.with_targets(data.splits)
-        return classification_rows(texts, self.tokenizers[0], max_length=self.length, **options)
+        return classification_rows(self.problem.with_targets(data.splits), self.tokenizers[0], self.data_args)
 
     def stream(self, texts: TextStream) -> StreamedRows:
         encode = encode_texts(self.tokenizers[0], self.length)

@@ -171,8 +171,7 @@ class LanguageModel(TrainingTask):
         return language_model_rows(texts, self.tokenizers[0], self.data_args, self.training_args)
 
     def stream(self, texts: TextStream) -> StreamedRows:
-        size, stride = self.data_args.block_size, self.data_args.block_stride
-        cutter = block_cutter(self.tokenizers[0], size, stride, objective=self.training_args.objective)
+        cutter = block_cutter(self.tokenizers[0], self.data_args, self.training_args.objective)
         return StreamedRows(texts, *cutter)
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:

@@ -22,7 +22,7 @@ from vanillaformer.console.limits import option
 from vanillaformer.data.arguments import TokenDataArguments
 from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.loading import TaskData
-from vanillaformer.data.preprocessing.tokenizing import handle_long_texts, map_splits, with_raw_texts
+from vanillaformer.data.preprocessing.tokenizing import tokenized_rows
 from vanillaformer.data.tasks import seqeval_tag
 from vanillaformer.modeling.heads import IGNORE_INDEX
 from vanillaformer.tokenization import TokenizerAlgorithm
@@ -105,12 +105,11 @@ class TokenClassification(TrainingTask):
         return [TextColumn(data.splits["train"], "tokens")]
 
     def rows(self, data: TaskData) -> DatasetDict:
-        tokenizer, texts = text_tokenizer(self.tokenizers[0]), data.splits
+        tokenizer = text_tokenizer(self.tokenizers[0])
         if not tokenizer.is_fast:
             raise ValueError("the tokenizer must be a fast one, which knows the position of each token in a text")
         encode = partial(tagged_pieces, tokenizer=tokenizer, names=self.labels(data), length=self.length)
-        rows = with_raw_texts(map_splits(texts, encode, self.data_args.preprocessing_num_workers), texts)
-        return handle_long_texts(texts, rows, {"tokens": self.length}, self.data_args.long_texts)
+        return tokenized_rows(data.splits, encode, {"tokens": self.length}, self.data_args)
 
     def collator(self, model: PreTrainedModel, rows: DatasetDict) -> Any:
         return partial(collate, padded=DataCollatorForTokenClassification(self.tokenizers[0]))

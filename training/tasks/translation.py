@@ -150,10 +150,6 @@ class Translation(TrainingTask):
             self.data_args.source_prefix = getattr(open_config(self.model_args.saved), "prefix", None)
 
     @property
-    def _lengths(self) -> tuple[int, int]:
-        return self.data_args.max_source_length, self.data_args.max_target_length
-
-    @property
     def _bleu_options(self) -> dict[str, Any]:
         return {"tokenize": self.data_args.bleu_tokenize, "lowercase": self.data_args.bleu_lowercase}
 
@@ -193,18 +189,10 @@ class Translation(TrainingTask):
         if temperature != 1:
             chosen = sampled_rows(splits["train"][GROUP][:], temperature, self.training_args.seed)
             splits = DatasetDict({**splits, "train": splits["train"].select(chosen)})
-        return translation_rows(
-            splits,
-            *self.tokenizers,
-            max_source_length=self._lengths[0],
-            max_target_length=self._lengths[1],
-            num_proc=self.data_args.preprocessing_num_workers,
-            long_texts=self.data_args.long_texts,
-        )
+        return translation_rows(splits, self.tokenizers, self.data_args)
 
     def stream(self, texts: TextStream) -> StreamedRows:
-        source, target = self.tokenizers
-        encode = encode_pairs(source, target, *self._lengths)
+        encode = encode_pairs(self.tokenizers, self.data_args)
         return StreamedRows(texts, encode, long_texts=self.data_args.long_texts)
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
@@ -213,7 +201,7 @@ class Translation(TrainingTask):
             model.config.prefix = self.data_args.source_prefix or None  # which pipelines and `generate` read
         if self.training_args.guided_attention and not run.finished:
             attend_eagerly(model)
-        set_generation(model, "translation", length=self._lengths[1], **self.training_args.search())
+        set_generation(model, "translation", length=self.data_args.max_target_length, **self.training_args.search())
 
     def collator(self, model: PreTrainedModel, rows: DatasetDict) -> Any:
         padded = DataCollatorForSeq2Seq(self.tokenizers[0], model=model)

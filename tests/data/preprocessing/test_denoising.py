@@ -15,6 +15,7 @@ from refusals import refused
 from scipy import stats
 from tokenizers.processors import TemplateProcessing
 
+from vanillaformer.data.arguments import LanguageModelDataArguments as LmData
 from vanillaformer.data.preprocessing import denoising
 from vanillaformer.data.preprocessing.denoising import DENOISING, packed_texts
 from vanillaformer.data.preprocessing.language_model import block_rows, language_model_rows, packed_rows
@@ -112,7 +113,7 @@ def test_infilling(tokenizer, density):
         ends = [place + 1 for place, token in enumerate(wanted) if tokenizer.decode([token]).strip()[-1:] in (*".!?",)]
         parts = [part for part in np.split(ids, ends) if len(part)]
         moved = [int(token) for number in twin.permutation(len(parts)) for token in parts[number]]
-        kept = [token for token in corrupted if token != infill.mask]
+        kept = [token for token in corrupted if token != infill.ids["<mask>"]]
         assert len(kept) == len(ids) - np.ceil(density * len(ids))
         following = iter(moved)
         assert all(token in following for token in kept)  # in the order of the moved sentences
@@ -142,7 +143,7 @@ def test_token_noise(tokenizer, noise):
         assert wanted == ids.tolist()
         count = min(max(round(0.15 * len(ids)), 1), len(ids) - 1)
         if noise == "mask":
-            hidden = [place for place, token in enumerate(corrupted) if token == denoise.mask]
+            hidden = [place for place, token in enumerate(corrupted) if token == denoise.ids["<mask>"]]
             assert len(hidden) == count
             assert all(token == ids[place] for place, token in enumerate(corrupted) if place not in hidden)
         elif noise == "delete":
@@ -231,7 +232,7 @@ def test_blocks_are_of_text_alone(tokenizer):
     """The stream has no token between texts, and names of sentinels in a text are text."""
     words = ["one <extra_id_0> two", f"{MASK_TOKEN} three", "[S2S]"]
     data = DatasetDict(train=Dataset.from_dict({"text": words}))
-    rows = block_rows(data, tokenizer, block_size=16, objective="ul2")["train"]["input_ids"]
+    rows = block_rows(data, tokenizer, LmData(block_size=16), "ul2")["train"]["input_ids"]
     start = tokenizer.convert_tokens_to_ids("[NLU]")
     assert all((row[0], row[-1]) == (start, EOS) for row in rows)
     assert {len(row) for row in rows[:-1]} == {16}
@@ -259,8 +260,8 @@ def test_the_frame_is_the_tokenizers(tokenizer):
     data = DatasetDict(train=Dataset.from_dict({"text": ["a mat", "Nobody knew!"]}))
     for objective in DENOISING:
         each = collator(framed, objective)
-        packed = packed_rows(data, framed, block_size=16, objective=objective)["train"]
-        for row in [*packed, *block_rows(data, framed, block_size=16, objective=objective)["train"]]:
+        packed = packed_rows(data, framed, LmData(block_size=16), objective)["train"]
+        for row in [*packed, *block_rows(data, framed, LmData(block_size=16), objective)["train"]]:
             for text in packed_texts(row) if "position_ids" in row else [row["input_ids"]]:
                 assert (text[0], text[-1]) == (framed.bos_token_id, EOS)
                 for side in each.pair(text).values():

@@ -10,6 +10,7 @@ from modeling.axes import FIRST_WORD
 from refusals import refused
 
 from modeling import toys
+from vanillaformer.data.arguments import LanguageModelDataArguments as LmData
 from vanillaformer.data.preprocessing.batching import BlockCollator, RowMasking
 from vanillaformer.data.preprocessing.language_model import pack, packed_rows
 from vanillaformer.data.preprocessing.packing import check_attention
@@ -55,7 +56,7 @@ def test_bins_are_the_naive_best_fit():
 
 
 def test_texts_are_whole(decoder_tokenizer, capsys):
-    packed = packed_rows(splits(), decoder_tokenizer, block_size=16)
+    packed = packed_rows(splits(), decoder_tokenizer, LmData(block_size=16))
     rows = packed["train"]
     assert rows.column_names == ["input_ids", "position_ids"]
     assert max(map(len, rows["input_ids"])) <= 16
@@ -70,7 +71,7 @@ def test_texts_are_whole(decoder_tokenizer, capsys):
 
 
 def test_masked_texts_are_framed_each(encoder_tokenizer):
-    rows = packed_rows(splits(), encoder_tokenizer, block_size=16, objective="masked")["train"]
+    rows = packed_rows(splits(), encoder_tokenizer, LmData(block_size=16), "masked")["train"]
     found = [document for row in rows for document in documents(row)]
     assert all(document[0] == 2 and document[-1] == 3 for document in found)
     text = sorted("".join(encoder_tokenizer.decode(document[1:-1]) for document in found))
@@ -78,14 +79,14 @@ def test_masked_texts_are_framed_each(encoder_tokenizer):
 
 
 def test_long_texts(decoder_tokenizer):
-    rows = packed_rows(splits(), decoder_tokenizer, block_size=16, long_texts="skip")["train"]
+    rows = packed_rows(splits(), decoder_tokenizer, LmData(block_size=16, long_texts="skip"))["train"]
     assert sum(len(documents(row)) for row in rows) == 5
     message = r"row 6 \('a text that is longer than a row' ...\): the text .* than 1"
-    refused(message, packed_rows, splits(), decoder_tokenizer, block_size=16, long_texts="error")
+    refused(message, packed_rows, splits(), decoder_tokenizer, LmData(block_size=16, long_texts="error"))
 
 
 def test_masked_batch(encoder_tokenizer):
-    rows = list(packed_rows(splits(), encoder_tokenizer, block_size=16, objective="masked")["train"])
+    rows = list(packed_rows(splits(), encoder_tokenizer, LmData(block_size=16), "masked")["train"])
     batch = RowMasking(encoder_tokenizer, mlm_probability=0.5)(rows)
     assert set(batch) == {"input_ids", "position_ids", "labels"}
     for row, ids, positions, labels in zip(rows, *(batch[name] for name in ("input_ids", "position_ids", "labels"))):

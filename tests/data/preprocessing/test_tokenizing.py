@@ -11,6 +11,9 @@ from refusals import refused
 from transformers import DataCollatorWithPadding
 
 from vanillaformer import VanillaEncoderForSequenceClassification
+from vanillaformer.data.arguments import ClassifierDataArguments as ClassData
+from vanillaformer.data.arguments import LanguageModelDataArguments as LmData
+from vanillaformer.data.arguments import TranslationDataArguments as PairData
 from vanillaformer.data.caching import IDS
 from vanillaformer.data.preprocessing import tokenizing as encoding
 from vanillaformer.data.preprocessing.batching import RandomEpochs
@@ -41,7 +44,7 @@ def stream(tokenizer, texts, start=(), end=()):
 def test_translation_rows(translator_tokenizer, capsys):
     dataset, tokenizer = splits(source=["abc", "abcdefgh"], target=["x", "yz"]), translator_tokenizer
     before = tokenizer.backend_tokenizer.to_str()
-    rows = translation_rows(dataset, tokenizer, max_source_length=6, max_target_length=6)
+    rows = translation_rows(dataset, (tokenizer,) * 2, PairData(max_source_length=6, max_target_length=6))
     assert tokenizer.backend_tokenizer.to_str() == before
     assert rows["train"].column_names == ["input_ids", "attention_mask", "labels"]
     assert rows["train"][0]["input_ids"] == tokenizer("abc")["input_ids"]
@@ -58,7 +61,7 @@ def test_translation_rows(translator_tokenizer, capsys):
 def test_lengths_leave_room_for_text(translator_tokenizer, option):
     lengths = {"max_source_length": 5, "max_target_length": 5, option: 1}
     rows = splits(source=["a"], target=["b"])
-    refused(f"{option}=1.*1 special", translation_rows, rows, translator_tokenizer, **lengths)
+    refused(f"{option}=1.*1 special", translation_rows, rows, (translator_tokenizer,) * 2, PairData(**lengths))
 
 
 @pytest.mark.parametrize("options", [{}, {"lowercase": True}, {"algorithm": "bpe"}, {"algorithm": "wordpiece"}])
@@ -95,37 +98,42 @@ def test_blocks_of_pieces_are_those_of_the_whole(seed):
 
 def test_one_token_that_starts_and_ends_a_text_is_not_doubled(decoder_tokenizer):
     decoder_tokenizer.bos_token = decoder_tokenizer.eos_token
-    rows = block_rows(splits(text=["a", "b"]), decoder_tokenizer, block_size=10)
+    rows = block_rows(splits(text=["a", "b"]), decoder_tokenizer, LmData(block_size=10))
     assert rows["train"][0]["input_ids"] == stream(decoder_tokenizer, ["a", "b"], end=[3])
 
 
+def rows_of(rows, objective):
+    return lambda texts, tokenizer, **options: rows(texts, tokenizer, LmData(**options), objective)
+
+
 PAIRS = partial(sentence_pairs, seed=0)
-BLOCKS, PACKED = (partial(rows, objective="masked") for rows in (block_rows, packed_rows))
+CAUSAL_BLOCKS, CAUSAL_PACKED = (rows_of(rows, "causal") for rows in (block_rows, packed_rows))
+BLOCKS, PACKED = (rows_of(rows, "masked") for rows in (block_rows, packed_rows))
 
 
 @pytest.mark.parametrize(("rows", "kind", "options", "message"), [
-    (block_rows, "decoder", {"block_size": 1}, "block_size=1: a block needs "),
-    (packed_rows, "decoder", {"block_size": 1}, "block_size=1: a row needs "),
+    (CAUSAL_BLOCKS, "decoder", {"block_size": 1}, "block_size=1: a block needs "),
+    (CAUSAL_PACKED, "decoder", {"block_size": 1}, "block_size=1: a row needs "),
     (BLOCKS, "encoder", {"block_size": 2}, "block_size=2: a block needs "),
     (PACKED, "encoder", {"block_size": 2}, "block_size=2: a row needs "),
     (PAIRS, "encoder", {"block_size": 4}, "block_size=4: a pair needs "),
-    (block_rows, "decoder", {"block_size": 10, "block_stride": 0}, "block_stride=0: from 1 to the 10 tokens"),
+    (CAUSAL_BLOCKS, "decoder", {"block_size": 10, "block_stride": 0}, "block_stride=0: from 1 to the 10 tokens"),
     (BLOCKS, "encoder", {"block_size": 12, "block_stride": 11}, "block_stride=11: from 1 to the 10 tokens"),
 ])  # fmt: skip
 def test_sizes_that_cannot_be(rows, kind, options, message, request):
     refused(message, rows, splits(text=TEXTS), request.getfixturevalue(f"{kind}_tokenizer"), **options)
 
 
-@pytest.mark.parametrize("rows", [block_rows, packed_rows, BLOCKS, PACKED, PAIRS])
+@pytest.mark.parametrize("rows", [CAUSAL_BLOCKS, CAUSAL_PACKED, BLOCKS, PACKED, PAIRS])
 def test_tokenizers_need_what_frames_a_text(rows, decoder_tokenizer):
-    missing = "eos_token" if rows in (block_rows, packed_rows) else "cls_token, sep_token, mask_token"
+    missing = "eos_token" if rows in (CAUSAL_BLOCKS, CAUSAL_PACKED) else "cls_token, sep_token, mask_token"
     decoder_tokenizer.eos_token = None
     refused(f"the tokenizer has no {missing}", rows, splits(text=TEXTS), decoder_tokenizer, block_size=40)
 
 
 @pytest.mark.parametrize("block_size", [3, 8, 1000])
 def test_masked_blocks_are_the_stream_in_frames(encoder_tokenizer, block_size):
-    rows = block_rows(splits(text=TEXTS), encoder_tokenizer, block_size=block_size, objective="masked")
+    rows = block_rows(splits(text=TEXTS), encoder_tokenizer, LmData(block_size=block_size), "masked")
     blocks = list(rows["train"]["input_ids"])
     assert all(block[0] == 2 and block[-1] == 3 for block in blocks)
     assert [len(block) for block in blocks[:-1]] == [block_size] * (len(blocks) - 1)
@@ -138,7 +146,7 @@ def test_masked_blocks_are_the_stream_in_frames(encoder_tokenizer, block_size):
     [(2, None), (5, None), (16, None), (1000, None), (2, 1), (5, 2), (16, 15), (16, 16), (7, 3), (1000, 10)],
 )
 def test_causal_blocks_are_the_stream_and_may_overlap_in_training(decoder_tokenizer, size, stride):
-    rows = block_rows(splits(text=TEXTS), decoder_tokenizer, block_size=size, block_stride=stride)
+    rows = block_rows(splits(text=TEXTS), decoder_tokenizer, LmData(block_size=size, block_stride=stride))
     wanted, step = stream(decoder_tokenizer, TEXTS, start=[2], end=[3]), stride or size
     blocks = list(rows["train"]["input_ids"])
     assert blocks == [wanted[place * step :][:size] for place in range(len(blocks))]
@@ -146,7 +154,7 @@ def test_causal_blocks_are_the_stream_and_may_overlap_in_training(decoder_tokeni
     assert len(wanted) <= reached + (step == size)  # a last token alone predicts nothing
     assert len(blocks[-1]) > 1
     assert len(blocks) == 1 or reached - step < len(wanted)  # no block is the end of another
-    plain = block_rows(splits(text=TEXTS), decoder_tokenizer, block_size=size)
+    plain = block_rows(splits(text=TEXTS), decoder_tokenizer, LmData(block_size=size))
     assert list(rows["validation"]) == list(plain["validation"])
     assert rows["train"].features["input_ids"].feature.dtype == "int32"
 
@@ -157,7 +165,7 @@ def classes(texts):
 
 
 def test_classification_rows(encoder_tokenizer, capsys):
-    rows = classification_rows(classes(["good", "very very bad"]), encoder_tokenizer, max_length=8)
+    rows = classification_rows(classes(["good", "very very bad"]), encoder_tokenizer, ClassData(max_length=8))
     assert rows["train"].features["labels"].names == ["a", "b"]
     assert rows["train"][0]["input_ids"] == encoder_tokenizer("good")["input_ids"]
     assert encoder_tokenizer.decode(rows["train"][1]["input_ids"]) == "[CLS]very v[SEP]"
@@ -191,7 +199,7 @@ def test_translation(translator_tokenizer, decoder_tokenizer, capsys):
         test=Dataset.from_dict({"source": ["q"], "target": ["q"]}),
     )
     lengths = {"max_source_length": 5, "max_target_length": 4}
-    rows = translation_rows(texts, translator_tokenizer, decoder_tokenizer, **lengths)
+    rows = translation_rows(texts, (translator_tokenizer, decoder_tokenizer), PairData(**lengths))
     capsys.readouterr()
     known = {"test": {"also in train": 0}}
     stats = describe_data(rows, (translator_tokenizer, decoder_tokenizer), settings(), known)
@@ -207,13 +215,13 @@ def test_translation(translator_tokenizer, decoder_tokenizer, capsys):
     out = capsys.readouterr().out.splitlines()
     assert out[2] == f"Vocabulary: 3 of {size} source tokens occur in the training data."
     assert out[-1] == "Padding: 16.7% of a training batch."
-    joint = translation_rows(texts, translator_tokenizer, **lengths)  # whose vocabulary both sides use
+    joint = translation_rows(texts, (translator_tokenizer,) * 2, PairData(**lengths))  # of a joint vocabulary
     assert describe_data(joint, (translator_tokenizer,) * 2, settings())["train"]["vocabulary used"] == 5
 
 
 def test_classifier_and_its_unknown_tokens(encoder_tokenizer, capsys):
     encoder_tokenizer.unk_token = "Q"  # a byte's token: what is unknown is easy to write
-    rows = classification_rows(classes(["aQ", "Qb"]), encoder_tokenizer, max_length=9)
+    rows = classification_rows(classes(["aQ", "Qb"]), encoder_tokenizer, ClassData(max_length=9))
     stats = describe_data(rows, (encoder_tokenizer,) * 2, settings())
     assert (stats["train"]["unknown tokens"], stats["train"]["vocabulary used"]) == (2 / 8, 5)
     assert stats["train"]["padding"] == 0
@@ -222,7 +230,7 @@ def test_classifier_and_its_unknown_tokens(encoder_tokenizer, capsys):
 
 def test_blocks(decoder_tokenizer):
     texts = DatasetDict(train=Dataset.from_dict({"text": ["abcdefgh", "ijk"]}))
-    rows = block_rows(texts, decoder_tokenizer, block_size=8)
+    rows = block_rows(texts, decoder_tokenizer, LmData(block_size=8))
     stats = describe_data(rows, (decoder_tokenizer,) * 2, settings(train_sampling_strategy="sequential"))
     assert (stats["train"]["rows"], stats["train"]["longest"]) == (2, 8)
     assert stats["train"]["padding"] == pytest.approx(1 / 16)
@@ -274,17 +282,17 @@ def test_padding_of_packed_texts(longest):
 
 def test_long_texts_are_left_out_or_an_error(encoder_tokenizer, translator_tokenizer, capsys):
     texts = classes(["short", "much too long", "tiny", "again too long"])
-    rows = classification_rows(texts, encoder_tokenizer, max_length=8, long_texts="skip")
+    rows = classification_rows(texts, encoder_tokenizer, ClassData(max_length=8, long_texts="skip"))
     kept = [encoder_tokenizer.decode(ids) for ids in rows["train"]["input_ids"]]
     assert kept == ["[CLS]short[SEP]", "[CLS]tiny[SEP]"]
     assert list(rows["train"]["labels"]) == [0, 0]
     assert rows.stats == {"train": {"texts left out as too long": 2}}
     assert "train data: 2 of 4 texts were left out, having more than 8 tokens." in capsys.readouterr().out
     none_left = "train data: --long_texts skip leaves no row"
-    refused(none_left, classification_rows, texts, encoder_tokenizer, max_length=3, long_texts="skip")
+    refused(none_left, classification_rows, texts, encoder_tokenizer, ClassData(max_length=3, long_texts="skip"))
     texts = DatasetDict(train=Dataset.from_dict({"source": ["a", "b"], "target": ["c", "much too long"]}))
     options = {"max_source_length": 8, "max_target_length": 8, "long_texts": "error"}
     message = r"train data, row 2 \('much too long' ...\): the target has more than 8 tok"
-    refused(message, translation_rows, texts, translator_tokenizer, **options)
+    refused(message, translation_rows, texts, (translator_tokenizer,) * 2, PairData(**options))
     options["max_target_length"] = 14
-    assert len(translation_rows(texts, translator_tokenizer, **options)["train"]) == 2
+    assert len(translation_rows(texts, (translator_tokenizer,) * 2, PairData(**options))["train"]) == 2

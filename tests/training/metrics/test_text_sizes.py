@@ -7,6 +7,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 from transformers import DataCollatorForLanguageModeling, EvalPrediction
 
+from vanillaformer.data.arguments import LanguageModelDataArguments as LmData
 from vanillaformer.data.preprocessing.language_model import block_rows
 from vanillaformer.tokenization import train
 from vanillaformer.training.metrics.compute import TextSizes, language_model_metrics
@@ -16,7 +17,7 @@ WORDS = ["the cat sat on the mat", "a dog and a cat", "the mat"]
 
 
 def blocks(texts, tokenizer, size):
-    rows = block_rows(DatasetDict({"v": Dataset.from_dict({"text": texts})}), tokenizer, block_size=size)["v"]
+    rows = block_rows(DatasetDict({"v": Dataset.from_dict({"text": texts})}), tokenizer, LmData(block_size=size))["v"]
     labels = DataCollatorForLanguageModeling(tokenizer, mlm=False)(list(rows))["labels"].numpy()
     counted = labels != -100
     counted[:, 0] = False  # nothing predicts the first token

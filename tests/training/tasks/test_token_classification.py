@@ -21,6 +21,7 @@ from torch.nn import functional
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, EvalPrediction, pipeline
 
 from vanillaformer.data.arguments import ClassifierDataArguments, TokenDataArguments
+from vanillaformer.data.arguments import ClassifierDataArguments as ClassData
 from vanillaformer.data.embedded import tagged_phrases
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.preprocessing.tokenizing import classification_rows
@@ -222,7 +223,7 @@ def test_pairs_are_what_the_tokenizer_makes_of_them() -> None:
     tokenizer = train_tokenizer(["a b c d"], kind="encoder", vocab_size=300)
     pairs = [("a b c", "d"), ("a " * 40, "b"), ("c", "d " * 40), ("a " * 30, "b " * 30)]
     rows = Dataset.from_dict({"text": [PAIR.join(pair) for pair in pairs], "label_ids": [0.0] * 4})
-    found = classification_rows(DatasetDict(train=rows, test=rows), tokenizer, max_length=20)
+    found = classification_rows(DatasetDict(train=rows, test=rows), tokenizer, ClassData(max_length=20))
     expected = tokenizer(*map(list, zip(*pairs)), truncation="longest_first", max_length=20)
     for name in expected:
         assert found["train"][name][:] == expected[name]

@@ -11,6 +11,7 @@ from datasets import Dataset, DatasetDict
 from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq, Trainer
 
 import vanillaformer
+from vanillaformer.data.arguments import TranslationDataArguments as PairData
 from vanillaformer.data.preprocessing.batching import RowMasking, epoch_seed
 from vanillaformer.data.preprocessing.tokenizing import translation_rows
 from vanillaformer.modeling.admin import profile_admin
@@ -131,7 +132,7 @@ def trainer(name, model, rows, collator, folder, size, **options) -> Trainer:
 def test_references_stand_beside_their_predictions(strategy: str, translator_tokenizer, tmp_path) -> None:
     sources = ["abc", "a", "abcdefgh", "ab", "abcd"]
     data = DatasetDict(test=Dataset.from_dict({"source": sources, "target": [text * 2 for text in sources]}))
-    rows = translation_rows(data, translator_tokenizer, max_source_length=32, max_target_length=32)["test"]
+    rows = translation_rows(data, (translator_tokenizer,) * 2, PairData())["test"]
     seen: list[tuple[list[str], list[str]]] = []
 
     def compute(prediction: Any, references: list[str]) -> dict[str, float]:
