@@ -12,10 +12,7 @@ LANGUAGE_TOKEN = "<2{}>"  # before a source, the language to write (Johnson et a
 
 
 def with_marks(split: SplitRows, data_args: Any) -> SplitRows:
-    """Return rows whose source follows `--source_prefix`, the row's task ("task: ") and its token of the language.
-
-    Their group is the task and the language.
-    """
+    """Return rows whose source follows `--source_prefix`, the row's task ("task: ") and its token of the language."""
     forms = {data_args.task_column: "{}: ", data_args.target_lang_column: LANGUAGE_TOKEN}
     forms = {column: form for column, form in forms.items() if column is not None}
     if forms:

@@ -97,12 +97,9 @@ def card_to_push(local_text: str, remote_text: str | None, repo_id: str | None =
 
 
 def native_card(text: str, class_name: str, model_type: str) -> str:
-    """Return the card of one of our models for the native one that it became, which needs no code of ours.
-
-    A generated part that a person has edited stays.
-    """
+    """Return the card of one of our models for the native one that it became, which needs no code of ours."""
     card = parse_card(text)
-    if not card.part or card.is_part_edited:
+    if not card.part or card.is_part_edited:  # by a person
         return text
     part = re.sub(
         r"`Vanilla\w+` of the package vanillaformer", f"`{class_name}` of the package transformers", card.part

@@ -44,10 +44,7 @@ if False:  # never run, but read by transformers, which then copies it even if o
 
 
 def write_code(config: VanillaConfig, folder: Path) -> dict[str, str] | None:
-    """Write the code of a config's models into a folder, and return its `auto_map`, `None` for a class of a user's.
-
-    The environment variable `VANILLAFORMER_REMOTE_CODE=0` switches it off.
-    """
+    """Write the code of a config's models into a folder, and return its `auto_map`, `None` for a class of a user's."""
     if not any(model.config_class is type(config) for models in AUTO_CLASSES.values() for model in models):
         return None
     if os.environ.get(SWITCH, "").lower() in OFF:

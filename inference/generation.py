@@ -63,10 +63,7 @@ def generate_texts(generate_args: GenerateArguments) -> None:
 
 
 def fastest(loaded: LoadedModel, function: Function, texts: Sequence[str], **options: Any) -> LoadedModel:
-    """Return a model on the engine, or as it is with the reason on the standard error stream.
-
-    The first of the texts are worked on by the function with its options on both.
-    """
+    """Return a model on the engine, or as it is with the reason on the standard error stream."""
     if not isinstance(loaded.model, PreTrainedModel):
         return loaded  # an export
     try:
