@@ -63,10 +63,7 @@ def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Pat
 
 
 def open_model(model_class: Any, folder: Path, source_name: str, **options: Any) -> Any:
-    """Return the model of a folder from `saved_folder`, from safetensors and without code of its own.
-
-    `source_name` is the option that named it, for messages; other options are passed on to `from_pretrained`.
-    """
+    """Return the model of a folder from `saved_folder`, from safetensors and without code of its own."""
     with file_errors(f"{source_name}: the model cannot be loaded", Path(folder)):
         return model_class.from_pretrained(folder, trust_remote_code=False, use_safetensors=True, **options)
 

@@ -63,7 +63,6 @@ class ModelCode:
         refused = [name for name in IMPLEMENTATIONS if config.attention_obstacle(name) is not None]
         checks = {f"{owner}.attention_obstacle" for owner in ("self", "self.config")}
         self.functions = set() if refused else checks  # those that return `None` for this config
-        self.folded: dict[Definition, Source] = {}
         self.present = {*classes, *REGULARIZERS, *types_in_models(config, classes)}
         self.words = {"enter_name", "register_for_auto_class"}  # what may be the name of a member
         order, size = reading_order([cls.__module__ for cls in classes]), 0
@@ -108,19 +107,17 @@ class ModelCode:
 
     def _folded(self, definition: Definition) -> Source:
         """Return the text of a definition without the branches that the config rules out."""
-        if definition not in self.folded:
-            text, words = definition_text(definition)
-            facts = {name: self.facts[name] for name in sorted(self.facts.keys() & words)}
-            key = definition, repr((facts, sorted(self.functions)))
-            if key not in FOLDED:
-                known, namespace = Known(**facts), vars(import_module(definition.module))
-                name = getattr(definition.node, "name", "")
-                cls = namespace[name] if isinstance(definition.node, ast.ClassDef) else object
-                itself = known if issubclass(cls, PreTrainedConfig) else Known(config=known)
-                scope = {**namespace, "config": known, "self": itself, "FUNCTIONS": self.functions}
-                FOLDED[key] = folded(Source(text), scope)
-            self.folded[definition] = FOLDED[key]
-        return self.folded[definition]
+        text, words = definition_text(definition)
+        facts = {name: self.facts[name] for name in sorted(self.facts.keys() & words)}
+        key = definition, repr((facts, sorted(self.functions)))
+        if key not in FOLDED:
+            known, namespace = Known(**facts), vars(import_module(definition.module))
+            name = getattr(definition.node, "name", "")
+            cls = namespace[name] if isinstance(definition.node, ast.ClassDef) else object
+            itself = known if issubclass(cls, PreTrainedConfig) else Known(config=known)
+            scope = {**namespace, "config": known, "self": itself, "FUNCTIONS": self.functions}
+            FOLDED[key] = folded(Source(text), scope)
+        return FOLDED[key]
 
     def _edits(self, source: Source, node: ast.AST, definition: Definition) -> Iterator[Edit]:
         if isinstance(node, ast.ClassDef):
@@ -240,10 +237,7 @@ def constants(config: VanillaConfig) -> dict[str, Any]:
 
 
 def fixed_fields(config: VanillaConfig) -> dict[str, Any]:
-    """Return the fields that a config does not use, whose value of `None`, false or 0 stands for that.
-
-    Not among them are those that a program sets later, and those that are derived.
-    """
+    """Return the fields that a config does not use, whose value is `None`, false or 0, but for those set later."""
     inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}
     names = {field.name for field in dataclasses.fields(config)} - inherited
     values = {name: getattr(config, name) for name in sorted(names - config.derived_fields.keys() - OPTIONS.keys())}

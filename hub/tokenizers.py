@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def open_tokenizers(folder: Path, config: PreTrainedConfig | None = None, source
                 raise ValueError(
                     f"{source_name}: the tokenizer makes {largest:,} tokens, but the model has {name}={size:,}"
                 )
-            limit_length([tokenizer], min(tokenizer.model_max_length, readable_length(config) or math.inf))
+            tokenizer.model_max_length = min(tokenizer.model_max_length, readable_length(config) or math.inf)
     return source, target
 
 
@@ -50,12 +49,6 @@ def readable_length(config: PreTrainedConfig) -> int | None:
     length = getattr(config, "max_position_embeddings", None)
     offset = config.pad_token_id + 1 if length and config.model_type in OFFSET_POSITIONS else 0
     return length and length - offset
-
-
-def limit_length(tokenizers: Iterable[PreTrainedTokenizerBase], longest: float | None) -> None:
-    """Set the length that `truncation=True` cuts a text to in saved tokenizers; `None` leaves it unchanged."""
-    for tokenizer in tokenizers if longest else ():
-        tokenizer.model_max_length = longest
 
 
 def largest_growth(path: Path) -> float:

@@ -3,29 +3,20 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vanillaformer.console.limits import (
-    FINITE,
-    NOT_NEGATIVE,
-    POSITIVE,
-    POSITIVE_INT,
-    SEED,
-    SHARE,
-    Limit,
-    check_limits,
-    option,
-)
+from vanillaformer.console import limits
+from vanillaformer.console.limits import check_limits, option
 
 from .text_files import check_output, check_text
 
-LIMITS: dict[str, Limit] = {
-    **dict.fromkeys(("batch_size", "num_beams", "max_new_tokens", "max_history", "candidates"), POSITIVE_INT),
-    "refinement_steps": POSITIVE_INT,
-    **dict.fromkeys(("temperature", "repetition_penalty", "length_scale"), POSITIVE),
-    "length_penalty": FINITE,
-    "top_k": NOT_NEGATIVE,
-    "top_p": SHARE,
-    "reject_below": SHARE,
-    "seed": SEED,
+LIMITS: dict[str, limits.Limit] = {
+    **dict.fromkeys(("batch_size", "num_beams", "max_new_tokens", "max_history", "candidates"), limits.POSITIVE_INT),
+    "refinement_steps": limits.POSITIVE_INT,
+    **dict.fromkeys(("temperature", "repetition_penalty", "length_scale"), limits.POSITIVE),
+    "length_penalty": limits.FINITE,
+    "top_k": limits.NOT_NEGATIVE,
+    "top_p": limits.SHARE,
+    "reject_below": limits.SHARE,
+    "seed": limits.SEED,
 }
 SAMPLING = ("temperature", "top_k", "top_p")
 GENERATION = (

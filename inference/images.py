@@ -36,17 +36,13 @@ def find_images(names: list[str]) -> list[Path]:
 def load_classifier(arguments: GenerateArguments) -> tuple[Any, Any]:
     """Return a classifier of images and its image processor; ValueError if the model does not classify images."""
     path = arguments.model_name_or_path
-    folder, engine, _, architecture = open_folder(arguments)
+    folder, exported, _, architecture = open_folder(arguments)
     if not architecture.endswith(TASK.architectures):
         raise ValueError(f"--image: --model {path} does not classify images, its architecture is {architecture}")
     if not (folder / IMAGE_PROCESSOR).is_file():
         raise ValueError(f"--model {path} has no {IMAGE_PROCESSOR}, which defines how images are preprocessed")
     processor = open_image_processor(folder, f"--model {path}")
-    if engine:
-        from vanillaformer.conversion.exports import EngineModel
-
-        return EngineModel(engine), processor
-    return model_on_device(TASK.auto_class, folder, arguments), processor
+    return exported or model_on_device(TASK.auto_class, folder, arguments), processor
 
 
 def image_probabilities(model: Any, processor: Any, images: list[Any]) -> torch.Tensor:

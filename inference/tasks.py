@@ -110,10 +110,7 @@ def class_probabilities(loaded: LoadedModel, texts: list[str]) -> torch.Tensor:
 
 
 def classify(loaded: LoadedModel, texts: list[str], *, reject_below: float = 0.0) -> list[str]:
-    """Return the likeliest label of each text and its probability, separated by a tab; or its labels, or its number.
-
-    Below a probability of `reject_below`, `UNCERTAIN` stands in place of the label.
-    """
+    """Return the likeliest label of each text and its probability, parted by a tab; or its labels, or its number."""
     names, problem = loaded.model.config.id2label, getattr(loaded.model.config, "problem_type", None)
     if problem == "regression":
         return [f"{value:.4f}" for value in loaded.model(**loaded.encode(texts)).logits.flatten().tolist()]
@@ -174,18 +171,13 @@ FUNCTIONS: dict[TaskName, Function] = {
 def load(arguments: GenerateArguments) -> tuple[LoadedModel, Function, bool]:
     """Return the model with its tokenizers, the function that uses it, and whether that takes generation options."""
     source_name = f"--model {arguments.model_name_or_path}"
-    folder, engine, config, architecture = open_folder(arguments)
+    folder, exported, config, architecture = open_folder(arguments)
     auto_class, function, generates = task_of(architecture, arguments.model_name_or_path)
-    if engine and not (folder / "tokenizer_config.json").is_file():
+    if exported and not (folder / "tokenizer_config.json").is_file():
         raise ValueError(f"{source_name} was exported without a tokenizer")
     check_options(arguments, config, architecture, function, generates)
-    if engine:
-        from vanillaformer.conversion.exports import EngineModel
-
-        model: Any = EngineModel(engine, seed=arguments.seed)
-    else:
-        model = model_on_device(auto_class, folder, arguments)
-    tokenizers = open_tokenizers(folder, None if engine else config, source_name)
+    model = exported or model_on_device(auto_class, folder, arguments)
+    tokenizers = open_tokenizers(folder, None if exported else config, source_name)
     if arguments.source_lang:
         set_languages(tokenizers[0], arguments.source_lang, arguments.target_lang)
         set_language(getattr(model, "engine", model), tokenizers[1])
@@ -193,7 +185,7 @@ def load(arguments: GenerateArguments) -> tuple[LoadedModel, Function, bool]:
 
 
 def open_folder(arguments: GenerateArguments) -> tuple[Path, Any, Any, str]:
-    """Return the folder of `--model`, the engine of an exported model or `None`, the config and the architecture."""
+    """Return the folder of `--model`, an exported model as an engine runs it or `None`, config and architecture."""
     hide_progress_bars()
     folder = saved_folder(arguments.model_name_or_path, arguments.revision, exported=True)
     asked = f"--engine {arguments.engine}: --model {arguments.model_name_or_path}"
@@ -202,7 +194,7 @@ def open_folder(arguments: GenerateArguments) -> tuple[Path, Any, Any, str]:
             raise ValueError(f"{asked} is not a folder made by vanillaformer export")
         config = open_config(folder)
         return folder, None, config, next(iter(config.architectures or []), "none")
-    from vanillaformer.conversion.exports import exporter_of, load_engine, read_record  # no part of torch
+    from vanillaformer.conversion.exports import EngineModel, exporter_of, load_engine, read_record  # no part of torch
 
     runtime = exporter_of(read_record(folder)["engine"]).info.runtime
     if arguments.engine not in (None, AUTO, runtime):
@@ -210,14 +202,11 @@ def open_folder(arguments: GenerateArguments) -> tuple[Path, Any, Any, str]:
     if arguments.bf16:
         raise ValueError("--bf16: an exported model has the precision that it was exported with")
     engine = load_engine(folder, arguments.device or "cpu")
-    return folder, engine, engine.config, engine.architecture
+    return folder, EngineModel(engine, seed=arguments.seed), engine.config, engine.architecture
 
 
 def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments) -> Any:
-    """Return the model of a folder on the device of `--device`, by default a GPU if there is one.
-
-    A native model becomes one of ours where our fields can say what it is.
-    """
+    """Return the model of a folder, if it can be as one of ours, on `--device`, by default a GPU if there is one."""
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.zeros(1, device=device).item()

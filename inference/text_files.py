@@ -77,19 +77,14 @@ def hint(message: str, end: str = "\n") -> None:
 
 
 @contextmanager
-def progress(total: int, unit: str, shown: bool) -> Iterator[Callable[[int], None]]:
+def progress(total: int, unit: str, shown: bool) -> Iterator[Callable[[int], object]]:
     """Show how many of all are done, on the standard error stream; it gets a function to be called with the number."""
-    terminal = sys.stderr.isatty()
-    with (
-        tqdm(total=total, unit=f" {unit}", disable=not (shown and terminal)) as bar,
-        stage("Working", total, unit, bar=terminal or not shown, say=hint) as advance,
-    ):
-
-        def both(count: int) -> None:
-            bar.update(count)
-            advance(count)
-
-        yield both
+    if sys.stderr.isatty():
+        with tqdm(total=total, unit=f" {unit}", disable=not shown) as bar:
+            yield bar.update
+    else:
+        with stage("Working", total, unit, bar=not shown, say=hint) as advance:
+            yield advance
 
 
 def prompted(lines: Iterable[str], prompt: str = "> ") -> Iterator[str]:

@@ -32,7 +32,7 @@ from vanillaformer.data.preprocessing.statistics import describe_data
 from vanillaformer.data.streaming import check_streaming
 from vanillaformer.data.tasks import KINDS, TASKS
 from vanillaformer.hub.loading import open_config
-from vanillaformer.hub.tokenizers import limit_length, readable_length, set_language
+from vanillaformer.hub.tokenizers import readable_length, set_language
 
 from .arguments import Arguments
 from .auto_defaults import explicit_settings, follow_data
@@ -258,7 +258,9 @@ def train_and_save(
     if run.finished:
         rows = DatasetDict(test=rows["test"])
     else:
-        limit_length(task.tokenizers, readable_length(cast(Any, trainer.model).config))
+        longest = readable_length(cast(Any, trainer.model).config)
+        for tokenizer in task.tokenizers if longest else ():
+            tokenizer.model_max_length = longest
         _train(run, task, trainer, rows)
     history = list(trainer.state.log_history)
     with optional("Scores and predictions", run.failed):
