@@ -22,7 +22,7 @@ from vanillaformer.modeling.parts.dropout import build_dropout, identity
 from .autotune import is_faster, speedup
 from .plain import is_marked
 
-DTYPES = (torch.float32, torch.bfloat16)
+DTYPES = {torch.float32, torch.bfloat16}
 UNKNOWN = ("position_bias", "cache", "softcap", "output_attentions")
 """Options of `sdpa` that are left to it."""
 CHUNK = 128
@@ -55,11 +55,11 @@ def faster_attention(
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = causal and attention_mask is None and query.shape[2] > 1
-    known = dtype in DTYPES and not any(options.get(name) is not None for name in UNKNOWN)
-    takes = known and is_marked(module) and is_here(query) and (not causal or query.shape[2] == key.shape[2])
-    short = dtype == torch.bfloat16 and (key.shape[2] <= SHORT or not torch.is_grad_enabled())
-    short = short and len(key) * key.shape[2] >= KEYS and bfloat16_is_faster()
-    if not (takes and (dropout or short or is_window(attention_mask))):
+    known = is_here(query) and is_marked(module) and {dtype, query.dtype} <= DTYPES
+    known = known and not any(options.get(name) is not None for name in UNKNOWN)
+    takes = known and (not causal or query.shape[2] == key.shape[2])
+    takes = takes and (attention_mask is None or attention_mask.shape[3:] == key.shape[2:3])  # and not broadcast
+    if not (takes and (dropout or is_short(key, dtype) or is_window(attention_mask))):
         options |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
@@ -74,6 +74,11 @@ def is_window(mask: torch.Tensor | None) -> bool:
         return False
     half = mask.shape[3] // 2
     return not bool(mask[:, :, 0, half:].any() or mask[:, :, -1, :half].any())
+
+
+def is_short(key: torch.Tensor, dtype: torch.dtype) -> bool:
+    short = dtype == torch.bfloat16 and (key.shape[2] <= SHORT or not torch.is_grad_enabled())
+    return short and len(key) * key.shape[2] >= KEYS and is_faster("attention, bfloat16", SWITCH, speed)
 
 
 def is_here(query: torch.Tensor) -> bool:
@@ -109,15 +114,11 @@ def attention(
         if causal:
             scores = scores + torch.full((end - start, end), -torch.inf, dtype=scores.dtype).triu(start + 1)
         elif part is not None:
-            smallest = torch.finfo(scores.dtype).min  # finite: a token of padding may attend to nothing
-            hidden = part.dtype == torch.bool
-            scores = scores.masked_fill(~part, smallest) if hidden else scores + part.to(scores.dtype)
-        outputs.append(dropout(scores.softmax(-1)) @ value[:, :, first:end])
-    return torch.cat(outputs, dim=2).transpose(1, 2)
-
-
-def bfloat16_is_faster() -> bool:
-    return is_faster("attention, bfloat16", SWITCH, speed)
+            shown = part if part.dtype == torch.bool else part.to(scores.dtype) > -torch.inf
+            scores = scores.masked_fill(~part, -1e38) if shown is part else scores + part.to(scores.dtype).clamp(-1e38)
+        output = dropout(scores.softmax(-1)) @ value[:, :, first:end]  # 0 where all is hidden, as SDPA has it
+        outputs.append(output if part is None else output.masked_fill(~shown.any(-1, keepdim=True), 0))
+    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous()
 
 
 def speed() -> float:
@@ -130,8 +131,5 @@ def speed() -> float:
         return torch.autograd.grad(attend(*inputs).sum(), inputs)
 
     usual = partial(nn.functional.scaled_dot_product_attention, is_causal=True)
-    return speedup(
-        lambda: gradients(usual),
-        lambda: gradients(partial(attention, mask=None, dropout=identity, causal=True)),
-        4,
-    )
+    other = partial(attention, mask=None, dropout=identity, causal=True)
+    return speedup(partial(gradients, usual), partial(gradients, other), 4)

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from torch import nn
 from transformers.generation import GenerationMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.modeling_utils import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.pytorch_utils import Conv1D
 
 from vanillaformer.modeling.acceleration import acceleration
@@ -106,7 +106,8 @@ def plug_in() -> None:
     vars(acceleration).update(HOOKS)
     nn.Linear.forward = faster_forward  # type: ignore[method-assign]
     Conv1D.forward = faster_conv1d  # type: ignore[method-assign]
-    AttentionInterface.register("sdpa", faster_attention)
+    if ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward:  # and no function of the caller's
+        ALL_ATTENTION_FUNCTIONS.register("sdpa", faster_attention)
     for name, method in FASTER.items():
         setattr(GenerationMixin, name, method)
 
@@ -117,7 +118,8 @@ def switched_off() -> Iterator[None]:
     vars(acceleration).clear()
     nn.Linear.forward = PLAIN_FORWARD  # type: ignore[method-assign]
     Conv1D.forward = PLAIN_CONV1D  # type: ignore[method-assign]
-    AttentionInterface.register("sdpa", sdpa_attention_forward)
+    if ALL_ATTENTION_FUNCTIONS["sdpa"] is faster_attention:
+        ALL_ATTENTION_FUNCTIONS.register("sdpa", sdpa_attention_forward)
     for name, method in PLAIN.items():
         setattr(GenerationMixin, name, method)
     try:

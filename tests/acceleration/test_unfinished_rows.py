@@ -11,6 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 from transformers import LogitsProcessorList
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from vanillaformer.acceleration import attention, speed_up, switched_off
 from vanillaformer.acceleration.attention import CHUNK, faster_attention
@@ -29,6 +30,7 @@ def padding(length: int) -> torch.Tensor:
 MASKS = {
     "causal": None, "none": None, "padding": padding(LENGTH),
     "padding, causal": padding(LENGTH) & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(),
+    "padding in front, causal": padding(LENGTH).flip(3) & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(),
     "window": DISTANCES < 20,
     "window, padding": padding(LENGTH) & (DISTANCES < LENGTH * 3 // 4),
     "added": torch.linspace(-3, 3, LENGTH).outer(torch.linspace(0, 1, LENGTH))[None, None],
@@ -139,6 +141,41 @@ def test_the_rest_is_left_to_sdpa(case: str, monkeypatch: pytest.MonkeyPatch) ->
         module = Attends(True)
     output = faster_attention(module, *tensors, None, dropout=RATE, **options)[0]
     assert output.shape == (2, tensors[0].shape[2], HEADS, WIDTH)
+
+
+UNUSUAL = {
+    "nothing to attend to": torch.full((2, 1, LENGTH, LENGTH), torch.finfo(torch.float32).min),
+    "nothing, infinite": torch.full((2, 1, LENGTH, LENGTH), -torch.inf),
+    "two dimensions": DISTANCES[0, 0] < 20, "three dimensions": DISTANCES[0] < 20,
+    "one for all keys": torch.ones(1, 1, LENGTH, 1, dtype=torch.bool),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_masks(name: str, dtype: torch.dtype) -> None:
+    """Where all is hidden the output is what SDPA gives, and finite."""
+    module, tensors, mask = speed_up(Attends(False)), [x.to(dtype) for x in inputs()], UNUSUAL[name]
+    mask = mask if mask.dtype == torch.bool else mask.to(dtype)
+    output, _ = faster_attention(module, *tensors, mask, dropout=1e-6)
+    assert output.is_contiguous()
+    assert_close(output, sdpa_attention_forward(module, *tensors, mask)[0], rtol=0.05, atol=0.05)
+
+
+def test_nothing_is_measured_for_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor while a compiler records, which may not call such a function."""
+    monkeypatch.setattr(attention, "is_faster", lambda *_: pytest.fail("measured"))
+    tensors = [tensor.bfloat16() for tensor in inputs()]
+    faster_attention(Attends(True), *tensors, None)
+    module = speed_up(Attends(True))
+    torch.compile(faster_attention, fullgraph=True, backend="eager")(module, *tensors, None)
+
+
+def test_a_function_of_the_callers_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", attending)
+    with switched_off():
+        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is attending
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is attending
 
 
 def test_models_in_training_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
