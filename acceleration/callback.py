@@ -4,8 +4,7 @@ from typing import Any
 
 from transformers.trainer_callback import TrainerCallback
 
-from .memory import keep_freed_memory
-from .plug_in import speed_up
+from .plug_in import keep_freed_memory, speed_up
 
 
 class SpeedUp(TrainerCallback):

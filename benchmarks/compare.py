@@ -38,8 +38,8 @@ from weights import CLASSES, FIRST_WORD, PAD, PEERS, START, Size, image_side, pa
 
 from vanillaformer import speed_up
 from vanillaformer.acceleration import gemv
-from vanillaformer.acceleration.memory import keep_freed_memory
 from vanillaformer.acceleration.plain import is_marked
+from vanillaformer.acceleration.plug_in import keep_freed_memory
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 LOSS_ONLY: dict[str, Any] = {"labeled_only": True, "return_logits": False}

@@ -36,7 +36,7 @@ from torch import nn
 from transformers import GenerationConfig, HfArgumentParser, LogitsProcessor, PreTrainedModel
 from weights import END, FIRST_WORD, PAD, START, Size, pair
 
-from vanillaformer.acceleration.memory import keep_freed_memory
+from vanillaformer.acceleration.plug_in import keep_freed_memory
 from vanillaformer.conversion.exports import export, load_engine
 from vanillaformer.data.preprocessing.packing import PackedPairs, PackedTexts
 

@@ -13,14 +13,9 @@ SITE = runpy.run_path(str(ROOT / "tools/documentation.py"))
 MODULES = [
     *("vanillaformer", "vanillaformer.modeling", "vanillaformer.modeling.parts"),
     *("vanillaformer.modeling.parts.residual", "vanillaformer.acceleration", "vanillaformer.acceleration.plug_in"),
-    *("vanillaformer.configuration", "vanillaformer.configuration.block"),
+    *("vanillaformer.configuration", "vanillaformer.configuration.block", "vanillaformer.data"),
     *("vanillaformer.training", "vanillaformer.training.trainer", "vanillaformer.training.trainer.losses"),
-    *(
-        "vanillaformer.comparison",
-        "vanillaformer.comparison.running",
-        "vanillaformer.data",
-        "vanillaformer.data.files",
-    ),
+    *("vanillaformer.comparison", "vanillaformer.comparison.running", "vanillaformer.data.files"),
 ]
 
 

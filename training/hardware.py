@@ -11,7 +11,7 @@ import psutil
 import torch
 from joblib import cpu_count
 
-from vanillaformer.acceleration.memory import keep_freed_memory
+from vanillaformer.acceleration.plug_in import keep_freed_memory
 from vanillaformer.console.reporting import warn
 
 PACKAGES = ("vanillaformer", "transformers", "torch", "tokenizers", "datasets")

@@ -13,11 +13,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from vanillaformer.acceleration.chunked_loss import chunk_size
-from vanillaformer.configuration import (
-    VanillaConfig,
-    VanillaImageEncoderConfig,
-    VanillaRecurrentEncoderDecoderConfig,
-)
+from vanillaformer.configuration import VanillaConfig, VanillaImageEncoderConfig, VanillaRecurrentEncoderDecoderConfig
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.modeling.counts import inputs_on_meta, on_meta
 from vanillaformer.modeling.parts.attention import eager_attention

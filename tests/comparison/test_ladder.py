@@ -206,46 +206,30 @@ def test_the_largest_width_is_predicted_before_it_is_trained(tmp_path, pretended
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "options", "words"),
-    [
-        ({"ladder": LADDER | {"width": [1]}}, [], "ladder: width; it needs widths, tokens_per_parameter, held_out"),
-        ({"ladder": {"widths": [8, 16]}}, [], "ladder: tokens_per_parameter; it needs"),
-        (
-            {"ladder": LADDER | {"widths": [8, 32, 16, 24]}},
-            [],
-            "widths: [8, 32, 16, 24]; it must be numbers above 0",
-        ),
-        ({"ladder": LADDER | {"widths": [8, 16.5, 24, 32]}}, [], "widths: [8, 16.5, 24, 32]; it must be numbers"),
-        ({"ladder": LADDER | {"tokens_per_parameter": [5, 10]}}, [], "three tokens_per_parameter"),
-        ({"ladder": LADDER | {"held_out": [10]}}, [], "held_out is one number"),
-        ({"ladder": LADDER | {"widths": [8, 12, 16, 24]}}, [], "num_attention_heads=1.5 in width 12"),
-        ({"ladder": LADDER | {"held_out": float("nan")}}, [], "held_out: nan; it must be numbers above 0"),
-        ({"ladder": LADDER | {"tokens_per_parameter": [5, 10, float("inf")]}}, [], "inf]; it must be numbers above 0"),
-        (
-            {"arguments": {"overrides": FIELDS | {"hidden_size": "16"}}},
-            [],
-            "hidden_size: '16'; it must be a whole number",
-        ),
-        (
-            {"arguments": {"preset": "llama-tiny", "overrides": {"hidden_size": 16}}},
-            [],
-            "intermediate_size is the preset's",
-        ),
-        (
-            {"program": "train-image-classifier", "arguments": {"overrides": {"hidden_size": 16}}},
-            [],
-            "intermediate_size is the preset's",
-        ),
-        ({"extend": True}, [], "extend: not in a plan with a ladder"),
-        ({"variants": {"a": {}, "b": {}}}, [], "variants: not in a plan with a ladder"),
-        ({"budget": {"steps": 5}}, [], "budget: not in a plan with a ladder"),
-        ({"score": "accuracy"}, [], "score: accuracy; the law is one of the loss"),
-        ({}, ["--sequential"], "--sequential: not with a plan that has a ladder"),
-        ({}, ["--transfer", "widths=8,16"], "--transfer: not with a plan that has a ladder"),
-        ({"arguments": {"learning_rate": 0.25}}, [], "other widths need a hidden_size"),
-    ],
-)
+PRESETS = "intermediate_size is the preset's"
+
+
+@pytest.mark.parametrize(("changes", "options", "words"), [
+    ({"ladder": LADDER | {"width": [1]}}, [], "ladder: width; it needs widths, tokens_per_parameter, held_out"),
+    ({"ladder": {"widths": [8, 16]}}, [], "ladder: tokens_per_parameter; it needs"),
+    ({"ladder": LADDER | {"widths": [8, 32, 16, 24]}}, [], "widths: [8, 32, 16, 24]; it must be numbers above 0"),
+    ({"ladder": LADDER | {"widths": [8, 16.5, 24, 32]}}, [], "widths: [8, 16.5, 24, 32]; it must be numbers"),
+    ({"ladder": LADDER | {"tokens_per_parameter": [5, 10]}}, [], "three tokens_per_parameter"),
+    ({"ladder": LADDER | {"held_out": [10]}}, [], "held_out is one number"),
+    ({"ladder": LADDER | {"widths": [8, 12, 16, 24]}}, [], "num_attention_heads=1.5 in width 12"),
+    ({"ladder": LADDER | {"held_out": float("nan")}}, [], "held_out: nan; it must be numbers above 0"),
+    ({"ladder": LADDER | {"tokens_per_parameter": [5, 10, float("inf")]}}, [], "inf]; it must be numbers above 0"),
+    ({"arguments": {"overrides": FIELDS | {"hidden_size": "16"}}}, [], "'16'; it must be a whole number"),
+    ({"arguments": {"preset": "llama-tiny", "overrides": {"hidden_size": 16}}}, [], PRESETS),
+    ({"program": "train-image-classifier", "arguments": {"overrides": {"hidden_size": 16}}}, [], PRESETS),
+    ({"extend": True}, [], "extend: not in a plan with a ladder"),
+    ({"variants": {"a": {}, "b": {}}}, [], "variants: not in a plan with a ladder"),
+    ({"budget": {"steps": 5}}, [], "budget: not in a plan with a ladder"),
+    ({"score": "accuracy"}, [], "score: accuracy; the law is one of the loss"),
+    ({}, ["--sequential"], "--sequential: not with a plan that has a ladder"),
+    ({}, ["--transfer", "widths=8,16"], "--transfer: not with a plan that has a ladder"),
+    ({"arguments": {"learning_rate": 0.25}}, [], "other widths need a hidden_size"),
+])  # fmt: skip
 def test_a_ladder_that_cannot_be_is_refused(changes, options, words, tmp_path):
     with pytest.raises(SystemExit) as refused:
         program.main([str(plan_file(tmp_path, **changes)), *options, "--output_dir", str(tmp_path / "out")])

@@ -60,21 +60,18 @@ def test_the_best_rate_is_the_vertex_over_the_logarithm():
     assert best_rate(lost, False) == pytest.approx((10**-3.5, 2 + np.log(10**-3.5 / 7e-4) ** 2, True))
 
 
-@pytest.mark.parametrize(
-    ("changes", "widths", "words"),
-    [
-        ({}, "widths=16,32", "it needs `tune"),
-        ({"tune": TUNE | {"seed": [1, 2]}}, "widths=16,32", "seed is the comparison's to set"),
-        ({"tune": TUNE, "equal": "flops"}, "widths=16,32", "and no `equal`"),
-        ({"tune": TUNE}, "widths=16,20", "variant pre: num_attention_heads=2.5 in width 20: give other widths"),
-        ({"tune": TUNE, "arguments": {}}, "widths=16,32", "variant pre: overrides: other widths need a hidden_size"),
-        ({"tune": TUNE, "arguments": {"overrides": FIELDS | {"stage_heads": [2, 2]}}}, "widths=16,32", "stage_heads="),
-        ({"tune": TUNE}, "widths=16,32 --seeds 1 2", "--seeds: not with --transfer"),  # rates have `tuning_seeds`
-        ({"tune": TUNE}, "widths=16,32 --add x={}", "--add: not with --transfer"),
-        ({"tune": TUNE}, "widths=16", "write it as widths=64,128,256"),
-        ({"tune": TUNE}, "widths=16,16", "write it as widths=64,128,256"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "widths", "words"), [
+    ({}, "widths=16,32", "it needs `tune"),
+    ({"tune": TUNE | {"seed": [1, 2]}}, "widths=16,32", "seed is the comparison's to set"),
+    ({"tune": TUNE, "equal": "flops"}, "widths=16,32", "and no `equal`"),
+    ({"tune": TUNE}, "widths=16,20", "variant pre: num_attention_heads=2.5 in width 20: give other widths"),
+    ({"tune": TUNE, "arguments": {}}, "widths=16,32", "variant pre: overrides: other widths need a hidden_size"),
+    ({"tune": TUNE, "arguments": {"overrides": FIELDS | {"stage_heads": [2, 2]}}}, "widths=16,32", "stage_heads="),
+    ({"tune": TUNE}, "widths=16,32 --seeds 1 2", "--seeds: not with --transfer"),  # rates have `tuning_seeds`
+    ({"tune": TUNE}, "widths=16,32 --add x={}", "--add: not with --transfer"),
+    ({"tune": TUNE}, "widths=16", "write it as widths=64,128,256"),
+    ({"tune": TUNE}, "widths=16,16", "write it as widths=64,128,256"),
+])  # fmt: skip
 def test_what_cannot_be_scaled_is_refused(changes, widths, words, tmp_path: Path, capsys):
     path = plan_file(tmp_path, **changes)
     with pytest.raises(SystemExit) as refused:

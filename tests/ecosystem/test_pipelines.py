@@ -32,13 +32,10 @@ def test_text_generation(batch_size, saved):
         assert result["generated_text"] == tokenizer.decode(written, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize(
-    ("kind", "model_class"),
-    [
-        ("encoder", vanillaformer.VanillaEncoderForSequenceClassification),
-        ("decoder", vanillaformer.VanillaDecoderForSequenceClassification),
-    ],
-)
+@pytest.mark.parametrize(("kind", "model_class"), [
+    ("encoder", vanillaformer.VanillaEncoderForSequenceClassification),
+    ("decoder", vanillaformer.VanillaDecoderForSequenceClassification),
+])  # fmt: skip
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_text_classification(kind, model_class, batch_size, saved):
     folder = saved(model_class, **LABELS)

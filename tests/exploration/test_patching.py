@@ -114,10 +114,7 @@ def test_the_program_draws_the_effects_of_two_texts_of_one_length(folder, tmp_pa
     with (tmp_path / "look/figures/patching_decoder.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["head"] for row in rows] == [f"decoder.{layer}.{head}" for layer in range(2) for head in range(4)]
-    for text, message in (
-        ("words", r"--against has \d+ tokens, --text \d+"),
-        ("a line of words", "equally likely"),
-    ):
+    for text, message in (("words", r"--against has \d+ tokens, --text \d+"), ("a line of words", "equally likely")):
         refused(message, explore.main, [*words, "--against", text], error=SystemExit)
     refused("it needs a second text", explore.main, words, error=SystemExit)
 

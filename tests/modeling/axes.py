@@ -53,6 +53,7 @@ UNPAIRED = "initialization"
 Value = dict[str, Any]
 PATCHES_ONLY: Value = {"use_cls_token": False, "image_pooling": "mean"}
 ROTARY: Value = {"position_embedding_type": "rotary"}
+RELATIVE: Value = {"position_embedding_type": "relative"}
 
 # Rotary parameters of every scaling of transformers (`ROPE_INIT_FUNCTIONS`), for heads of width 8
 ROPES: dict[str, Value] = {
@@ -100,12 +101,7 @@ VALUES: dict[str, list[Value]] = {
     ],
     "rotary_layers": [{"rotary_layers": None}, {"rotary_layers": [True, False], **ROTARY}],
     "relative_attention_num_buckets": [
-        {},
-        {
-            "relative_attention_num_buckets": 8,
-            "relative_attention_max_distance": 6,
-            "position_embedding_type": "relative",
-        },
+        {}, {**RELATIVE, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
     ],
     "attention_bias": [{"attention_bias": bias} for bias in (True, False, ["q_proj", "v_proj"], ["o_proj"])],
     "attention_scale": [{"attention_scale": None}, {"attention_scale": 0.5}],
@@ -151,7 +147,7 @@ VALUES: dict[str, list[Value]] = {
 # Without which a value means nothing, or with which it replaces a choice of the toys
 NEEDS: dict[tuple[str, Any], Value] = {
     ("rope_interleaved", True): ROTARY,
-    ("relative_attention_per_layer", True): {"position_embedding_type": "relative"},
+    ("relative_attention_per_layer", True): RELATIVE,
     ("skip_first_norm", True): {"norm_placement": "pre"},
     ("initialization", "admin"): {"norm_placement": "admin"},
     ("initialization", "dt_fixup"): {"norm_placement": "no_norm"},

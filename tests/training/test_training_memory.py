@@ -138,7 +138,7 @@ FAULTS = """
 import resource
 import ctypes
 import torch
-from vanillaformer.acceleration.memory import keep_freed_memory
+from vanillaformer.acceleration.plug_in import keep_freed_memory
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: whether there are huge pages depends on the moment
 for prepare in (bool, keep_freed_memory):
     kept = prepare()

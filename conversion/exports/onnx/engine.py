@@ -70,10 +70,7 @@ class OnnxEngine(Engine):
         filler = next((token for token in (self.config.pad_token_id, *end) if token is not None), 0)
         ids, mask = padded(prompts, filler, "right" if self.kind == "encoder_decoder" else "left")
         settings = GenerationConfig(
-            eos_token_id=end or None,
-            pad_token_id=filler,
-            decoder_start_token_id=self.start_token(),
-            **options,
+            eos_token_id=end or None, pad_token_id=filler, decoder_start_token_id=self.start_token(), **options
         )
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             if search.seed is not None:

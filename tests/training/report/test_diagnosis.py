@@ -114,25 +114,22 @@ UNUSED = {"dropout": 0.1, "label_smoothing_factor": 0.1, "token_dropout": 0.0, "
 POOR = {"training": {"loss": 1.39, "accuracy": 0.3}, "metrics": {"eval_loss": 1.4, "eval_accuracy": 0.3}}
 
 
-@pytest.mark.parametrize(
-    ("summary", "said"),
-    [
-        (
-            classifier(RISING, PEAKED, **OVERFITTED, settings=UNUSED),
-            "fits the training data but not the validation.* 0.0100 .* 0.6000 .* 99.8% .* 84.0% .* data; "
-            "`--set dropout=0.3`; `--token_dropout 0.1`; `--r_drop 1`; pre-training .*--objective masked`",
-        ),
-        # Advice that is in use is left out, and R-Drop without dropout
-        (classifier(RISING, PEAKED, **OVERFITTED), "What can help: more training data[.]$"),
-        (
-            classifier(RISING, PEAKED, **OVERFITTED, settings={"dropout": 0.0, "r_drop": 0.0}),
-            "What can help: more training data; `--set dropout=0.1`[.]$",
-        ),
-        (language_model(RISEN, training={"loss": 2.5}), "but not .* 2.5000 .* 3.9000 .*data; `--set dropout=0.3`.$"),
-        (classifier([1.4] * 10, [0.3] * 10, **POOR), "does not fit .*either .* 1.390 .* 1.400 .*: .*--learning_rate"),
-        (language_model([*DESCENT, *[3.8] * 5], training={"loss": 3.7}), "no better on training .* 3.7000 .* 3.8000 "),
-    ],
-)
+@pytest.mark.parametrize(("summary", "said"), [
+    (
+        classifier(RISING, PEAKED, **OVERFITTED, settings=UNUSED),
+        "fits the training data but not the validation.* 0.0100 .* 0.6000 .* 99.8% .* 84.0% .* data; "
+        "`--set dropout=0.3`; `--token_dropout 0.1`; `--r_drop 1`; pre-training .*--objective masked`",
+    ),
+    # Advice that is in use is left out, and R-Drop without dropout
+    (classifier(RISING, PEAKED, **OVERFITTED), "What can help: more training data[.]$"),
+    (
+        classifier(RISING, PEAKED, **OVERFITTED, settings={"dropout": 0.0, "r_drop": 0.0}),
+        "What can help: more training data; `--set dropout=0.1`[.]$",
+    ),
+    (language_model(RISEN, training={"loss": 2.5}), "but not .* 2.5000 .* 3.9000 .*data; `--set dropout=0.3`.$"),
+    (classifier([1.4] * 10, [0.3] * 10, **POOR), "does not fit .*either .* 1.390 .* 1.400 .*: .*--learning_rate"),
+    (language_model([*DESCENT, *[3.8] * 5], training={"loss": 3.7}), "no better on training .* 3.7000 .* 3.8000 "),
+])  # fmt: skip
 def test_fit(summary: RunSummary, said: str) -> None:
     assert re.search(said, diagnose(summary)[1])
 

@@ -37,10 +37,7 @@ class FamilyCase(unittest.TestCase):
             use_auto_class_in_fsdp_tests(family.language_model)
         self.model_tester = ModelTester(family)
         self.config_tester = ConfigTester(
-            self,
-            config_class=type(family.config()),
-            has_text_modality=not family.of_images,
-            **family.config_kwargs,
+            self, config_class=type(family.config()), has_text_modality=not family.of_images, **family.config_kwargs
         )
 
     @contextmanager

@@ -10,12 +10,6 @@ from .training import TrainingChecks
 
 
 class ContractChecks(
-    ConfigurationChecks,
-    ForwardChecks,
-    LoadingChecks,
-    ParallelChecks,
-    PipelineChecks,
-    Seq2SeqChecks,
-    TrainingChecks,
+    ConfigurationChecks, ForwardChecks, LoadingChecks, ParallelChecks, PipelineChecks, Seq2SeqChecks, TrainingChecks
 ):
     """All of them."""
