@@ -186,15 +186,10 @@ def test_order_depends_on_seed_and_epoch(tmp_path):
 
 
 LAYOUTS = {  # sizes of the files, their form and the shuffle buffer
-    "lines": ([400], "jsonl", 32),
-    "texts": ([90, 400, 7], "txt", 500),
-    "blocks": ([300, 100], "txt", 32),
-    "row groups": ([200, 64], "parquet", 48),
-    "whole files": ([50, 60, 70, 55, 65], "csv", 24),
-    "one large file": ([300, 20, 10], "csv", 24),
-    "in order": ([80, 80], "jsonl", 0),
-    "Hub": ([256], "hub", 64),
-}
+    "lines": ([400], "jsonl", 32), "texts": ([90, 400, 7], "txt", 500), "blocks": ([300, 100], "txt", 32),
+    "row groups": ([200, 64], "parquet", 48), "whole files": ([50, 60, 70, 55, 65], "csv", 24),
+    "one large file": ([300, 20, 10], "csv", 24), "in order": ([80, 80], "jsonl", 0), "Hub": ([256], "hub", 64),
+}  # fmt: skip
 
 
 def laid_out(layout, folder, monkeypatch):

@@ -35,29 +35,25 @@ BY_TYPE = {"sliding_window": 8, "layer_types": ["full_attention"]}
 
 # What both shapes can be
 SHAPES = {
-    "llama": LLAMA,
-    "llama-without-biases": LLAMA | {"attention_bias": False, "mlp_bias": False},
+    "llama": LLAMA, "llama-without-biases": LLAMA | {"attention_bias": False, "mlp_bias": False},
     "llama-some-biases": LLAMA | {"attention_bias": ["q_proj", "v_proj"], "mlp_bias": False},
     "llama-untied": LLAMA | {"tie_word_embeddings": False},
     "llama-own-head-width": LLAMA | {"head_dim": 10, "num_attention_heads": 6, "num_key_value_heads": 1},
     "llama-all-heads": LLAMA | {"num_key_value_heads": 4, "norm_eps": 0.3},
-    "llama-interleaved": LLAMA | {"rope_interleaved": True},
-    "llama-unit-offset": LLAMA | {"norm_unit_offset": True},
-    "llama-no-norm-weight": LLAMA | {"norm_weight": False},
-    "llama-folded": LLAMA | FOLDED,
+    "llama-interleaved": LLAMA | {"rope_interleaved": True}, "llama-unit-offset": LLAMA | {"norm_unit_offset": True},
+    "llama-no-norm-weight": LLAMA | {"norm_weight": False}, "llama-folded": LLAMA | FOLDED,
     "llama-tied-and-scaled": LLAMA | {"scale_embedding": True, "logit_scale": 2.0},
     "llama-linear": LLAMA | {"rope_parameters": rope("linear")},
     "llama-llama3": LLAMA | {"rope_parameters": rope("llama3")},
     "llama-yarn": LLAMA | {"rope_parameters": rope("yarn")},
-    "llama-by-type": LLAMA | {"rope_parameters": {"full_attention": rope("default")}} | BY_TYPE,
-    "gpt2": GPT2,
+    "llama-by-type": LLAMA | {"rope_parameters": {"full_attention": rope("default")}} | BY_TYPE, "gpt2": GPT2,
     "gpt2-all-heads": GPT2 | {"num_key_value_heads": 4},
     "gpt2-without-biases": GPT2 | {"attention_bias": False, "mlp_bias": False, "norm_bias": False},
     "gpt2-offset": GPT2 | {"position_offset": 2, "hidden_act": "gelu_pytorch_tanh"},
     "gpt2-sinusoidal": GPT2 | {"position_embedding_type": "sinusoidal", "num_key_value_heads": 4},
     "gpt2-no-positions": GPT2 | {"position_embedding_type": "none", "num_key_value_heads": 4},
     "gpt2-folded": GPT2 | FOLDED | {"num_key_value_heads": 4, "norm_unit_offset": True},
-}
+}  # fmt: skip
 shapes = pytest.mark.parametrize("shape", SHAPES)
 
 
