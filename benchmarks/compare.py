@@ -288,7 +288,7 @@ def matrix_products(step: Call, model: torch.nn.Module, options: Options) -> Cal
 def ways(left: torch.Tensor, right: torch.Tensor) -> dict[str, Call]:
     """Return the product of two matrices by each library that torch has, the right one stored as that one likes."""
     found: dict[str, Call] = {"matmul": partial(torch.matmul, left, right)}
-    if left.ndim == right.ndim == 2 and left.is_cpu:
+    if left.ndim == right.ndim == 2 and left.is_cpu and left.dtype in gemv.BLOCKS:
         weight = right.t().contiguous()
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(left))
         found["oneDNN"] = lambda: nn.functional.linear(left.to_mkldnn(), weight).to_dense()
