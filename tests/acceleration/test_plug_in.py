@@ -10,21 +10,11 @@ import pytest
 import torch
 from conversion.natives import MAIN, Case, native_model
 from modeling.axes import TARGET_VOCABULARY
-from modeling.toys import (
-    ALL_KINDS,
-    PAD,
-    assert_close,
-    assert_same_gradients,
-    gradients,
-    inputs_of,
-    labels_of,
-    tokens,
-    toy,
-)
 from torch import nn
 from transformers import Trainer, TrainingArguments
 from transformers.generation import GenerationMixin
 
+from modeling import toys
 from vanillaformer import SpeedUp, speed_up
 from vanillaformer.acceleration import gemv, shared_sources, switched_off, unfinished_rows
 from vanillaformer.acceleration import linear as fast_linear
@@ -59,7 +49,7 @@ def loss_and_gradients(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str,
     torch.manual_seed(0)
     loss = model(**inputs).loss
     loss.backward()
-    return {"loss": loss.detach(), **gradients(model)}
+    return {"loss": loss.detach(), **toys.gradients(model)}
 
 
 def assert_learns_alike(model: Any, inputs: dict[str, torch.Tensor], used: set[str], ways: set[str]) -> None:
@@ -68,14 +58,14 @@ def assert_learns_alike(model: Any, inputs: dict[str, torch.Tensor], used: set[s
     assert used == ways
     with switched_off():
         expected = loss_and_gradients(model, inputs)
-    assert_same_gradients(found, expected, 1e-4, 1e-5)
+    toys.assert_same_gradients(found, expected, 1e-4, 1e-5)
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("kind", toys.ALL_KINDS)
 @torch.enable_grad()
 def test_losses_and_gradients(kind, used):
-    model = toy(kind).train()
-    inputs = inputs_of(kind) | {"labels": labels_of(kind)}
+    model = toys.toy(kind).train()
+    inputs = toys.inputs_of(kind) | {"labels": toys.labels_of(kind)}
     if kind != "image_encoder":
         inputs["return_logits"] = False
     assert_learns_alike(model, inputs, used, {"linear"})
@@ -87,7 +77,7 @@ def test_losses_and_gradients(kind, used):
 
 def batch(left: bool) -> dict[str, torch.Tensor]:
     mask = torch.arange(12) < torch.tensor([[3], [12], [4], [5], [3], [6], [4], [5], [11], [3], [4], [6]])
-    ids = tokens(*mask.shape, TARGET_VOCABULARY).masked_fill(~mask, PAD)
+    ids = toys.tokens(*mask.shape, TARGET_VOCABULARY).masked_fill(~mask, toys.PAD)
     found = {"input_ids": ids, "attention_mask": mask.long()}
     return {name: value.flip(1) for name, value in found.items()} if left else found
 
@@ -97,13 +87,13 @@ def both_ways(model: Any, used: set[str], rows: int, **options: Any) -> set[str]
     inputs = {name: value[:rows] for name, value in batch(left=not model.config.is_encoder_decoder).items()}
     prompt = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
     allowed = end_rows(prompt, TARGET_VOCABULARY)
-    settings = {"max_new_tokens": 12, "eos_token_id": END, "pad_token_id": PAD, "prefix_allowed_tokens_fn": allowed}
+    given = {"max_new_tokens": 12, "eos_token_id": END, "pad_token_id": toys.PAD, "prefix_allowed_tokens_fn": allowed}
     found = []
     for off in (False, True):
         torch.manual_seed(0)
         before = set(used)
         with switched_off() if off else nullcontext():
-            found.append(model.generate(**inputs, **settings, **options))
+            found.append(model.generate(**inputs, **given, **options))
         assert not off or used == before
     assert torch.equal(*found)
     return used
@@ -115,7 +105,7 @@ SEARCHES: dict[str, dict[str, Any]] = {"greedy": {}, "beams": {"num_beams": 2}, 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("kind", ["decoder", "encoder_decoder", "recurrent_encoder_decoder"])
 def test_tokens(kind, search, used):
-    model = toy(kind).eval()
+    model = toys.toy(kind).eval()
     assert "gemv" in both_ways(model, used, 2, **SEARCHES[search])
     both_ways(model, used, 12, **SEARCHES[search])
     assert ("rows" in used) == (search != "beams" and kind != "recurrent_encoder_decoder")
@@ -137,8 +127,9 @@ def test_models_of_transformers(name, search, used):
     assert "gemv" in used
     both_ways(model, used, 12, **SEARCHES[search])
     assert used == {"linear", "gemv"} | ({"rows"} if search != "beams" else set())
-    target = {"decoder_input_ids": tokens(2, 4, TARGET_VOCABULARY)} if model.config.is_encoder_decoder else {}
-    inputs = {"input_ids": tokens(2, 4, TARGET_VOCABULARY), "labels": tokens(2, 4, TARGET_VOCABULARY)} | target
+    words = toys.tokens(2, 4, TARGET_VOCABULARY)
+    target = {"decoder_input_ids": words} if model.config.is_encoder_decoder else {}
+    inputs = {"input_ids": words, "labels": words, **target}
     assert_learns_alike(model, inputs, used, set(used))
 
 
@@ -193,36 +184,36 @@ class Doubled(nn.Linear):
 
 
 @pytest.mark.usefixtures("fast")
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("kind", toys.ALL_KINDS)
 def test_replicas_of_a_model_compute_with_the_weights_they_are_given(kind):
     """As `nn.DataParallel` makes them for a second device, here torch's meta device: all else fails on it."""
-    model = toy(kind)
+    model = toys.toy(kind)
     replicas = {module: module._replicate_for_data_parallel() for module in model.modules()}
     for module, replica in replicas.items():
         for name, child in module._modules.items():
             setattr(replica, name, None if child is None else replicas[child])
         for name, value in [*module._parameters.items(), *module._buffers.items()]:
             setattr(replica, name, None if value is None else value.to("meta"))
-    inputs = {name: value.to("meta") for name, value in inputs_of(kind).items() if name != "attention_mask"}
+    inputs = {name: value.to("meta") for name, value in toys.inputs_of(kind).items() if name != "attention_mask"}
     assert replicas[model](**inputs).logits.device.type == "meta"
 
 
 @pytest.mark.usefixtures("fast")
 def test_a_layer_is_called_as_its_class_is():
-    layer = a_layer(toy("decoder"))
+    layer = a_layer(toys.toy("decoder"))
     x = torch.randn(3, layer.in_features)
     expected = layer(x)
-    assert_close(layer(input=x), expected, "an argument by the name that torch gives it")
+    toys.assert_close(layer(input=x), expected, "an argument by the name that torch gives it")
     layer.__class__ = Doubled
-    assert_close(layer(x), 2 * expected, "a subclass")
-    assert_close(layer(x, factor=3.0), 3 * expected, "a subclass, with its own argument")
+    toys.assert_close(layer(x), 2 * expected, "a subclass")
+    toys.assert_close(layer(x, factor=3.0), 3 * expected, "a subclass, with its own argument")
 
 
 @pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("owner", [nn.Linear, nn.functional], ids=["nn.Linear.forward", "nn.functional.linear"])
 @pytest.mark.parametrize("kind", MODEL_KINDS)
 def test_functions_of_torch_that_are_replaced_are_called(owner, kind, monkeypatch):
-    model, inputs = toy(kind), inputs_of(kind) | {"labels": labels_of(kind)}
+    model, inputs = toys.toy(kind), toys.inputs_of(kind) | {"labels": toys.labels_of(kind)}
     calls: list[Any] = []
     layers = sum(type(module) is nn.Linear for module in model.modules())
     name = "forward" if owner is nn.Linear else "linear"
@@ -241,7 +232,7 @@ def test_functions_of_torch_that_are_replaced_are_called(owner, kind, monkeypatc
     "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
 )
 def test_copies_of_a_model_are_as_fast_and_compute_with_their_own_weights(copied):
-    model, inputs = toy("encoder_decoder"), inputs_of("encoder_decoder")
+    model, inputs = toys.toy("encoder_decoder"), toys.inputs_of("encoder_decoder")
     before, other = model(**inputs).logits, copied(model)
     assert all(is_marked(layer) for layer in other.modules() if type(layer) is nn.Linear)
     assert is_marked(other)
@@ -255,13 +246,13 @@ def test_copies_of_a_model_are_as_fast_and_compute_with_their_own_weights(copied
 @pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("kind", MODEL_KINDS)
 def test_an_offloaded_model_computes_the_same(kind):
-    model = toy(kind)
-    inputs = inputs_of(kind) | {"labels": labels_of(kind)}
+    model = toys.toy(kind)
+    inputs = toys.inputs_of(kind) | {"labels": toys.labels_of(kind)}
     row = {name: inputs[name][:1] for name in ("input_ids", "attention_mask")}
     options = {"max_new_tokens": 12, "eos_token_id": None}
     expected = model(**inputs).loss, model.generate(**row, **options)
     moved = accelerate.cpu_offload(copy.deepcopy(model), execution_device=torch.device("cpu"))
     assert a_layer(moved).weight.device.type == "meta"
-    assert_close(moved(**inputs).loss, expected[0], "loss")
-    assert_close(moved(**inputs, return_logits=False).loss, expected[0], "loss without logits")
+    toys.assert_close(moved(**inputs).loss, expected[0], "loss")
+    toys.assert_close(moved(**inputs, return_logits=False).loss, expected[0], "loss without logits")
     assert torch.equal(moved.generate(**row, **options), expected[1])

@@ -126,20 +126,14 @@ def test_probabilities_are_dropped_and_scaled(name: str) -> None:
     assert abs(int(kept.sum()) / count - (1 - RATE)) < 4 * (RATE * (1 - RATE) / count) ** 0.5
 
 
-@pytest.mark.parametrize("case", ["more keys", "float16", "biased", "not marked"])
-def test_the_rest_is_left_to_sdpa(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A triangle that is not a square, numbers of another kind, what it does not know, and other models."""
+@pytest.mark.parametrize(("change", "options", "marked"), [
+    (lambda query, *others: (query[:, :, 1:], *others), {}, True), (lambda *x: [each.half() for each in x], {}, True),
+    (lambda *x: x, {"position_bias": torch.zeros(1, HEADS, LENGTH, LENGTH)}, True), (lambda *x: x, {}, False),
+], ids=["more keys", "float16", "biased", "not marked"])  # fmt: skip
+def test_the_rest_is_left_to_sdpa(change: Any, options: Any, marked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "attention", lambda *_, **__: pytest.fail("not for these"))
-    tensors, options, module = inputs(), {}, speed_up(Attends(True))
-    if case == "more keys":
-        tensors[0] = tensors[0][:, :, 1:]
-    if case == "float16":
-        tensors = [tensor.half() for tensor in tensors]
-    if case == "biased":
-        options = {"position_bias": torch.zeros(1, HEADS, LENGTH, LENGTH)}
-    if case == "not marked":
-        module = Attends(True)
-    output = faster_attention(module, *tensors, None, dropout=RATE, **options)[0]
+    tensors, module = change(*inputs()), Attends(True)
+    output = faster_attention(speed_up(module) if marked else module, *tensors, None, dropout=RATE, **options)[0]
     assert output.shape == (2, tensors[0].shape[2], HEADS, WIDTH)
 
 

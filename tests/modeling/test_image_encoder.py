@@ -14,25 +14,16 @@ from vanillaformer import (
 from vanillaformer.modeling.parts.grid_positions import Grid, axial_angles, relative_index
 from vanillaformer.modeling.parts.windows import Windows, stage_windows
 
+from . import toys
 from .axes import PATCHES_ONLY, is_allowed, mixture, single_values
-from .toys import (
-    IMAGE_SHAPES,
-    assert_close,
-    assert_refused,
-    attending,
-    pixels,
-    plain_flex_attention,
-    toy,
-    ways_to_attend,
-)
 
 KIND = "image_encoder"
 IMAGE = {"image_size": 12, "patch_size": 4, "num_channels": 2, "num_labels": 5}
 
 
 def test_early_convolutions_are_torchs_and_refuse_what_they_cannot_do():
-    model = toy(KIND, patch_embedding="early_convolutions", patch_size=4).double()
-    stem, images = model.base_model.embeddings.patch_embeddings, pixels(2, 8, 8).double()
+    model = toys.toy(KIND, patch_embedding="early_convolutions", patch_size=4).double()
+    stem, images = model.base_model.embeddings.patch_embeddings, toys.pixels(2, 8, 8).double()
     first, second = stem.convolutions
     width = model.config.hidden_size
     x = torch.nn.functional.conv2d(images, first.weight, first.bias, stride=2, padding=1)
@@ -40,7 +31,7 @@ def test_early_convolutions_are_torchs_and_refuse_what_they_cannot_do():
     x = torch.nn.functional.layer_norm(x, [width // 2], norm.weight, norm.bias, 1e-6)
     x = torch.nn.functional.conv2d(x.relu().permute(0, 3, 1, 2), second.weight, second.bias, stride=2, padding=1)
     x = torch.nn.functional.layer_norm(x.permute(0, 2, 3, 1), [width], stem.norms[1].weight, stem.norms[1].bias, 1e-6)
-    assert_close(stem(images), stem.projection(x.relu().flatten(1, 2)), "patches", 1e-12)
+    toys.assert_close(stem(images), stem.projection(x.relu().flatten(1, 2)), "patches", 1e-12)
     assert stem(images).shape == (2, 4, width)
     early = {"patch_embedding": "early_convolutions"}
     for fields, message in (
@@ -48,7 +39,9 @@ def test_early_convolutions_are_torchs_and_refuse_what_they_cannot_do():
         ({"use_mask_token": True}, "which would see those that are masked"),
     ):
         refused(message, VanillaImageEncoderConfig, error=StrictDataclassError, **IMAGE | early | fields)
-    refused("which would see those that are masked", toy, KIND, VanillaImageEncoderForMaskedImageModeling, **early)
+    refused(
+        "which would see those that are masked", toys.toy, KIND, VanillaImageEncoderForMaskedImageModeling, **early
+    )
 
 
 @pytest.mark.parametrize("initialization", ["normal", "xavier", "t5"])
@@ -69,49 +62,51 @@ TOYS = [fields for fields in single_values(KIND) if is_allowed(KIND, fields)]
 
 @pytest.mark.parametrize("overrides", [*TOYS, *range(40)])
 def test_every_choice_attends_alike_and_a_batch_is_its_images(overrides):
-    model = toy(KIND, **(mixture(KIND, overrides) if isinstance(overrides, int) else overrides))
+    model = toys.toy(KIND, **(mixture(KIND, overrides) if isinstance(overrides, int) else overrides))
     config = model.config
-    images = pixels(3, *(side * config.patch_size for side in config.grid), config.num_channels)
-    with torch.no_grad(), attending(model, "eager"):
+    images = toys.pixels(3, *(side * config.patch_size for side in config.grid), config.num_channels)
+    with torch.no_grad(), toys.attending(model, "eager"):
         batch = model(images, output_hidden_states=True)
         single = torch.cat([model(image.unsqueeze(0)).logits for image in images])
-        assert_close(single, batch.logits, "one image at a time")
+        toys.assert_close(single, batch.logits, "one image at a time")
         assert len(batch.hidden_states) == config.num_hidden_layers + 1
-    for implementation in ways_to_attend(model, "sdpa"):
-        with torch.no_grad(), attending(model, implementation):
-            assert_close(model(images).logits, batch.logits, implementation)
+    for implementation in toys.ways_to_attend(model, "sdpa"):
+        with torch.no_grad(), toys.attending(model, implementation):
+            toys.assert_close(model(images).logits, batch.logits, implementation)
 
 
 def test_masked_patches_and_tokens_have_no_influence():
-    model = toy(KIND, VanillaImageEncoderForMaskedImageModeling, num_register_tokens=2)
-    images, changed = pixels(2), pixels(2)
+    model = toys.toy(KIND, VanillaImageEncoderForMaskedImageModeling, num_register_tokens=2)
+    images, changed = toys.pixels(2), toys.pixels(2)
     changed[:, :, :4, 4:8] += 1.0  # patch 1
     masked = torch.zeros(2, 6, dtype=torch.bool)
     masked[:, 1] = True
     one, other = model(images, masked), model(changed, masked)
     assert torch.equal(one.reconstruction, other.reconstruction)
     assert not torch.equal(model(images).reconstruction, model(changed).reconstruction)
-    classifier = toy(KIND, image_pooling="first_and_mean", num_register_tokens=2)
+    classifier = toys.toy(KIND, image_pooling="first_and_mean", num_register_tokens=2)
     mask = torch.ones(2, 9)
     mask[:, 4] = 0  # class token, two registers, patch 0, patch 1
-    assert_close(classifier(images, attention_mask=mask).logits, classifier(changed, attention_mask=mask).logits, "")
+    toys.assert_close(
+        classifier(images, attention_mask=mask).logits, classifier(changed, attention_mask=mask).logits, ""
+    )
 
 
 def test_pixels_are_cast_to_the_weights_dtype_and_states_are_finite():
-    model = toy(KIND).to(torch.bfloat16)
-    assert model(pixels()).logits.dtype == torch.bfloat16
-    assert torch.isfinite(model(pixels()).logits).all()
+    model = toys.toy(KIND).to(torch.bfloat16)
+    assert model(toys.pixels()).logits.dtype == torch.bfloat16
+    assert torch.isfinite(model(toys.pixels()).logits).all()
 
 
 @pytest.mark.parametrize(("inputs", "message"), [
-    ({"pixel_values": pixels(channels=3)}, "3 channels, but num_channels=2"),
-    ({"pixel_values": pixels(height=12)}, "12 by 12 pixels, but image_size is 8 by 12: .*interpolate"),
-    ({"pixel_values": pixels(height=9), "interpolate_pos_encoding": True}, "9 by 12 .*multiples of patch_size=4"),
-    ({"pixel_values": pixels(), "bool_masked_pos": torch.zeros(3, 6)}, "use_mask_token=True"),
+    ({"pixel_values": toys.pixels(channels=3)}, "3 channels, but num_channels=2"),
+    ({"pixel_values": toys.pixels(height=12)}, "12 by 12 pixels, but image_size is 8 by 12: .*interpolate"),
+    ({"pixel_values": toys.pixels(height=9), "interpolate_pos_encoding": True}, "9 by 12 .*multiples of patch_size=4"),
+    ({"pixel_values": toys.pixels(), "bool_masked_pos": torch.zeros(3, 6)}, "use_mask_token=True"),
 ])  # fmt: skip
 def test_images_that_do_not_fit_are_refused(inputs, message):
     with pytest.raises(ValueError, match=message):
-        toy(KIND, VanillaImageEncoderModel)(**inputs)
+        toys.toy(KIND, VanillaImageEncoderModel)(**inputs)
 
 
 def test_sizes_follow_an_override_and_survive_a_file():
@@ -122,17 +117,17 @@ def test_sizes_follow_an_override_and_survive_a_file():
 
 
 def test_a_masked_image_model_becomes_a_classifier_and_refuses_a_mask_of_another_shape(tmp_path):
-    toy(KIND, VanillaImageEncoderForMaskedImageModeling).save_pretrained(tmp_path)
+    toys.toy(KIND, VanillaImageEncoderForMaskedImageModeling).save_pretrained(tmp_path)
     model, info = VanillaImageEncoderForImageClassification.from_pretrained(tmp_path, output_loading_info=True)
     assert set(info["missing_keys"]) == {"classifier.weight", "classifier.bias"}
     assert set(info["unexpected_keys"]) == {"decoder.weight", "decoder.bias"}
-    assert torch.isfinite(model.eval()(pixels()).logits).all()
-    model = toy(KIND, VanillaImageEncoderForMaskedImageModeling)
-    refused(r"bool_masked_pos must have the shape .*\(3, 6\), got \(3, 7\)", model, pixels(), torch.zeros(3, 7))
+    assert torch.isfinite(model.eval()(toys.pixels()).logits).all()
+    model = toys.toy(KIND, VanillaImageEncoderForMaskedImageModeling)
+    refused(r"bool_masked_pos must have the shape .*\(3, 6\), got \(3, 7\)", model, toys.pixels(), torch.zeros(3, 7))
 
 
 def test_parallel_plans_name_what_a_model_has():
-    vit, swin = (toy(KIND, **IMAGE_SHAPES[shape]).model for shape in ("vit", "swin"))
+    vit, swin = (toys.toy(KIND, **toys.IMAGE_SHAPES[shape]).model for shape in ("vit", "swin"))
     assert vit.fsdp_plan.keys() == {"layers.*", "norm"}
     assert swin.fsdp_plan.keys() == {"layers.*", "merges.*", "norm"}
     feed_forward = {"layers.*.mlp.up_proj", "layers.*.mlp.down_proj"}
@@ -180,14 +175,14 @@ def test_windows_are_no_larger_than_the_grid_and_alone_are_not_shifted():
 @pytest.mark.parametrize("fields", [{"depths": [1, 1]}, {"depths": [2], "block_layout": "parallel"}])
 def test_padding_of_windows_has_no_influence_and_all_attention_agrees(fields, monkeypatch):
     """A grid of 5 by 7 patches, which windows of 3 by 3 do not divide."""
-    plain_flex_attention(monkeypatch)
-    model = toy(KIND, image_size=[20, 28], **SWIN | {"window_size": 3}, **fields)
-    images, results = pixels(2, 20, 28), []
+    toys.plain_flex_attention(monkeypatch)
+    model = toys.toy(KIND, image_size=[20, 28], **SWIN | {"window_size": 3}, **fields)
+    images, results = toys.pixels(2, 20, 28), []
     for implementation in ("eager", "sdpa", "flex_attention"):
-        with torch.no_grad(), attending(model, implementation):
+        with torch.no_grad(), toys.attending(model, implementation):
             results.append(model(images).logits)
-    assert_close(results[1], results[0], "sdpa")
-    assert_close(results[2], results[0], "flex")
+    toys.assert_close(results[1], results[0], "sdpa")
+    toys.assert_close(results[2], results[0], "flex")
     original = Windows.split
 
     def noisy(self, x):
@@ -196,24 +191,26 @@ def test_padding_of_windows_has_no_influence_and_all_attention_agrees(fields, mo
         return torch.where(real, padded, torch.full_like(padded, 7.0)) if x.is_floating_point() else padded
 
     monkeypatch.setattr(Windows, "split", noisy)
-    with torch.no_grad(), attending(model, "eager"):
-        assert_close(model(images).logits, results[0], "with other padding")
+    with torch.no_grad(), toys.attending(model, "eager"):
+        toys.assert_close(model(images).logits, results[0], "with other padding")
 
 
 def test_a_mask_reaches_windows_and_merged_patches():
-    model = toy(KIND, image_size=[16, 16], depths=[1, 1], **SWIN)
-    images, changed = pixels(2, 16, 16), pixels(2, 16, 16)
+    model = toys.toy(KIND, image_size=[16, 16], depths=[1, 1], **SWIN)
+    images, changed = toys.pixels(2, 16, 16), toys.pixels(2, 16, 16)
     changed[:, :, :8, :8] += 1.0
     mask = torch.ones(2, 16)
     mask[:, [0, 1, 4, 5]] = 0  # what becomes one patch
     one, other = model(images, attention_mask=mask).logits, model(changed, attention_mask=mask).logits
-    assert_close(one, other, "logits")
+    toys.assert_close(one, other, "logits")
     assert not torch.allclose(model(images).logits, model(changed).logits)
 
 
 def test_sinusoids_of_rows_and_columns():
     """A few lines from the paper's code: half of the columns for the row, half for the column."""
-    model = toy(KIND, VanillaImageEncoderModel, position_embedding_type="sinusoidal_2d", use_distillation_token=True)
+    model = toys.toy(
+        KIND, VanillaImageEncoderModel, position_embedding_type="sinusoidal_2d", use_distillation_token=True
+    )
     added = model.embeddings.positions.embed(torch.zeros(1, 8, 24), Grid(2, 3, 2))[0]
     assert not added[:2].any()
     for patch in range(6):
@@ -225,7 +222,7 @@ def test_sinusoids_of_rows_and_columns():
 
 
 def test_rotary_scores_depend_on_the_distance_in_rows_and_columns():
-    model = toy(KIND, VanillaImageEncoderModel, position_embedding_type="rotary_2d")
+    model = toys.toy(KIND, VanillaImageEncoderModel, position_embedding_type="rotary_2d")
     scheme, rotate = model.embeddings.positions, model.layers[0].self_attn.rotate
     q, k = torch.randn(1, 1, 1, 8).expand(1, 1, 13, 8), torch.randn(1, 1, 1, 8).expand(1, 1, 13, 8)
     turned_q, turned_k = rotate(q, k, scheme.position_embeddings(q, Grid(3, 4, 1))["full_attention"])
@@ -233,7 +230,7 @@ def test_rotary_scores_depend_on_the_distance_in_rows_and_columns():
     assert torch.equal(turned_q[0, 0, 0], q[0, 0, 0])
     index = relative_index(Grid(3, 4, 0))
     by_distance = {int(i): score for i, score in zip(index.flatten(), scores[1:, 1:].flatten())}
-    assert_close(torch.stack([by_distance[int(i)] for i in index.flatten()]), scores[1:, 1:].flatten(), "scores")
+    toys.assert_close(torch.stack([by_distance[int(i)] for i in index.flatten()]), scores[1:, 1:].flatten(), "scores")
     assert len({round(float(score), 4) for score in by_distance.values()}) > 30
     assert axial_angles(Grid(3, 4, 1), 2, 100.0, None)[1 + 1 * 4 + 2].tolist() == pytest.approx([1, 0.1, 2, 0.2])
 
@@ -265,4 +262,4 @@ def test_rotary_scores_depend_on_the_distance_in_rows_and_columns():
     ({"rope_2d_theta": 5.0}, ["rope_2d_theta=5.0", "rotary_2d"]),
 ])  # fmt: skip
 def test_a_config_error_names_the_field_the_value_and_what_is_allowed(fields, parts):
-    assert_refused(parts, VanillaImageEncoderConfig, **fields)
+    toys.assert_refused(parts, VanillaImageEncoderConfig, **fields)

@@ -12,12 +12,7 @@ from torch import nn
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
 
-from vanillaformer import (
-    VanillaDecoderForSequenceClassification,
-    VanillaEncoderForPreTraining,
-    VanillaEncoderForSequenceClassification,
-    VanillaEncoderForTokenClassification,
-)
+import vanillaformer as vf
 from vanillaformer.configuration import layer_types, options
 from vanillaformer.configuration.options import POSITION_CHOICES
 
@@ -108,7 +103,8 @@ PAIRS = {"next_sentence_label": torch.tensor([1, 0, 1]), "num_items_in_batch": t
 
 
 @pytest.mark.parametrize(("kind", "model_class", "options"), [
-    *((kind, None, {"return_logits": False}) for kind in toys.KINDS), ("encoder", VanillaEncoderForPreTraining, PAIRS),
+    *((kind, None, {"return_logits": False}) for kind in toys.KINDS),
+    ("encoder", vf.VanillaEncoderForPreTraining, PAIRS),
 ])  # fmt: skip
 def test_losses_without_logits_and_of_pretraining_are_part_of_the_graph(kind, model_class, options):
     model, inputs = toys.toy(kind, model_class), toys.inputs_of(kind) | {"labels": toys.labels_of(kind)} | options
@@ -119,7 +115,10 @@ def test_losses_without_logits_and_of_pretraining_are_part_of_the_graph(kind, mo
     torch.compiler.reset()
 
 
-CLASSIFIERS = {"decoder": VanillaDecoderForSequenceClassification, "encoder": VanillaEncoderForSequenceClassification}
+CLASSIFIERS = {
+    "decoder": vf.VanillaDecoderForSequenceClassification,
+    "encoder": vf.VanillaEncoderForSequenceClassification,
+}
 TEXT_LABELS = {
     "one class": (3, torch.tensor([2, 0, 1, 1])),
     "regression": (1, torch.tensor([0.5, -1.0, 2.0, 0.1])),
@@ -133,7 +132,7 @@ ACCUMULATING = {
 }
 TOKEN_LABELS = toys.labels_of("encoder", batch=4)
 TOKEN_LABELS[TOKEN_LABELS > 0] %= 5
-ACCUMULATING["encoder tokens"] = (VanillaEncoderForTokenClassification, {"num_labels": 5}, TOKEN_LABELS)
+ACCUMULATING["encoder tokens"] = (vf.VanillaEncoderForTokenClassification, {"num_labels": 5}, TOKEN_LABELS)
 
 
 @pytest.mark.parametrize("name", ACCUMULATING)

@@ -2,12 +2,7 @@ import pytest
 from refusals import refused
 from torch import nn
 
-from vanillaformer import (
-    VanillaDecoderConfig,
-    VanillaDecoderForCausalLM,
-    VanillaEncoderConfig,
-    VanillaEncoderForSequenceClassification,
-)
+import vanillaformer as vf
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.trainer import adaptation
 from vanillaformer.training.trainer.adaptation import AdaptationArguments, freeze, with_adapters
@@ -17,8 +12,8 @@ SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 11, "num_atte
 
 
 @pytest.fixture
-def model() -> VanillaDecoderForCausalLM:
-    return VanillaDecoderForCausalLM(VanillaDecoderConfig(**SIZES, tie_word_embeddings=True))
+def model() -> vf.VanillaDecoderForCausalLM:
+    return vf.VanillaDecoderForCausalLM(vf.VanillaDecoderConfig(**SIZES, tie_word_embeddings=True))
 
 
 def frozen(model: nn.Module) -> set[str]:
@@ -48,7 +43,7 @@ def test_names_that_nothing_has(model) -> None:
 
 
 def test_adapters_and_heads_are_trained(model, capsys) -> None:
-    classifier = VanillaEncoderForSequenceClassification(VanillaEncoderConfig(**SIZES, classifier_act="tanh"))
+    classifier = vf.VanillaEncoderForSequenceClassification(vf.VanillaEncoderConfig(**SIZES, classifier_act="tanh"))
     adapted = with_adapters(classifier, AdaptationArguments(lora_rank=2, lora_targets=["k_proj"]))
     names = {name.removeprefix("base_model.model.") for name in frozen(adapted)}
     trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
@@ -71,7 +66,7 @@ def test_tensor_parallel_plan_of_adapters(model) -> None:
         assert plan[f"{layer}.{name}.base_layer"] == plan[f"{layer}.{name}.lora_{side}.default"] == style
         assert f"{layer}.{name}" not in plan
     assert plan[f"{layer}.self_attn.k_proj"] == "colwise"
-    other = VanillaDecoderForCausalLM(VanillaDecoderConfig(**SIZES))
+    other = vf.VanillaDecoderForCausalLM(vf.VanillaDecoderConfig(**SIZES))
     adapters = AdaptationArguments(lora_rank=2, lora_targets=["layers.1.self_attn.q_proj"])
     some = with_adapters(other, adapters).get_base_model()
     refused("--lora_targets: .* have all of them adapters or none: .*q_proj", adapted_plan, some)
