@@ -110,12 +110,21 @@ class TokenBatches(Sampler[list[int]]):
     The lengths of rows are (rows, 1 or 2), with a column for each side that is padded.
     """
 
-    def __init__(self, lengths: np.ndarray, arguments: Any, *, packed: bool = False):
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        tokens: int,
+        seed: int,
+        *,
+        accumulation: int = 1,
+        processes: int = 1,
+        process: int = 0,
+        packed: bool = False,
+    ):
         self.lengths, self.packed = np.asarray(lengths), packed
         self.totals = self.lengths.sum(axis=1)
-        self.epochs = RandomEpochs(len(self.totals), order_seed(arguments))
-        self.processes, self.process = arguments.data_processes, arguments.data_process
-        self.accumulation, tokens = arguments.gradient_accumulation_steps, arguments.tokens_per_batch
+        self.epochs = RandomEpochs(len(self.totals), seed)
+        self.accumulation, self.processes, self.process = accumulation, processes, process
         self.batches = max(1, round(int(self.totals.sum()) / tokens))
         share, longest = self.totals.sum() / self.batches, int(self.totals.max())
         parts = self.accumulation * self.processes
@@ -125,6 +134,12 @@ class TokenBatches(Sampler[list[int]]):
                 f"{parts} parts ({self.processes} processes x {self.accumulation} accumulated steps): give at least "
                 f"{(parts + 1) * longest if parts > 1 else longest}, or cut the rows"
             )
+
+    @classmethod
+    def of(cls, lengths: np.ndarray, args: Any, *, packed: bool) -> "TokenBatches":
+        """Return the batches that a process's training arguments ask for."""
+        parts = {"accumulation": args.gradient_accumulation_steps, "processes": args.data_processes}
+        return cls(lengths, args.tokens_per_batch, order_seed(args), **parts, process=args.data_process, packed=packed)
 
     def set_epoch(self, epoch: int) -> None:
         self.epochs.set_epoch(epoch)

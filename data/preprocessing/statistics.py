@@ -117,7 +117,7 @@ def padding_share(rows: Dataset, training_args: Any, *, packed: Callable[[np.nda
     lengths, size = row_lengths(rows), training_args.train_batch_size
     parts = training_args.gradient_accumulation_steps * training_args.data_processes
     if getattr(training_args, "tokens_per_batch", None) is not None:
-        whole = TokenBatches(lengths, training_args, packed=packed is not None).epoch_batches()[:BATCHES]
+        whole = TokenBatches.of(lengths, training_args, packed=packed is not None).epoch_batches()[:BATCHES]
         batches = [batch[part::parts] for batch in whole for part in range(parts)]
     else:
         order = iter(row_order(lengths, training_args) or range(len(lengths)))

@@ -118,7 +118,7 @@ class RunTrainer(EvaluatingTrainer):
         batches: batching.TokenBatches | batching.ProcessBatches
         if self.args.tokens_per_batch is not None:
             packed = isinstance(self.data_collator, PackedBatches)
-            batches = batching.TokenBatches(batching.row_lengths(rows), self.args, packed=packed)
+            batches = batching.TokenBatches.of(batching.row_lengths(rows), self.args, packed=packed)
         else:
             part = self.args.train_batch_size, self.args.data_processes, self.args.data_process
             order, drop_last = self.training_order(rows), self.args.dataloader_drop_last

@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -50,14 +48,6 @@ def pairs(count: int = 5000) -> np.ndarray:
     return np.stack([sources, np.clip(sources + generator.integers(-3, 4, count), 1, None)], axis=1)
 
 
-def batches_of(lengths, tokens, seed=0, *, accumulation=1, processes=1, process=0, packed=False):
-    arguments = SimpleNamespace(
-        tokens_per_batch=tokens, gradient_accumulation_steps=accumulation, seed=seed, data_seed=None,
-        data_processes=processes, data_process=process,
-    )  # fmt: skip
-    return TokenBatches(lengths, arguments, packed=packed)
-
-
 def rows_of(batches: TokenBatches) -> list[list[int]]:
     return [list(map(int, batch)) for batch in batches]
 
@@ -65,7 +55,7 @@ def rows_of(batches: TokenBatches) -> list[list[int]]:
 @pytest.mark.parametrize("by_length", [True, False])
 def test_token_batches_have_every_row_once_and_about_equal_tokens(by_length: bool) -> None:
     lengths = pairs()
-    batches = batches_of(lengths, 1024, seed=3, packed=not by_length)
+    batches = TokenBatches(lengths, 1024, seed=3, packed=not by_length)
     found = rows_of(batches)
     assert sorted(row for batch in found for row in batch) == list(range(len(lengths)))
     assert len(found) == len(batches) == round(lengths.sum() / 1024)
@@ -75,7 +65,7 @@ def test_token_batches_have_every_row_once_and_about_equal_tokens(by_length: boo
 
 def test_token_batches_pad_little_and_those_of_packed_rows_have_rows_of_all_lengths() -> None:
     lengths = pairs()
-    by_length, of_all = (rows_of(batches_of(lengths, 1024, seed=0, packed=not wanted)) for wanted in (True, False))
+    by_length, of_all = (rows_of(TokenBatches(lengths, 1024, seed=0, packed=not wanted)) for wanted in (True, False))
     at_random = np.array_split(np.random.default_rng(1).permutation(len(lengths)), len(by_length))
     padding = [
         sum(lengths[batch].max(axis=0).sum() * len(batch) for batch in found) / lengths.sum() - 1
@@ -87,7 +77,7 @@ def test_token_batches_pad_little_and_those_of_packed_rows_have_rows_of_all_leng
 
 
 def test_token_batches_differ_by_epoch_and_seed_alone() -> None:
-    one, same, other = (batches_of(pairs(), 512, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (TokenBatches(pairs(), 512, seed=seed) for seed in (1, 1, 2))
     torch.manual_seed(5)
     first = rows_of(one)
     torch.manual_seed(6)
@@ -101,9 +91,9 @@ def test_token_batches_differ_by_epoch_and_seed_alone() -> None:
 
 @pytest.mark.parametrize(("processes", "accumulation"), [(1, 4), (2, 1), (2, 3), (4, 1)])
 def test_token_batches_are_divided_among_processes_and_accumulated_steps(processes: int, accumulation: int) -> None:
-    whole = rows_of(batches_of(pairs(), 2048, seed=0))
+    whole = rows_of(TokenBatches(pairs(), 2048, seed=0))
     parts = [
-        rows_of(batches_of(pairs(), 2048, 0, accumulation=accumulation, processes=processes, process=process))
+        rows_of(TokenBatches(pairs(), 2048, 0, accumulation=accumulation, processes=processes, process=process))
         for process in range(processes)
     ]
     assert all(len(part) == len(whole) * accumulation and all(part) for part in parts)
@@ -114,14 +104,14 @@ def test_token_batches_are_divided_among_processes_and_accumulated_steps(process
 
 def test_processes_have_equal_work() -> None:
     totals = pairs().sum(axis=1)
-    parts = [batches_of(pairs(), 2048, 0, processes=2, process=number, packed=True) for number in range(2)]
+    parts = [TokenBatches(pairs(), 2048, 0, processes=2, process=number, packed=True) for number in range(2)]
     one, other = (np.array([totals[rows].sum() for rows in part]) for part in parts)
     assert abs(one / other - 1).mean() < 0.01
 
 
 def test_rows_as_long_as_a_batch_make_a_batch_each_and_longer_ones_are_refused() -> None:
-    assert sorted(rows_of(batches_of(np.full((7, 1), 64), 64, seed=0))) == [[row] for row in range(7)]
+    assert sorted(rows_of(TokenBatches(np.full((7, 1), 64), 64, seed=0))) == [[row] for row in range(7)]
     lengths = np.array([[80]] + [[10]] * 100)
-    refused("--tokens_per_batch 64: the longest row has 80 tokens", batches_of, lengths, 64, seed=0)
+    refused("--tokens_per_batch 64: the longest row has 80 tokens", TokenBatches, lengths, 64, seed=0)
     message = r"4 parts \(2 processes x 2 accumulated steps\): give at least 400"
-    refused(message, batches_of, np.full((100, 1), 80), 240, 0, processes=2, accumulation=2)
+    refused(message, TokenBatches, np.full((100, 1), 80), 240, 0, processes=2, accumulation=2)
