@@ -25,6 +25,7 @@ from .plain import MARK, is_computed_now, is_plain
 SWITCH = "VANILLAFORMER_ONEDNN"
 """Environment variable: 0 for never, 1 for always; otherwise oneDNN is used where it was measured to be faster."""
 WORK = 2**22  # multiplications for each thread from which oneDNN pays: it takes 30 µs more to begin
+ROWS = 2**8  # from which it pays to turn weights that are stored by inputs
 
 PLAIN_FORWARD, PLAIN_CONV1D = nn.Linear.forward, Conv1D.forward
 
@@ -53,7 +54,7 @@ def faster_conv1d(self: Conv1D, x: torch.Tensor) -> torch.Tensor:
         found = few_rows_forward(self, x)
         if found is not None:
             return found
-        if takes_onednn(x, self.weight):
+        if x.numel() >= ROWS * x.shape[-1] and takes_onednn(x, self.weight):
             return linear_forward(x, self.weight.t().contiguous(), self.bias)
     return PLAIN_CONV1D(self, x)
 
