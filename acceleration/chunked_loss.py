@@ -20,7 +20,7 @@ LOGITS = {"cpu": 2**21, "cuda": 2**27}
 BYTES = 2**11  # for each word of a chunk's logits at least: few positions would read the weights too often
 BLOCK = {"cpu": 2**20, "cuda": 2**25}
 """Logits of a chunk that are normalized at once, in float32: they stay in a processor's cache."""
-WORDS = {"cpu": 2**10}
+WORDS = {"cpu": 2**10}  # whose gradients are added at once, for the same reason
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
 

@@ -110,7 +110,10 @@ def class_probabilities(loaded: LoadedModel, texts: list[str]) -> torch.Tensor:
 
 
 def classify(loaded: LoadedModel, texts: list[str], *, reject_below: float = 0.0) -> list[str]:
-    """Return the likeliest label of each text and its probability, parted by a tab; or its labels, or its number."""
+    """Return the likeliest label of each text and its probability, separated by a tab; or its labels, or its number.
+
+    Below a probability of `reject_below`, `UNCERTAIN` stands in place of the label.
+    """
     names, problem = loaded.model.config.id2label, getattr(loaded.model.config, "problem_type", None)
     if problem == "regression":
         return [f"{value:.4f}" for value in loaded.model(**loaded.encode(texts)).logits.flatten().tolist()]

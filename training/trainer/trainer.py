@@ -91,7 +91,7 @@ class RunTrainer(EvaluatingTrainer):
         if self.state.global_step >= self.state.max_steps:  # killed after the last step: there would be one more
             self.control.should_training_stop = True
         if isinstance(self.data_collator, batching.EpochCollator):  # of the order of the rows Trainer sets the epoch
-            self.data_collator.set_epoch(int(self.state.epoch or 0))
+            self.data_collator.set_epoch(keywords["epoch"])
         batches = keywords["steps_trained_in_current_epoch"]
         skipping: Any = nullcontext()
         if batches and isinstance(self.train_dataset, StreamedRows):
