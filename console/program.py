@@ -5,6 +5,7 @@ output went away. `VANILLAFORMER_TRACEBACK=1` shows where an error was raised.
 """
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -36,10 +37,12 @@ def program(main: Main) -> Callable[..., None]:
         try:
             try:
                 main(argv)
-                # Leave the group of processes that train together: its threads may abort an exit with it
+                # Leave the group of processes that train together: its threads may abort an exit. They end with the last
+                # reference to the group, and a trainer's references are circles
                 distributed = sys.modules.get("torch.distributed")
                 if distributed is not None and distributed.is_available() and distributed.is_initialized():
                     distributed.destroy_process_group()
+                    gc.collect()
             finally:
                 sys.stdout.flush()  # at shutdown a broken pipe could no longer be caught
         except BrokenPipeError:

@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import weakref
 
 import pytest
 import torch
@@ -103,11 +104,14 @@ def test_a_reader_that_goes_away(monkeypatch, capsys) -> None:
 
 
 def test_a_program_leaves_the_group_of_processes(tmp_path):
-    """Threads of a group that is open at the exit abort it now and then."""
+    """Threads of a group that is open at the exit, or kept by a circle of references, abort it now and then."""
 
     @program
-    def join(_: object) -> None:
+    def join(circle: list) -> None:
         torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+        held = {"group": torch.distributed.group.WORLD}
+        held["itself"] = held
+        circle.append(weakref.ref(held["group"]))
 
-    join()
-    assert not torch.distributed.is_initialized()
+    join(circle := [])
+    assert not torch.distributed.is_initialized() and circle[0]() is None
