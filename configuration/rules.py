@@ -271,9 +271,9 @@ class BlockRules(BlockFields):
 
     def validate_block_initialization(self) -> None:
         """Admin sets a factor of its placement; DT-Fixup is for layers without norms; two zeros get no gradient."""
-        needed = INITIALIZATION_CHOICES[self.initialization].placements
-        if needed and self.norm_placement not in needed:
-            words = f"norm_placement={' or '.join(map(repr, needed))}, got norm_placement={self.norm_placement!r}"
+        if self.norm_placement not in (INITIALIZATION_CHOICES[self.initialization].placements or PLACEMENT_CHOICES):
+            needed = " or ".join(map(repr, INITIALIZATION_CHOICES[self.initialization].placements))
+            words = f"norm_placement={needed}, got norm_placement={self.norm_placement!r}"
             raise ValueError(f"initialization={self.initialization!r} needs {words}")
 
     def validate_block_attention_implementation(self) -> None:

@@ -121,7 +121,8 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
         self.logits_transform = build_logits_transform(config)
         self.pointer = POINTERS[config.output_distribution](config)
         self.decoding = DECODINGS[config.decoding](config)
-        self.generation_config = self.decoding.with_options(self.generation_config)
+        if DECODING_CHOICES[config.decoding].is_parallel:
+            self.generation_config = self.decoding.with_options(self.generation_config)
         self.post_init()
 
     def _prepare_cache_for_generation(
@@ -141,18 +142,24 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
         return self.pointer.mix(super().logits(hidden_states), *pointers)
 
     def _prepare_generation_config(self, *args: Any, **kwargs: Any) -> Any:
-        self.generation_config = self.decoding.with_options(self.generation_config)  # which may be the caller's
+        if DECODING_CHOICES[self.config.decoding].is_parallel:
+            self.generation_config = self.decoding.with_options(self.generation_config)  # which may be the caller's
         return super()._prepare_generation_config(*args, **kwargs)
 
     def _validate_generation_mode(self, mode: Any, generation_config: Any, arguments: dict[str, Any]) -> None:
-        self.decoding.check_options(generation_config, arguments)
+        if DECODING_CHOICES[self.config.decoding].is_parallel:
+            self.decoding.check_options(generation_config, arguments)
         super()._validate_generation_mode(mode, generation_config, arguments)
 
-    def _sample(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:  # type: ignore[override]  # called by keywords
-        return self.decoding.sample(self, input_ids, **kwargs)
+    def _sample(self, input_ids: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # called by keywords
+        if DECODING_CHOICES[self.config.decoding].is_parallel:
+            return self.decoding.sample(self, input_ids, **kwargs)
+        return super()._sample(input_ids, **kwargs)
 
-    def _beam_search(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:  # type: ignore[override]
-        return self.decoding.beam_search(self, input_ids, **kwargs)
+    def _beam_search(self, input_ids: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        if DECODING_CHOICES[self.config.decoding].is_parallel:
+            return self.decoding.sample(self, input_ids, **kwargs)
+        return super()._beam_search(input_ids, **kwargs)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Return the decoder inputs for `labels` (B, T); data collators call this."""
@@ -186,7 +193,8 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
             "decoder_attention_mask": decoder_attention_mask,
             "decoder_inputs_embeds": decoder_inputs_embeds,
         }
-        self.decoding.check_labels(labels)
+        if DECODING_CHOICES[self.config.decoding].is_parallel:
+            self.decoding.check_labels(labels)
         if labels is not None:
             use_cache = False if use_cache is None else use_cache
             decoder_inputs = self.decoding.inputs_for(labels, decoder_inputs)

@@ -3,11 +3,10 @@
 Shape letters: B batch, S length of the source, T of the target, D model width.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
-from transformers.generation import GenerationConfig, GenerationMixin
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
@@ -25,7 +24,6 @@ class Autoregressive(nn.Module):
     """
 
     decoder_class: type[CrossDecoderStack] = CrossDecoderStack
-    generation_options: dict[str, Any] = {}  # noqa: RUF012 - those that transformers lacks, with their defaults
 
     def __init__(self, config: VanillaEncoderDecoderConfig):
         super().__init__()
@@ -34,9 +32,6 @@ class Autoregressive(nn.Module):
     def first_inputs(self, labels: torch.Tensor) -> torch.Tensor:
         """Return the decoder's input ids (B, T) for labels (B, T), which data collators ask for."""
         return shift_right(labels, self.config)
-
-    def check_labels(self, labels: torch.Tensor | None) -> None:
-        """Raise ValueError for a training pass without labels that would not train as the class says."""
 
     def inputs_for(self, labels: torch.Tensor, given: DecoderInputs) -> DecoderInputs:
         """Return the decoder's inputs of a pass with labels (B, T), those that are `given` among them."""
@@ -60,20 +55,3 @@ class Autoregressive(nn.Module):
         rest are arguments of the model's own `loss_and_logits`.
         """
         return model.loss_and_logits(hidden_states, labels, *pointers, **kwargs)
-
-    def with_options(self, config: GenerationConfig) -> GenerationConfig:
-        """Return generation settings with `generation_options`: transformers refuses an option that they lack."""
-        options = self.generation_options.items()
-        missing = {name: value for name, value in options if getattr(config, name, None) is None}
-        return GenerationConfig(**config.to_dict() | missing | {"_from_model_config": False}) if missing else config
-
-    def check_options(self, config: GenerationConfig, arguments: dict[str, Any]) -> None:
-        """Raise ValueError for options of `generate` that cannot be used."""
-
-    def sample(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
-        """Return what `generate` returns where it does not search with several beams."""
-        return GenerationMixin._sample(model, cast(Any, input_ids), **kwargs)
-
-    def beam_search(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
-        """Return what `generate` returns where it searches with several beams."""
-        return GenerationMixin._beam_search(model, cast(Any, input_ids), **kwargs)

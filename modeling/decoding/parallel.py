@@ -97,6 +97,7 @@ class ParallelDecoding(Autoregressive):
     """Base of decodings that predict all tokens at once."""
 
     decoder_class = ParallelDecoderStack
+    generation_options: dict[str, Any] = {}  # noqa: RUF012 - those that transformers lacks, with their defaults
 
     @property
     def start_id(self) -> int:
@@ -124,6 +125,7 @@ class ParallelDecoding(Autoregressive):
         return logits.float().index_fill(-1, ids, -torch.inf).log_softmax(-1)
 
     def check_labels(self, labels: torch.Tensor | None) -> None:
+        """Raise ValueError for a training pass without labels, which would not train as the class says."""
         if labels is None and self.training and torch.is_grad_enabled():  # which generation is not
             raise ValueError(
                 f"the model has decoding={self.config.decoding!r}, whose training needs labels: give them to forward "
@@ -131,7 +133,14 @@ class ParallelDecoding(Autoregressive):
                 "eval() or torch.no_grad() if this is not training"
             )
 
+    def with_options(self, config: GenerationConfig) -> GenerationConfig:
+        """Return generation settings with `generation_options`: transformers refuses an option that they lack."""
+        options = self.generation_options.items()
+        missing = {name: value for name, value in options if getattr(config, name, None) is None}
+        return GenerationConfig(**config.to_dict() | missing | {"_from_model_config": False}) if missing else config
+
     def check_options(self, config: GenerationConfig, arguments: dict[str, Any]) -> None:
+        """Raise ValueError for options of `generate` that cannot be used."""
         defaults = config._get_default_generation_params()
         given = {name: getattr(config, name, None) for name in PREFIX_OPTIONS} | {
             name: arguments.get(name) for name in ("streamer", "assistant_model")
@@ -145,6 +154,7 @@ class ParallelDecoding(Autoregressive):
                 )
 
     def sample(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        """Return what `generate` returns."""
         # Neither a beginning of the target, nor a caller's functions on one
         expected = (MaxLengthCriteria, EosTokenCriteria)
         criteria = (entry for entry in kwargs.pop("stopping_criteria") if not isinstance(entry, expected))
@@ -162,9 +172,6 @@ class ParallelDecoding(Autoregressive):
         if config.return_dict_in_generate:
             return GenerateBeamEncoderDecoderOutput(sequences=cast(Any, sequences), sequences_scores=scores)
         return sequences
-
-    def beam_search(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
-        return self.sample(model, input_ids, **kwargs)
 
     def search(
         self, model: Any, config: GenerationConfig, encoder_outputs: Any, attention_mask: torch.Tensor | None
