@@ -23,7 +23,7 @@ from .plain import is_plain
 
 SWITCH = "VANILLAFORMER_FEW_ROWS"
 """Environment variable: 0 for never, 1 for always; otherwise it is measured which is faster."""
-MAX_ROWS = {torch.float32: 8, torch.bfloat16: 2}  # with more rows, libraries that multiply matrices are as fast
+MAX_ROWS = {torch.float32: 4, torch.bfloat16: 2}  # with more rows, libraries that multiply matrices are as fast
 NAMES = {torch.float32: "few rows", torch.bfloat16: "few rows, bfloat16"}
 MIN_WEIGHTS = 2**16  # of a layer: fewer are read in no time
 MIN_BYTES = 2**24  # of all layers: fewer stay in the processor's caches, from which every way reads fast

@@ -24,8 +24,7 @@ from .plain import MARK, is_computed_now, is_plain
 
 SWITCH = "VANILLAFORMER_ONEDNN"
 """Environment variable: 0 for never, 1 for always; otherwise oneDNN is used where it was measured to be faster."""
-WORK = 2**22  # multiplications for each thread from which oneDNN pays: it takes 30 µs more to begin
-ROWS = 2**8  # from which it pays to turn weights that are stored by inputs
+WORK = 2**20  # multiplications from which oneDNN pays: it takes 5 µs more to begin
 
 PLAIN_FORWARD, PLAIN_CONV1D = nn.Linear.forward, Conv1D.forward
 
@@ -54,8 +53,8 @@ def faster_conv1d(self: Conv1D, x: torch.Tensor) -> torch.Tensor:
         found = few_rows_forward(self, x)
         if found is not None:
             return found
-        if x.numel() >= ROWS * x.shape[-1] and takes_onednn(x, self.weight):
-            return linear_forward(x, self.weight.t().contiguous(), self.bias)
+        if takes_onednn(x, self.weight.t()):
+            return linear_forward(x, self.weight.t(), self.bias)
     return PLAIN_CONV1D(self, x)
 
 
@@ -71,10 +70,10 @@ def takes_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Return whether a product of plain tensors is one for oneDNN: large, in float32 on a CPU, and computed now."""
     return (
         is_computed_now()
-        and x.numel() * len(weight) >= WORK * torch.get_num_threads()
+        and x.numel() * len(weight) >= WORK
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
-        and weight.is_contiguous()
+        and (weight.is_contiguous() or weight.t().is_contiguous())
         and not torch.is_autocast_enabled("cpu")
         and bool(torch.backends.mkldnn.enabled)  # torch's own switch
         and onednn_is_faster()
@@ -96,7 +95,8 @@ class OneDNNLinear(torch.autograd.Function):
 
 
 def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return linear(x.to_mkldnn(), weight, bias).to_dense()
+    """Return `W x + b` by the operation that torch's compiler uses: it takes plain tensors, which `linear` copies."""
+    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
 
 
 def linear_backward(
@@ -115,15 +115,21 @@ def onednn_backward(
     many = is_legacy_batchedtensor(grad_output) or not is_computed_now()
     if torch.is_grad_enabled() or many:  # which themselves are to be derived, or several at once
         return linear_backward(grad_output, x, weight, needed)
-    found = torch.ops.aten.mkldnn_linear_backward(x.to_mkldnn(), grad_output.to_mkldnn(), weight, needed)
-    by_x, *others = (value if wanted else None for value, wanted in zip(found, needed))
-    return None if by_x is None else by_x.to_dense(), *others
+    by_x = onednn_linear(grad_output, weight.t(), None) if needed[0] else None
+    if not any(needed[1:]):
+        return by_x, None, None
+    wanted = (False, *needed[1:])
+    found = torch.ops.aten.mkldnn_linear_backward(x.to_mkldnn(), grad_output.to_mkldnn(), weight, wanted)
+    return by_x, *(value if asked else None for value, asked in zip(found[1:], needed[1:]))
 
 
-@register_flop_formula(torch.ops.aten.mkldnn_linear)  # `torch.utils.flop_counter` knows only other products
 def forward_flops(x: Any, weight: Any, *_: Any, **__: Any) -> int:
     """Return the operations of a product from the shapes of its operands."""
     return 2 * math.prod(x) * weight[0]
+
+
+if torch.backends.mkldnn.is_available():  # `torch.utils.flop_counter` knows only other products
+    register_flop_formula(torch.ops.mkldnn._linear_pointwise)(forward_flops)
 
 
 @register_flop_formula(torch.ops.aten.mkldnn_linear_backward)
