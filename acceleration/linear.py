@@ -24,7 +24,8 @@ from .plain import MARK, is_computed_now, is_plain
 
 SWITCH = "VANILLAFORMER_ONEDNN"
 """Environment variable: 0 for never, 1 for always; otherwise oneDNN is used where it was measured to be faster."""
-WORK = 2**20  # multiplications from which oneDNN pays: it takes 5 µs more to begin
+WORK = {False: 2**20, True: 2**23}
+"""Multiplications from which oneDNN pays, without and with gradients: it takes 5 µs more to begin, and 100 then."""
 
 PLAIN_FORWARD, PLAIN_CONV1D = nn.Linear.forward, Conv1D.forward
 
@@ -40,7 +41,7 @@ def faster_forward(self: nn.Linear, input: torch.Tensor) -> torch.Tensor:
 def apply_layer(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     if MARK in layer.__dict__ and type(x) is torch.Tensor and x.is_cpu and is_computed_now():
         # The others at once: there are dozens of these for every generated token
-        pays = TRANSPOSED.get() is not None or x.numel() * layer.out_features >= WORK
+        pays = TRANSPOSED.get() is not None or x.numel() * layer.out_features >= WORK[False]
         if pays and is_plain(layer, x):
             found = few_rows_forward(layer, x)
             return linear_forward(x, layer.weight, layer.bias) if found is None else found
@@ -70,7 +71,7 @@ def takes_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Return whether a product of plain tensors is one for oneDNN: large, in float32 on a CPU, and computed now."""
     return (
         is_computed_now()
-        and x.numel() * len(weight) >= WORK
+        and x.numel() * len(weight) >= WORK[torch.is_grad_enabled()]
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and (weight.is_contiguous() or weight.t().is_contiguous())
@@ -144,11 +145,16 @@ def onednn_is_faster() -> bool:
 
 
 def speed() -> float:
-    """Return how many times as fast as MKL oneDNN multiplies matrices and computes their gradients."""
+    """Return how many times as fast as MKL oneDNN is: for large products and their gradients, or for small ones."""
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu")
     x, weight, grad_output = draw(512, 768, requires_grad=True), draw(768, 768, requires_grad=True), draw(512, 768)
+    few, wide = draw(16, 256), draw(1024, 256)
 
     def gradients(multiply: Callable[..., torch.Tensor]) -> Any:
         return torch.autograd.grad(multiply(x, weight, None), (x, weight), grad_output)
 
-    return speedup(lambda: gradients(linear), lambda: gradients(OneDNNLinear.apply), 6)
+    def small(multiply: Callable[..., torch.Tensor]) -> Any:
+        return [multiply(few, wide, None) for _ in range(16)]
+
+    ways = ((gradients, OneDNNLinear.apply), (small, onednn_linear))
+    return min(speedup(partial(compute, linear), partial(compute, way), 6) for compute, way in ways)

@@ -37,8 +37,8 @@ def program(main: Main) -> Callable[..., None]:
         try:
             try:
                 main(argv)
-                # Leave the group of processes that train together: its threads may abort an exit. They end with the last
-                # reference to the group, and a trainer's references are circles
+                # Leave the group of processes that train together: its threads may abort an exit. They end with the
+                # last reference to the group, and a trainer's references are circles
                 distributed = sys.modules.get("torch.distributed")
                 if distributed is not None and distributed.is_available() and distributed.is_initialized():
                     distributed.destroy_process_group()

@@ -204,14 +204,16 @@ def test_all_else_is_left_to_linear(case, onednn):
     assert not OTHERWISE[case]()
 
 
-def test_small_products_are_left_to_linear(monkeypatch):
+@pytest.mark.parametrize(("grad", "rows"), [(False, 2**6), (True, 2**9)])
+def test_small_products_are_left_to_linear(grad, rows, monkeypatch):
     monkeypatch.setattr(fast_linear, "onednn_is_faster", lambda: True)
     weight = torch.randn(2**8, 2**6)
     layer = speed_up(nn.Linear(2**6, 2**8))
-    for rows, large in ((2**6, True), (2**6 - 1, False)):
-        x = torch.randn(rows, 2**6)
-        assert takes_onednn(x, weight) == large
-        assert bool(onednn_flops(lambda: layer(x))) == large  # noqa: B023 - called at once
+    with torch.set_grad_enabled(grad):
+        for count, large in ((rows, True), (rows - 1, False)):
+            x = torch.randn(count, 2**6)
+            assert takes_onednn(x, weight) == large
+            assert bool(onednn_flops(lambda: layer(x))) == large  # noqa: B023 - called at once
 
 
 def test_a_torch_without_onednn(monkeypatch):
