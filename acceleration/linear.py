@@ -97,7 +97,8 @@ class OneDNNLinear(torch.autograd.Function):
 
 def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Return `W x + b` by the operation that torch's compiler uses: it takes plain tensors, which `linear` copies."""
-    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+    bias = None if bias is None else bias.contiguous()  # it reads others wrong
+    return torch.ops.mkldnn._linear_pointwise.default(x.contiguous(), weight, bias, "none", [], "")
 
 
 def linear_backward(
@@ -120,7 +121,8 @@ def onednn_backward(
     if not any(needed[1:]):
         return by_x, None, None
     wanted = (False, *needed[1:])
-    found = torch.ops.aten.mkldnn_linear_backward(x.to_mkldnn(), grad_output.to_mkldnn(), weight, wanted)
+    matrices = (torch.atleast_2d(value).to_mkldnn() for value in (x, grad_output))
+    found = torch.ops.aten.mkldnn_linear_backward(*matrices, weight, wanted)
     return by_x, *(value if asked else None for value, asked in zip(found[1:], needed[1:]))
 
 

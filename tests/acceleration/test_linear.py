@@ -69,13 +69,14 @@ def test_layers_of_gpt2_store_their_weights_by_inputs(rows, fast):
         assert_close(own, reference, "product or gradient", ROUNDING)
 
 
-def test_rows_may_lie_anyhow_in_memory(onednn):
-    x, weight, bias = operands(4, 6)
-    turned, slope = x.detach().transpose(0, 1).requires_grad_(), torch.randn(4, 6, E).transpose(0, 1)
-    for own, reference in zip(
-        *(torch.autograd.grad(f(turned, weight, bias), turned, slope) for f in (linear_forward, linear))
-    ):
-        assert_close(own, reference, "gradient", ROUNDING)
+@pytest.mark.parametrize("shape", [(6, 4, D), (2**10,)])
+def test_rows_and_bias_may_lie_anyhow_in_memory(shape, onednn):
+    turned = (torch.randn(width, *shape[:-1]) for width in (shape[-1], E))
+    x, slope = (tensor.movedim(0, -1) for tensor in turned)
+    inputs = x.requires_grad_(), torch.randn(E, shape[-1], requires_grad=True)
+    results = [f(*inputs, torch.arange(2.0 * E)[::2]) for f in (linear_forward, linear)]
+    for own, reference in zip(*((result, *torch.autograd.grad(result, inputs, slope)) for result in results)):
+        assert_close(own, reference, "value or gradient", ROUNDING)
 
 
 @pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)], ids=str)
