@@ -131,7 +131,7 @@ def fields_of(overrides: Any) -> Options:
     if overrides is None or isinstance(overrides, Mapping):
         return dict(overrides or {})
     words = map(str, overrides if isinstance(overrides, list) else [overrides])
-    return {word.partition("=")[0]: yaml_value(word, word.partition("=")[2]) for word in words}
+    return {word.partition("=")[0]: yaml_value(f"--set {word!r}", word.partition("=")[2]) for word in words}
 
 
 def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: Any) -> Plan:

@@ -210,4 +210,4 @@ def yaml_value(entry: str, text: str) -> Any:
         return yaml.safe_load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"--set {entry!r}: the value is not YAML ({reason})") from error
+        raise ValueError(f"{entry}: the value is not YAML ({reason})") from error

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-import yaml
 
+from vanillaformer.console.parsing import yaml_value
 from vanillaformer.console.program import CommandParser, program
 from vanillaformer.console.reporting import report
 from vanillaformer.exploration.examples import Example, image_example, text_example
@@ -97,7 +97,7 @@ def open_example(args: argparse.Namespace) -> Example:
         name, sign, value = entry.partition("=")
         if not sign:
             raise ValueError(f"--rows_set {entry}: it must be NAME=VALUE")
-        settings[name] = yaml.safe_load(value)
+        settings[name] = yaml_value(f"--rows_set {entry!r}", value)
     how: dict[str, Any] = {"target_file": args.rows_target, "count": args.num_rows, "options": settings}
     folder = saved_folder(args.model, args.revision, "MODEL")
     example.rows = held_out_rows(example.model, readers, args.rows, folder=folder, **how)

@@ -70,7 +70,7 @@ class ModelArguments:
             name, sign, text = entry.partition("=")
             if not sign or not name.isidentifier():
                 raise ValueError(f"--set {entry!r}: write field=value, for example hidden_size=256")
-            changes[name] = yaml_value(entry, text)
+            changes[name] = yaml_value(f"--set {entry!r}", text)
         return changes
 
 

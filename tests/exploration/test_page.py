@@ -148,6 +148,7 @@ WRONG = {
     "figures alone": (["MODEL", "--serve", "--figures", "lens", "stream"], "--figures lens stream is for figures"),
     "no rows": (["MODEL", "--text", TEXT, "--rows", "x.csv"], "--rows 'x.csv': no such file"),
     "no setting": (["MODEL", "--text", TEXT, "--rows", "x.csv", "--rows_set", "colour"], "--rows_set colour: it must"),
+    "not YAML": (["MODEL", "--text", TEXT, "--rows", "x.csv", "--rows_set", "a=["], "--rows_set 'a=.': the value is"),
     "file": (["MODEL", "--text", TEXT, "--output_dir", __file__], "--output_dir .*test_page.py is not a directory"),
 }  # fmt: skip
 
