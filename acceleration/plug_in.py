@@ -41,7 +41,6 @@ from .length_buckets import attend, packed_masks
 from .linear import PLAIN_CONV1D, PLAIN_FORWARD, faster_conv1d, faster_forward
 from .plain import MARK, is_marked
 from .shared_sources import cross_attend, encode_in_buckets, share_sources
-from .unfinished_rows import drop_finished
 
 Model = TypeVar("Model", bound=nn.Module)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # the names are malloc.h's
@@ -59,6 +58,8 @@ def speed_up(model: Model) -> Model:
 
 
 def sample(plain: Callable[..., Any], model: Any, input_ids: Any, **options: Any) -> Any:
+    from .unfinished_rows import drop_finished  # which training does not need
+
     options = share_sources(model, options)
     with transposed_weights(model):
         return plain(drop_finished(model, input_ids, options), input_ids, **options)

@@ -10,7 +10,6 @@ import re
 import sysconfig
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
@@ -23,28 +22,13 @@ from babel import Locale, dates, numbers
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
 
 from .cldr import cldr_translation, parted
-from .tasks import ImageObjective, Objective, TaskName
+from .tasks import ImageObjective, Objective, Source, TaskName
 
 SOURCES = yaml.safe_load(Path(__file__).with_name("corpora.yaml").read_text(encoding="utf-8"))
 LANGUAGES = tuple(SOURCES["language_names"]["languages"])
 # Tests are as large as the rest and repetitive, encodings are tables; the others are programs and installed packages.
 LEFT_OUT = {"test", "tests", "encodings", "idlelib", "turtledemo", "site-packages", "dist-packages", "__pycache__"}
 BRIGHTEST = 16  # the value of white in the digits
-NOT_STATED = "not stated"
-
-
-@dataclass
-class Source:
-    """Description of data; cards and messages call it by its name."""
-
-    name: str
-    identifier: str = "local"  # the name as one word, or the id on the Hub
-    description: str = ""
-    license: str = NOT_STATED
-    languages: list[str] = field(default_factory=list)  # their codes, if known
-    on_hub: bool = False
-    limits: str = ""  # what a model trained on nothing else cannot do
-    load: Any = None  # the function that makes it from installed packages, if it is embedded
 
 
 def standard_library(*, seed: int = 0, max_characters: int = 4_000_000) -> DatasetDict:

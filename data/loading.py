@@ -12,12 +12,9 @@ from datasets import Dataset, DatasetDict, Image, load_dataset
 from vanillaformer.console.reporting import stage
 
 from .arguments import COLUMNS, MARKS, SPLITS, DataArguments
-from .embedded import CORPORA
 from .files import Part, Parts, find_files, load_files, named, stream_files
 from .formats import NAME, READERS, ROW, Columns, ImageOptions, Paths, format_of
-from .image_rows import folder_rows, usual_size
 from .marks import with_marks
-from .order import by_column, in_order
 from .rows import GROUP, ORDER, RESERVED, SplitRows, encode_labels, text_columns, usable_rows, with_labels, with_pairs
 from .splits import divide
 from .streaming import TextStream, open_streams
@@ -83,11 +80,15 @@ def _checked_rows(sources: dict[str, SplitRows], data_args: DataArguments, task:
     parts = {split: text_columns(source) for split, source in sources.items()}
     train = parts["train"]
     if TASKS[task].reads_images and data_args.image_size is None:
+        from .image_rows import usual_size  # which texts do not need
+
         data_args.image_size = usual_size(train.rows, train.columns["image_column"], train.images)
-    if data_args.split_column is not None:
-        parts = by_column(parts["train"], data_args.split_column)
-    if data_args.order_column is not None:
-        parts["train"] = in_order(parts["train"], data_args.order_column)
+    if data_args.split_column is not None or data_args.order_column is not None:
+        from .order import by_column, in_order  # which other data does not need
+
+        parts = parts if data_args.split_column is None else by_column(parts["train"], data_args.split_column)
+        if data_args.order_column is not None:
+            parts["train"] = in_order(parts["train"], data_args.order_column)
     if data_args.text_pair_column is not None:
         parts = {split: with_pairs(part, data_args.text_pair_column) for split, part in parts.items()}
     if any(getattr(data_args, name) for name in ("source_prefix", *MARKS)):
@@ -105,6 +106,8 @@ def _checked_rows(sources: dict[str, SplitRows], data_args: DataArguments, task:
 def find_sources(data_args: DataArguments, task: TaskName) -> dict[str, SplitRows]:
     """Return the source of each split; a ValueError names the file, the data set or the option at fault."""
     if data_args.is_embedded:
+        from .embedded import CORPORA  # which other data does not need
+
         corpus = CORPORA[task](data_args)
         columns: Columns = {f"{column}_column": column for column in COLUMNS[task]}
         return {split: SplitRows(split, corpus.name, rows, columns) for split, rows in corpus.load().items()}
@@ -174,6 +177,8 @@ def _local(data_args: DataArguments, task: TaskName, columns: Columns) -> dict[s
         images = ImageOptions(folder=paths[0][0].parent)
         sources[split] = SplitRows(split, named(paths), rows, columns, images=images)
     for split, folder in folders.items():
+        from .image_rows import folder_rows  # which texts do not need
+
         rows = folder_rows(f"{split}_file", folder, columns, skip_bad=data_args.bad_rows == "skip")
         sources[split] = SplitRows(split, str(folder), rows, columns)
     return sources

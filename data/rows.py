@@ -20,7 +20,6 @@ from vanillaformer.tokenization.passages import PAIR
 from .arguments import COLUMNS
 from .caching import arrow_file
 from .formats import FILE, LINES, PROBLEM, ROW, Columns, ImageOptions, check_columns, needed_cells
-from .image_rows import decoded
 from .tasks import TASKS, TaskName
 
 READ = "__read__"  # column of a row's number in the order in which a stream is read
@@ -149,6 +148,8 @@ def usable_rows(split: SplitRows, task: TaskName) -> SplitRows:
     """Return the rows of the task's columns that have a text, or an image, in each; without blank running texts."""
     for column in COLUMNS[task]:
         if column == "image":
+            from .image_rows import decoded  # which texts do not need
+
             found = decoded(split.rows, column, split.images)
             problems = arrow_column(found, PROBLEM)
             pixels = concatenate_datasets([split.rows.remove_columns(column), found.remove_columns(PROBLEM)], axis=1)

@@ -28,7 +28,6 @@ from vanillaformer.console.reporting import report
 from .arguments import COLUMNS, MARKS, DataArguments, LongTexts
 from .files import batched
 from .formats import FILE, LINES, PROBLEM, ROW, check_columns, column_names, image_cell, needed_cells
-from .image_rows import LOOKED_AT, usual_size
 from .preprocessing.tokenizing import Blocks, Encode, Held
 from .rows import BAD, READ, SplitRows, readable_rows, select_rows, usable_rows, with_labels
 from .splits import text_keys, without_leaks
@@ -212,6 +211,8 @@ def open_streams(
         streams[split] = TextStream(replace(source, images=images, reported=set()), task)
     if TASKS[task].reads_images:
         if data_args.image_size is None:
+            from .image_rows import LOOKED_AT, usual_size  # which texts do not need
+
             first = streams["train"].table(list(enumerate(islice(streams["train"].source.rows, LOOKED_AT), start=1)))
             data_args.image_size = usual_size(first.rows, "image", first.images)
         for stream in streams.values():

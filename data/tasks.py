@@ -1,6 +1,6 @@
 """Tasks that models are trained for: one entry each, which models, scores, cards and inference read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -27,6 +27,22 @@ IOBES = {"L-": "E-", "U-": "S-"}
 """The prefixes of tags that IOBES, which seqeval reads, calls otherwise than BILOU."""
 KINDS: dict[str, str] = {**MODEL_KINDS, "vanilla_image_encoder": "image_encoder"}
 """The kinds of model by `model_type`; those of texts have tokenizers."""
+
+NOT_STATED = "not stated"
+
+
+@dataclass
+class Source:
+    """Description of data; cards and messages call it by its name."""
+
+    name: str
+    identifier: str = "local"  # the name as one word, or the id on the Hub
+    description: str = ""
+    license: str = NOT_STATED
+    languages: list[str] = field(default_factory=list)  # their codes, if known
+    on_hub: bool = False
+    limits: str = ""  # what a model trained on nothing else cannot do
+    load: Any = None  # the function that makes it from installed packages, if it is embedded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,17 @@ CODE = "*.py"
 UNSAFE = [*PICKLES, CODE]
 
 
+# The code beside a saved model: how its files begin, and the environment variable by which there is none
+MARK = "# Generated: vanillaformer/"
+SWITCH, OFF = "VANILLAFORMER_REMOTE_CODE", ("0", "false", "no", "off")
+
+
+def saved_code(folder: Path) -> list[Path]:
+    """Return the files in a folder that `hub/remote_code.py` wrote."""
+    paths = [path for pattern in ("configuration_*.py", "modeling_*.py") for path in folder.glob(pattern)]
+    return [path for path in paths if path.is_file() and path.read_bytes().startswith(MARK.encode())]
+
+
 def matching_files(folder: Path, patterns: Iterable[str]) -> dict[str, Path]:
     """Return the files of a folder that match patterns, by their path in it."""
     return files_by_name(folder, (path for pattern in patterns for path in folder.glob(pattern)))

@@ -11,7 +11,6 @@ from huggingface_hub import HfApi, snapshot_download
 from transformers import AutoImageProcessor
 
 from .checks import check_folder, no_weights, open_config
-from .engines import EXPORTED_FILES
 from .errors import HubError, damage, file_errors, hub_errors
 from .file_names import CARRIED, CODE, EXPORT, INDEX, NEEDED, UNSAFE, WEIGHTS
 
@@ -51,6 +50,8 @@ def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Pat
             wanted = [*NEEDED, *CARRIED, EXPORT]
             folder = Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, ignore_patterns=UNSAFE))
             if exported and (folder / EXPORT).is_file():
+                from .engines import EXPORTED_FILES  # which no other model has
+
                 wanted += EXPORTED_FILES
                 folder = Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, ignore_patterns=CODE))
             found = {WEIGHTS, INDEX, EXPORT} & {path.name for path in folder.iterdir()}

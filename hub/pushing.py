@@ -17,8 +17,7 @@ from .card_merging import card_to_push, read_card, write_card
 from .checks import check_folder, read_config, read_json, weight_files
 from .engines import EXPORTED_FILES
 from .errors import LOGIN, HubError, hub_errors
-from .file_names import CARD, CONFIG, EXPORT, INDEX, PUSHED, STALE, WEIGHTS, files_by_name, matching_files
-from .remote_code import saved_code
+from .file_names import CARD, CONFIG, EXPORT, INDEX, PUSHED, STALE, WEIGHTS, files_by_name, matching_files, saved_code
 from .seq2seq_pipelines import __file__ as pipelines_file
 from .seq2seq_pipelines import custom_pipelines
 

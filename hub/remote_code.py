@@ -18,16 +18,14 @@ from vanillaformer.configuration import VanillaConfig
 from vanillaformer.modeling.auto import AUTO_CLASSES
 
 from .definitions import ROOT, Definition, Import, read_module
+from .file_names import MARK, OFF, SWITCH, saved_code
 from .model_code import ModelCode
 
-SWITCH = "VANILLAFORMER_REMOTE_CODE"
-OFF = ("0", "false", "no", "off")
 LONGEST_LINE = 119
 UNREAD = ("_name_or_path", "auto_map", "transformers_version")  # what a config has that its code is not cut by
 MOST_KEPT = 32
 FILES: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
 """The files of the last configs that were saved: a run saves one config with each of its checkpoints."""
-MARK = "# Generated: vanillaformer/"
 ABSENT = '''\
 class Absent:
     """Stands for parts that the model's config does not name, in functions that choose among all."""
@@ -63,12 +61,6 @@ def write_code(config: VanillaConfig, folder: Path) -> dict[str, str] | None:
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     return auto_map
-
-
-def saved_code(folder: Path) -> list[Path]:
-    """Return the files in a folder that `write_code` wrote."""
-    paths = [path for pattern in ("configuration_*.py", "modeling_*.py") for path in folder.glob(pattern)]
-    return [path for path in paths if path.is_file() and path.read_bytes().startswith(MARK.encode())]
 
 
 def auto_classes(config: VanillaConfig) -> dict[str, type]:

@@ -6,8 +6,8 @@ Importing this package makes transformers' Auto classes know `vanilla_encoder_de
 """
 
 from importlib.metadata import version
+from pathlib import Path
 
-from vanillaformer.hub.remote_code import write_code
 from vanillaformer.hub.seq2seq_pipelines import register_pipelines
 
 from .acceleration import plug_in, speed_up
@@ -31,6 +31,14 @@ __version__ = version("vanillaformer")
 __all__ = ["PRESETS", "BlockConfig", "SpeedUp", "__version__", "preset", "speed_up"]  # noqa: F405 - by `__getattr__`
 __all__ += ["VanillaDecoderConfig", "VanillaEncoderConfig", "VanillaEncoderDecoderConfig", "VanillaImageEncoderConfig"]
 __all__ += ["VanillaRecurrentEncoderDecoderConfig", *(name for name in _models if name.startswith("Vanilla"))]
+
+
+def write_code(config: VanillaConfig, folder: Path) -> dict[str, str] | None:
+    """Write the code of a saved config's models; what does so is imported by the first that is saved."""
+    from vanillaformer.hub import remote_code
+
+    return remote_code.write_code(config, folder)
+
 
 register()
 register_pipelines()

@@ -13,8 +13,7 @@ from zipfile import is_zipfile
 from safetensors import SafetensorError, safe_open
 
 from vanillaformer.hub.atomic_files import flush
-from vanillaformer.hub.file_names import CARD, CONFIG, GENERATION, INDEX, SHARDS, TOKENIZERS, WEIGHTS
-from vanillaformer.hub.remote_code import saved_code
+from vanillaformer.hub.file_names import CARD, CONFIG, GENERATION, INDEX, SHARDS, TOKENIZERS, WEIGHTS, saved_code
 
 try:
     import fcntl

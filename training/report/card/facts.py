@@ -19,10 +19,8 @@ from huggingface_hub import metadata_load, try_to_load_from_cache
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.console.drawing import templates
 from vanillaformer.data.arguments import DataArguments
-from vanillaformer.data.embedded import CORPORA, NOT_STATED, Source
-from vanillaformer.data.tasks import MASK, TASKS, TaskName
-from vanillaformer.hub.file_names import PICTURES
-from vanillaformer.hub.remote_code import OFF, SWITCH
+from vanillaformer.data.tasks import MASK, NOT_STATED, TASKS, Source, TaskName
+from vanillaformer.hub.file_names import OFF, PICTURES, SWITCH
 from vanillaformer.tokenization.passages import PAIR, as_pair
 
 from ...hardware import hardware
@@ -175,6 +173,8 @@ def data_source(data_args: DataArguments, task: TaskName) -> Source:
     elif data_args.dataset != "embedded":
         source = _hub_source(data_args.dataset, " ".join(filter(None, (data_args.dataset, data_args.dataset_config))))
     else:
+        from vanillaformer.data.embedded import CORPORA  # which other data does not need
+
         source = CORPORA[task](data_args)
     source.license = data_args.data_license or source.license
     source.description = data_args.data_description or source.description
