@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
-from vanillaformer.modeling.cache_name import CACHE_NAME
+from vanillaformer.modeling.base import CACHE_NAME
 from vanillaformer.modeling.encoder_decoder import VanillaEncoderDecoderForConditionalGeneration
 from vanillaformer.modeling.parts.attention import CrossAttention
 

@@ -10,7 +10,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from transformers.generation import LogitsProcessor
 from transformers.utils import ModelOutput
 
-from vanillaformer.modeling.cache_name import CACHE_NAME
+from vanillaformer.modeling.base import CACHE_NAME
 
 from .plain import is_unchanged
 

@@ -1,11 +1,11 @@
 """Descriptions of models: strict configs, every value of every option, and presets."""
 
-from .activations import ACTIVATION_ALIASES
 from .base import BlockConfig, ConfigView, VanillaConfig, layer_types
 from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
 from .encoder_decoder import VanillaEncoderDecoderConfig
 from .image_encoder import Stage, VanillaImageEncoderConfig
+from .names import ACTIVATION_ALIASES
 from .presets import PRESETS, Preset, preset
 from .recurrent import VanillaRecurrentEncoderDecoderConfig
 

@@ -1,15 +1,33 @@
-"""The base of the model configs: how fields are filled in, read from a checkpoint and overridden."""
+"""The base of the model configs: how fields are filled in, read from a checkpoint and overridden; plans of devices."""
 
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
 
-from .derived import DERIVED, without_stale_parts
+from .block import DERIVED, without_stale_parts
 from .names import CONDITIONAL_NAMES, ROPE_NAMES, STANDARD_NAMES, TRANSFORMERS_NAMES, unknown_reason
 from .options import FIELD_READERS, POSITION_CHOICES, SIZE_READERS
 from .package import PackageConfig
-from .plans import TENSOR_PARALLEL_PLAN
 from .rules import BlockRules, take_rope_parameters
+
+# Heads and inner width are split over the devices, outputs are summed. The plan names every projection that a block
+# can have; a model keeps the entries that it has (`modeling/base.py`).
+STYLES = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise"} | dict.fromkeys(
+    ("q_norm", "k_norm"), "replicated_with_grad_allreduce"
+)
+TENSOR_PARALLEL_PLAN = {
+    **{f"layers.*.{part}_attn.{name}": style for part in ("self", "cross") for name, style in STYLES.items()},
+    **dict.fromkeys(("layers.*.mlp.gate_proj", "layers.*.mlp.up_proj"), "colwise"),
+    "layers.*.mlp.down_proj": "rowwise",
+}
+
+# Modules gathered when used and then freed, and those that stay; the names are transformers' own, but for `merges`
+IMAGE_FSDP_PLAN = {"layers.*": "free_full_weight", "merges.*": "free_full_weight", "norm": "keep_full_weight"}
+
+# A norm over all heads, or with a weight for each, has to see all of them
+WHOLE_HEADS = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "colwise_gather_output"), "o_proj": "rowwise_split_input"
+}  # fmt: skip
 
 
 class VanillaConfig(PackageConfig):

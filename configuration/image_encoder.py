@@ -4,10 +4,9 @@ from typing import Any, NamedTuple, cast
 
 from huggingface_hub.dataclasses import strict
 
-from .base import BlockConfig, ConfigView
+from .base import IMAGE_FSDP_PLAN, BlockConfig, ConfigView
 from .fields import Derived, above_zero, activation, non_negative, positive
 from .options import POSITION_CHOICES, ImagePooling, ImagePosition, PatchEmbedding
-from .plans import IMAGE_FSDP_PLAN
 from .rules import LARGEST
 
 # Fields of `BlockConfig` that only language models read

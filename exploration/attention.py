@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.drawing import save_figure
-from vanillaformer.modeling.parts.grid_positions import Grid
+from vanillaformer.modeling.parts.position_schemes import Grid
 
 from .examples import Example
 from .pictures import LONGEST, Drawing, NotApplicable, counted, heat_map, large_map, map_grid, needed, shortened, table

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vanillaformer.configuration.options import POSITION_CHOICES
-from vanillaformer.modeling.parts.grid_positions import Grid, GridBias, GridRotaryPositions
+from vanillaformer.modeling.parts.position_schemes import Grid, GridBias, GridRotaryPositions
 from vanillaformer.modeling.parts.positions import PositionTable, RotaryPositions, no_rotation
 from vanillaformer.modeling.stack import Stack
 

@@ -11,14 +11,20 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from vanillaformer.configuration import BlockConfig, VanillaConfig
+from vanillaformer.configuration.base import WHOLE_HEADS
 from vanillaformer.configuration.options import POSITION_CHOICES, QUERY_KEY_NORM_CHOICES
-from vanillaformer.configuration.plans import WHOLE_HEADS
 
 from .acceleration import acceleration
-from .cache_name import CACHE_NAME
 from .parts.initialization import initialize
+
+CACHE_NAME = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else "past_key_values"
+"""The name of the cache among the arguments and outputs of models, which transformers 5.24 changed.
+
+In these models it is `past_key_values`: `VanillaPreTrainedModel.__call__` takes the other name too.
+"""
 
 ENGINES = ("vllm", "sglang", "tgi")  # whose attention masks by itself
 

@@ -13,8 +13,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from .base import VanillaPreTrainedModel
-from .cache_name import CACHE_NAME
+from .base import CACHE_NAME, VanillaPreTrainedModel
 from .generation import VanillaGenerationMixin
 from .heads import LMHeadMixin, build_logits_transform
 from .stack import DecoderStack

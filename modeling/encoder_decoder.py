@@ -14,7 +14,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.configuration.options import DECODING_CHOICES
 
-from .cache_name import CACHE_NAME
+from .base import CACHE_NAME
 from .decoding import DECODINGS, DecoderInputs
 from .generation import VanillaGenerationMixin
 from .heads import LMHeadMixin, build_logits_transform

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from transformers.generation import GenerationMixin
 
-from .cache_name import CACHE_NAME
+from .base import CACHE_NAME
 
 
 class VanillaGenerationMixin(GenerationMixin):

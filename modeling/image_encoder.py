@@ -18,11 +18,11 @@ from .base import VanillaPreTrainedModel
 from .block import SelfAttentionBlock
 from .parts.attention import Attention
 from .parts.feed_forward import build_activation
-from .parts.grid_positions import Grid
 from .parts.norms import build_norm
 from .parts.packed_texts import bidirectional_mask
 from .parts.patches import ImageEmbeddings
 from .parts.pooling import IMAGE_POOLINGS
+from .parts.position_schemes import Grid
 from .parts.windows import PatchMerging, Sides, Windows, neighbors, stage_windows
 from .stack import BIAS_PER_ROW, BIDIRECTIONAL_MASKS, Stack
 

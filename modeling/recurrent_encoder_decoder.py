@@ -14,14 +14,20 @@ from transformers.utils import can_return_tuple
 
 from vanillaformer.configuration import VanillaRecurrentEncoderDecoderConfig
 
-from .cache_name import CACHE_NAME
+from .base import CACHE_NAME
 from .generation import VanillaGenerationMixin
 from .heads import LMHeadMixin
 from .parts.dropout import build_dropout, identity
-from .parts.recurrence import States, build_recurrence, edge_states, padding_mask
+from .parts.recurrence import (
+    RECURRENT_INITIALIZATIONS,
+    RecurrentLayer,
+    States,
+    build_recurrence,
+    edge_states,
+    padding_mask,
+    recurrent_layer,
+)
 from .parts.recurrent_attention import CROSS_ATTENTIONS, Memory
-from .parts.recurrent_cache import RecurrentLayer, recurrent_layer
-from .parts.recurrent_initialization import RECURRENT_INITIALIZATIONS
 from .seq2seq import (
     VanillaSeq2SeqLM,
     VanillaSeq2SeqModel,

@@ -27,9 +27,8 @@ from vanillaformer.configuration import BlockConfig, layer_types
 from vanillaformer.configuration.options import POSITION_CHOICES
 
 from .acceleration import acceleration
-from .base import VanillaPreTrainedModel
+from .base import CACHE_NAME, VanillaPreTrainedModel
 from .block import CrossAttentionBlock, LayerDrop, SelfAttentionBlock, build_block
-from .cache_name import CACHE_NAME
 from .parts.attention import Attention
 from .parts.dropout import identity
 from .parts.embeddings import InputEmbeddings, Stem

@@ -30,12 +30,11 @@ FOLDERS_BELOW = {
 LAYERS = [
     {*("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
      *("parts.initialization", "parts.ngrams", "parts.pointers", "parts.packed_texts"),
-     *("acceleration", "cache_name"),
-     *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
-     *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
+     *("parts.pooling", "parts.initialization", "parts.position_schemes", "parts.windows"),
+     *("acceleration", "parts.recurrence", "parts.recurrent_attention"),
      "heads"},
     {"parts.residual", "parts.embeddings", "base", "generation"},
-    {"parts.patches", "block", "seq2seq"}, {"stack"}, {"decoding.base"}, {"decoding.parallel"},
+    {"parts.patches", "block", "seq2seq"}, {"stack"}, {"decoding.base"},
     {"decoding.mask_predict", "decoding.ctc"}, {"decoding"},
     {"encoder_decoder", "decoder", "encoder", "image_encoder", "recurrent_encoder_decoder", "admin", "dt_fixup",
      "gradinit"},
@@ -48,13 +47,11 @@ COMPOSED = {
     "parts.pointers": {"parts.dropout"},
     "heads": {"acceleration", "parts.dropout", "parts.feed_forward", "parts.norms"},
     "parts.residual": {"parts.dropout", "parts.norms"},
-    "parts.grid_positions": {"parts.positions"},
-    "parts.position_schemes": {"parts.grid_positions", "parts.positions"},
+    "parts.position_schemes": {"parts.positions"},
     "parts.windows": {"parts.norms"},
-    "parts.recurrent_initialization": {"parts.recurrence"},
     "parts.embeddings": {"parts.dropout", "parts.ngrams", "parts.norms", "parts.position_schemes", "parts.positions"},
-    "base": {"acceleration", "cache_name", "parts.initialization"},
-    "generation": {"cache_name"},
+    "base": {"acceleration", "parts.initialization"},
+    "generation": {"base"},
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [

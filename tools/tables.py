@@ -21,7 +21,7 @@ from vanillaformer.configuration.options import OPTIONS, POSITION_CHOICES, Choic
 from vanillaformer.console.help_page import HelpPage
 from vanillaformer.conversion.exports import EXPORTERS, targets
 from vanillaformer.modeling.parts.residual import RESIDUALS
-from vanillaformer.training.report.card.descriptions import references
+from vanillaformer.training.report.card.writing import references
 
 DOCS = Path(__file__).parents[1] / "docs"
 OPTIONS_FILE = DOCS.parent / "console" / "options.json"

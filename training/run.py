@@ -36,7 +36,6 @@ from vanillaformer.hub.tokenizers import readable_length, set_language
 
 from .arguments import Arguments
 from .auto_defaults import explicit_settings, follow_data
-from .finishing import finish, score_and_predict, searches_otherwise, summarize_run
 from .hardware import configure_cpu
 from .models import build_model, check_model, check_preset
 from .report.card.facts import card_example, data_source, training_facts
@@ -76,6 +75,8 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         check_equal(prints, "the rows", task.training_args.device)
         example = task.example(run, data)
         if run.finished and not run.needs_test:
+            from .finishing import finish  # with pictures and cards, which a start does not need
+
             finish(run, task, example=example)
             return run
         if columns := task.columns(data):
@@ -84,12 +85,7 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
             rows = task.rows(data)
         stream = None if data.stream is None else task.stream(data.stream)
         if task.training_args.dry_run:
-            from .plan import print_plan  # which other runs do not need
-
-            with torch.device("meta"):
-                saved, labels = task.model_args.saved, task.labels(data)
-                config = open_config(saved) if saved else new_model(run, task, labels).config
-            print_plan(task, config, rows["train"])
+            show_plan(run, task, rows["train"], task.labels(data))
             return run
         model = built_by_first(partial(new_model, run, task, task.labels(data)))
         task.fit_model(model, run)
@@ -119,6 +115,16 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         train_and_save(run, task, trainer, rows, data, example)
         task.finish(run, data)
         return run
+
+
+def show_plan(run: Run, task: TrainingTask, rows: Any, labels: list[str] | None) -> None:
+    """Print what a training would do."""
+    from .plan import print_plan  # which other runs do not need
+
+    with torch.device("meta"):
+        saved = task.model_args.saved
+        config = open_config(saved) if saved else new_model(run, task, labels).config
+    print_plan(task, config, rows)
 
 
 @contextmanager
@@ -187,6 +193,8 @@ def _open(run: Run, task: TrainingTask) -> None:
         if training_args.should_save and training_args.push_to_hub:
             check_pushing(training_args)
     if run.finished:
+        from .finishing import searches_otherwise
+
         run.search_changed = searches_otherwise(run.folder, training_args)
     elif not training_args.dry_run:
         report(f"Run {run.folder}: {f'resuming from {run.checkpoint}' if run.checkpoint else 'from the beginning'}")
@@ -241,6 +249,8 @@ def train_and_save(
 
     A run that is finished is not trained, but its test data scored.
     """
+    from .finishing import finish, score_and_predict, summarize_run  # before a training, which may take days
+
     if task.tokenizers and task.tokenizers[0] is not task.tokenizers[1]:
         trainer.target_tokenizer = task.tokenizers[1]
     sizes = {split: len(part) for split, part in rows.items()}

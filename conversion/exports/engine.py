@@ -19,7 +19,7 @@ from transformers import GenerationConfig
 import vanillaformer.modeling as modeling
 from vanillaformer.configuration.options import POSITION_CHOICES
 from vanillaformer.hub.file_names import EXPORT, GENERATION
-from vanillaformer.modeling.cache_name import CACHE_NAME
+from vanillaformer.modeling.base import CACHE_NAME
 from vanillaformer.tokenization.options import MODEL_KINDS
 
 from ..tokens import start_token, token_ids

@@ -8,9 +8,9 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig, layer_types
-from vanillaformer.configuration.activations import ACTIVATION_ALIASES
 from vanillaformer.configuration.fields import PROJECTIONS
 from vanillaformer.configuration.image_encoder import image_sides
+from vanillaformer.configuration.names import ACTIVATION_ALIASES
 from vanillaformer.modeling.parts.residual import RESIDUALS
 
 # Fields that change how a model is trained, started or called, but not what it computes from its weights

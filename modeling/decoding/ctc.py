@@ -10,8 +10,7 @@ from torch import nn
 from transformers.generation import GenerationConfig
 
 from ..heads import IGNORE_INDEX
-from .base import DecoderInputs
-from .parallel import ParallelDecoding, UpsamplingDecoderStack, source_mask
+from .base import DecoderInputs, ParallelDecoding, UpsamplingDecoderStack, source_mask
 
 
 class Ctc(ParallelDecoding):

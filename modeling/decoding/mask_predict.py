@@ -12,8 +12,7 @@ from transformers.generation import GenerationConfig
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from ..heads import IGNORE_INDEX
-from .base import DecoderInputs
-from .parallel import ParallelDecoding, source_mask
+from .base import DecoderInputs, ParallelDecoding, source_mask
 
 
 class MaskPredict(ParallelDecoding):

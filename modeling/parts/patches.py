@@ -13,10 +13,9 @@ from vanillaformer.configuration import VanillaImageEncoderConfig
 
 from .dropout import build_dropout
 from .embeddings import Stem
-from .grid_positions import Grid
 from .ngrams import ZeroTable
 from .norms import build_norm
-from .position_schemes import build_positions
+from .position_schemes import Grid, build_positions
 from .windows import Sides
 
 

@@ -5,8 +5,8 @@ Importing this package makes transformers' Auto classes know `vanilla_encoder_de
 "translation", "summarization" and "text2text-generation" again.
 """
 
+import pathlib
 from importlib.metadata import version
-from pathlib import Path
 
 from vanillaformer.hub.seq2seq_pipelines import register_pipelines
 
@@ -33,7 +33,7 @@ __all__ += ["VanillaDecoderConfig", "VanillaEncoderConfig", "VanillaEncoderDecod
 __all__ += ["VanillaRecurrentEncoderDecoderConfig", *(name for name in _models if name.startswith("Vanilla"))]
 
 
-def write_code(config: VanillaConfig, folder: Path) -> dict[str, str] | None:
+def write_code(config: VanillaConfig, folder: pathlib.Path) -> dict[str, str] | None:
     """Write the code of a saved config's models; what does so is imported by the first that is saved."""
     from vanillaformer.hub import remote_code
 

@@ -14,9 +14,9 @@ from transformers import AutoConfig
 import vanillaformer
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.configuration import options
+from vanillaformer.configuration.base import TENSOR_PARALLEL_PLAN
 from vanillaformer.configuration.names import FOREIGN_NAMES, GENERATION_NAMES, TRANSFORMERS_NAMES
 from vanillaformer.configuration.package import VERSION_KEY
-from vanillaformer.configuration.plans import TENSOR_PARALLEL_PLAN
 from vanillaformer.modeling import VanillaDecoderModel
 
 CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig]

@@ -9,7 +9,7 @@ from transformers.activations import ACT2FN
 import vanillaformer
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig
 from vanillaformer.configuration import options
-from vanillaformer.configuration.activations import ACTIVATION_ALIASES, ACTIVATIONS
+from vanillaformer.configuration.names import ACTIVATION_ALIASES, ACTIVATIONS
 from vanillaformer.configuration.options import FIELD_READERS, SIZE_READERS
 from vanillaformer.modeling.block import BLOCKS
 from vanillaformer.modeling.decoding import DECODINGS
@@ -22,9 +22,8 @@ from vanillaformer.modeling.parts.pointers import POINTERS
 from vanillaformer.modeling.parts.pooling import IMAGE_POOLINGS, POOLINGS
 from vanillaformer.modeling.parts.position_schemes import POSITIONS
 from vanillaformer.modeling.parts.positions import NoPositions, PositionTable
-from vanillaformer.modeling.parts.recurrence import CELLS
+from vanillaformer.modeling.parts.recurrence import CELLS, RECURRENT_INITIALIZATIONS
 from vanillaformer.modeling.parts.recurrent_attention import CROSS_ATTENTIONS
-from vanillaformer.modeling.parts.recurrent_initialization import RECURRENT_INITIALIZATIONS
 from vanillaformer.modeling.parts.residual import RESIDUALS
 from vanillaformer.modeling.stack import BIDIRECTIONAL_MASKS, CAUSAL_MASKS
 

@@ -17,7 +17,7 @@ from vanillaformer.exploration import attention, positions
 from vanillaformer.exploration.attention import attention_rollout, entropy, head_distances, image_rollout
 from vanillaformer.exploration.pictures import NotApplicable
 from vanillaformer.exploration.recording import record, stacks
-from vanillaformer.modeling.parts.grid_positions import Grid
+from vanillaformer.modeling.parts.position_schemes import Grid
 from vanillaformer.modeling.parts.residual import RESIDUALS, PostNorm
 
 MEAN = {"use_cls_token": False, "image_pooling": "mean"}

@@ -11,7 +11,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, Pr
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from vanillaformer.acceleration.shared_sources import SharedSourceCache, share_sources
-from vanillaformer.modeling.cache_name import CACHE_NAME
+from vanillaformer.modeling.base import CACHE_NAME
 from vanillaformer.modeling.parts.attention import CrossAttention
 
 from . import toys

@@ -11,7 +11,7 @@ from vanillaformer import (
     VanillaImageEncoderForMaskedImageModeling,
     VanillaImageEncoderModel,
 )
-from vanillaformer.modeling.parts.grid_positions import Grid, axial_angles, relative_index
+from vanillaformer.modeling.parts.position_schemes import Grid, axial_angles, relative_index
 from vanillaformer.modeling.parts.windows import Windows, stage_windows
 
 from . import toys

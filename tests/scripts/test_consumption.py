@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from vanillaformer import VanillaEncoderDecoderForConditionalGeneration
 from vanillaformer.acceleration import autotune
 from vanillaformer.training import run as runs
-from vanillaformer.training.report.card.descriptions import short
+from vanillaformer.training.report.card.writing import short
 from vanillaformer.training.trainer.trainer import RunTrainer
 
 NO_STEPS = "--max_steps", "-1"

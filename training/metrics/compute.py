@@ -9,6 +9,7 @@ import torch
 from tokenizers import decoders
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
+from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
@@ -138,6 +139,11 @@ def token_scores(*, causal: bool) -> Callable[[Any, torch.Tensor], tuple[torch.T
         return predicted, losses
 
     return scores
+
+
+def labels_and_predictions(output: PredictionOutput) -> tuple[Any, Any]:
+    """Return the labels and predictions of an output, for a classifier the logits, without what else it has."""
+    return output.label_ids, first_output(output.predictions)
 
 
 def first_output(outputs: Any) -> Any:

@@ -25,10 +25,10 @@ from vanillaformer.console.reporting import optional, report
 from vanillaformer.data.preprocessing.batching import evaluation_order
 from vanillaformer.modeling.parts.ngrams import WideLogits
 
+from ..metrics.compute import labels_and_predictions
 from ..run_folder.run import Run
 from ..trainer.trainer import RunTrainer
 from .baselines import batches_of, new_svm
-from .classes import labels_and_predictions
 
 MIN_ROWS = 50  # validation rows below which nothing is fitted
 MAX_TEMPERATURE = 20.0  # temperatures are between its inverse and this

@@ -13,7 +13,7 @@ from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.console.reporting import optional, report
 
-from ..metrics.compute import first_output
+from ..metrics.compute import labels_and_predictions
 from ..run_folder.run import Run
 from .plots import confusion_picture
 
@@ -22,11 +22,6 @@ PICTURED = 150
 ERRORS, WORST = 5, 3  # errors and classes that are shown in the terminal
 WIDTH = 100  # characters of a text there
 PREFIXES = {"validation": "eval", "test": "test"}
-
-
-def labels_and_predictions(output: PredictionOutput) -> tuple[Any, Any]:
-    """Return the labels and predictions of an output, for a classifier the logits, without what else it has."""
-    return output.label_ids, first_output(output.predictions)
 
 
 def class_records(

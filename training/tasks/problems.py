@@ -13,10 +13,10 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from vanillaformer.data.rows import label_names
 from vanillaformer.data.tasks import Prediction, TaskName
 
-from ..metrics.compute import ComputeMetrics, classification_metrics
+from ..metrics.compute import ComputeMetrics, classification_metrics, labels_and_predictions
 from ..metrics.scores import Inputs, compute_scores
 from ..report.baselines import LINEAR, MAJORITY, Baseline, BaselineData, Scorer, Scores, linear_model, new_svm
-from ..report.classes import class_records, labels_and_predictions
+from ..report.classes import class_records
 from ..run_folder.run import Run
 from .base import names_of_training
 

@@ -34,12 +34,11 @@ from vanillaformer.hub.tokenizers import set_languages
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..arguments import ModelArguments, TokenizerArguments
-from ..metrics.compute import translation_metrics
+from ..metrics.compute import labels_and_predictions, translation_metrics
 from ..metrics.scores import SCORES, load_metric, sacrebleu_signatures
 from ..models import fit_decoding, set_generation
 from ..report.baselines import TARGET_UNIGRAM, copied_source
 from ..report.card.facts import example_row
-from ..report.classes import labels_and_predictions
 from ..run_folder.run import Run
 from ..trainer.losses import GuidedAttentionArguments, ScheduledSamplingArguments, TokenDropoutArguments
 from ..trainer.trainer import TranslationTrainer

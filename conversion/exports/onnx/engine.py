@@ -15,7 +15,7 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from vanillaformer.configuration.image_encoder import image_sides
-from vanillaformer.modeling.cache_name import CACHE_NAME
+from vanillaformer.modeling.base import CACHE_NAME
 
 from ..engine import Engine, Rows, Search, check_rows, exported_model, padded, read_record
 

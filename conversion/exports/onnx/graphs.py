@@ -22,7 +22,7 @@ from torch.export import Dim
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from vanillaformer.modeling.cache_name import CACHE_NAME
+from vanillaformer.modeling.base import CACHE_NAME
 
 from ...folders import random_images
 from .engine import DECODER, ENCODER, MODEL

@@ -17,7 +17,7 @@ from vanillaformer.configuration import options
 from vanillaformer.data.arguments import DataArguments, TranslationDataArguments
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.training.report import card as cards
-from vanillaformer.training.report.card import descriptions as words
+from vanillaformer.training.report.card import writing as words
 from vanillaformer.training.report.card.facts import CardFacts, Source, data_source, loading_code
 from vanillaformer.training.report.card.writing import LICENSES, TEMPLATE, card_variables, model_card
 

@@ -9,16 +9,16 @@ from datasets import Dataset
 
 from vanillaformer import PRESETS, VanillaRecurrentEncoderDecoderConfig, preset
 from vanillaformer.configuration import options
-from vanillaformer.configuration.activations import ACTIVATIONS
+from vanillaformer.configuration.names import ACTIVATIONS
 from vanillaformer.console.parsing import parse
 from vanillaformer.data.arguments import DataArguments, LanguageModelDataArguments
 from vanillaformer.data.tasks import MASK, TASKS
 from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.tokenization import TokenizerAlgorithm
 from vanillaformer.training.finishing import input_option
-from vanillaformer.training.report.card import descriptions as cite
-from vanillaformer.training.report.card.descriptions import OBJECTIVES, OPTIMIZERS, SCHEDULES, techniques
+from vanillaformer.training.report.card import writing as cite
 from vanillaformer.training.report.card.facts import card_example, example_row, first_words, terminal_example
+from vanillaformer.training.report.card.writing import OBJECTIVES, OPTIMIZERS, SCHEDULES, techniques
 
 EVERYTHING_ON = {
     **{"label_smoothing_factor": 0.1, "r_drop": 1.0, "guided_attention": 1.0, "guided_attention_sigma": 0.2},
