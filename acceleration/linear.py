@@ -98,7 +98,8 @@ class OneDNNLinear(torch.autograd.Function):
 def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Return `W x + b` by the operation that torch's compiler uses: it takes plain tensors, which `linear` copies."""
     bias = None if bias is None else bias.contiguous()  # it reads others wrong
-    return torch.ops.mkldnn._linear_pointwise.default(x.contiguous(), weight, bias, "none", [], "")
+    found = torch.ops.mkldnn._linear_pointwise.default(x.contiguous(), weight, bias, "none", [], "")
+    return found.data  # no view, as it is for rows that are no matrix: that could not be written to with gradients
 
 
 def linear_backward(

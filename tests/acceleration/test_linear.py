@@ -46,6 +46,7 @@ def test_value_and_gradients_are_those_of_linear(shape, bias, onednn):
     ours, theirs = linear_forward(*inputs), linear(*inputs)
     assert takes_onednn(*inputs[:2])
     assert ours.is_contiguous()
+    assert not ours._is_view()  # which could not be written to
     assert_close(ours, theirs, "product", ROUNDING)
     slope = torch.randn_like(ours)
     for own, reference in zip(*(torch.autograd.grad(value, inputs, slope) for value in (ours, theirs))):
