@@ -24,6 +24,7 @@ from .plain import MARK, is_computed_now, is_plain
 
 SWITCH = "VANILLAFORMER_ONEDNN"
 """Environment variable: 0 for never, 1 for always; otherwise oneDNN is used where it was measured to be faster."""
+NARROW = 32  # features below which oneDNN's gradients by weights damage the memory: seen with the kernels for AVX2
 WORK = {False: 2**20, True: 2**23}
 """Multiplications from which oneDNN pays, without and with gradients: it takes 5 µs more to begin, and 100 then."""
 
@@ -115,14 +116,14 @@ def linear_backward(
 def onednn_backward(
     grad_output: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needed: tuple[bool, ...]
 ) -> tuple[torch.Tensor | None, ...]:
-    many = is_legacy_batchedtensor(grad_output) or not is_computed_now()
-    if torch.is_grad_enabled() or many:  # which themselves are to be derived, or several at once
+    others = is_legacy_batchedtensor(grad_output) or not is_computed_now() or min(weight.shape) < NARROW
+    if torch.is_grad_enabled() or others:  # which themselves are to be derived, several at once, or narrow
         return linear_backward(grad_output, x, weight, needed)
     by_x = onednn_linear(grad_output, weight.t(), None) if needed[0] else None
     if not any(needed[1:]):
         return by_x, None, None
     wanted = (False, *needed[1:])
-    matrices = (torch.atleast_2d(value).to_mkldnn() for value in (x, grad_output))
+    matrices = (value.reshape(-1, value.shape[-1]).to_mkldnn() for value in (x, grad_output))
     found = torch.ops.aten.mkldnn_linear_backward(*matrices, weight, wanted)
     return by_x, *(value if asked else None for value, asked in zip(found[1:], needed[1:]))
 

@@ -7,7 +7,7 @@ from torch import nn
 from vanillaformer.acceleration import gemv, speed_up
 from vanillaformer.acceleration import linear as fast_linear
 
-D, E = 40, 24
+D, E = 40, 36
 
 
 @pytest.fixture
