@@ -99,7 +99,7 @@ def training_memory(
     gathered = max(layers, default=0) + weights - sum(layers) if devices > 1 else 0
     kept = saved.inputs + max(saved.layers, default=0) if gradient_checkpointing else sum(saved.layers)
     activations = saved.outside + kept
-    logits = 0
+    logits, copies = 0, 2 if device == "cpu" else 4  # logits and probabilities, which the gradients may replace
     if not isinstance(config, VanillaImageEncoderConfig):
         vocabulary = getattr(config, "decoder_vocab_size", None) or config.vocab_size  # that the model writes in
         tokens, width = batch * length, config.hidden_size
@@ -107,7 +107,7 @@ def training_memory(
         choice = DECODING_CHOICES[getattr(config, "decoding", "autoregressive")]
         if choice.upsamples or getattr(config, "output_distribution", "softmax") != "softmax":  # no loss in chunks
             frames = batch * (source_length or length) * getattr(config, "ctc_upsampling", 1)
-            logits = (frames if choice.upsamples else tokens) * vocabulary
+            logits, copies = (frames if choice.upsamples else tokens) * vocabulary, 4
         # the states, and gradients by them and by the output layer
         activations += tokens * width * (dtype.itemsize + FLOAT32) + vocabulary * width * FLOAT32
     return TrainingMemory(
@@ -115,7 +115,7 @@ def training_memory(
         gradients=weights // devices,
         optimizer=optimizer_values * weights // devices,
         activations=activations,
-        workspace=max(4 * logits * FLOAT32, 2 * saved.largest),  # logits, log-probabilities and the gradients by both
+        workspace=max(copies * logits * FLOAT32, 2 * saved.largest),
     )
 
 

@@ -179,7 +179,7 @@ def test_search_is_saved_and_scored(trained, tmp_path: Path) -> None:
 AFTER_TRAINING = {
     "confusion_matrix.png": (classes, "confusion_picture"),
     "loss_curve.png": (finishing, "loss_curve"), "The calibration": (calibration, "calibrate"),
-    "Scores and predictions": (runs, "score_and_predict"),
+    "Scores and predictions": (finishing, "score_and_predict"),
     "predictions_test.jsonl": (finishing, "write_lines"),
     "Scores of training rows": (finishing, "training_scores"),
     "Baselines": (finishing, "baseline_scores"), "The diagnosis": (finishing, "diagnose"),
