@@ -3,11 +3,10 @@
 from .base import BlockConfig, ConfigView, VanillaConfig, layer_types
 from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
-from .encoder_decoder import VanillaEncoderDecoderConfig
+from .encoder_decoder import VanillaEncoderDecoderConfig, VanillaRecurrentEncoderDecoderConfig
 from .image_encoder import Stage, VanillaImageEncoderConfig
 from .names import ACTIVATION_ALIASES
 from .presets import PRESETS, Preset, preset
-from .recurrent import VanillaRecurrentEncoderDecoderConfig
 
 __all__ = [
     "ACTIVATION_ALIASES", "PRESETS", "BlockConfig", "ConfigView", "Preset", "Stage", "VanillaConfig",

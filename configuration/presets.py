@@ -9,10 +9,9 @@ import yaml
 from .base import VanillaConfig
 from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
-from .encoder_decoder import VanillaEncoderDecoderConfig
+from .encoder_decoder import VanillaEncoderDecoderConfig, VanillaRecurrentEncoderDecoderConfig
 from .image_encoder import VanillaImageEncoderConfig
 from .names import TRANSFORMERS_NAMES
-from .recurrent import VanillaRecurrentEncoderDecoderConfig
 
 
 class Preset(NamedTuple):

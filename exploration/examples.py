@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.data.images import read_image
-from vanillaformer.hub.errors import file_errors
+from vanillaformer.hub.checks import file_errors
 from vanillaformer.inference import tasks
 from vanillaformer.modeling.heads import IGNORE_INDEX
 

@@ -10,8 +10,7 @@ from typing import Any
 from huggingface_hub import HfApi, snapshot_download
 from transformers import AutoImageProcessor
 
-from .checks import check_folder, no_weights, open_config
-from .errors import HubError, damage, file_errors, hub_errors
+from .checks import HubError, check_folder, damage, file_errors, hub_errors, no_weights, open_config
 from .file_names import CARRIED, CODE, EXPORT, INDEX, NEEDED, UNSAFE, WEIGHTS
 
 __all__ = ["open_config", "open_image_processor", "open_model", "saved_folder"]

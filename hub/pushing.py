@@ -14,9 +14,8 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from vanillaformer.console.reporting import report
 
 from .card_merging import card_to_push, read_card, write_card
-from .checks import check_folder, read_config, read_json, weight_files
+from .checks import LOGIN, HubError, check_folder, hub_errors, read_config, read_json, weight_files
 from .engines import EXPORTED_FILES
-from .errors import LOGIN, HubError, hub_errors
 from .file_names import CARD, CONFIG, EXPORT, INDEX, PUSHED, STALE, WEIGHTS, files_by_name, matching_files, saved_code
 from .seq2seq_pipelines import __file__ as pipelines_file
 from .seq2seq_pipelines import custom_pipelines

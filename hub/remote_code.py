@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vanillaformer.configuration import VanillaConfig
-from vanillaformer.modeling.auto import AUTO_CLASSES
+from vanillaformer.modeling import AUTO_CLASSES
 
 from .definitions import ROOT, Definition, Import, read_module
 from .file_names import MARK, OFF, SWITCH, saved_code

@@ -10,8 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER, Pair, load_pair
 
-from .checks import few
-from .errors import file_errors
+from .checks import few, file_errors
 
 OFFSET_POSITIONS = (
     "camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm",

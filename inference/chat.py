@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanillaformer.data.dialogue import SEPARATOR, separator_id
-from vanillaformer.tokenization.control_tokens import text_tokenizer
+from vanillaformer.tokenization.passages import text_tokenizer
 
 from .arguments import GenerateArguments
 from .tasks import continue_prompts, load

@@ -13,14 +13,12 @@ from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.console.program import hide_progress_bars
 from vanillaformer.data.tasks import TASKS, TaskName, seqeval_tag
-from vanillaformer.hub.checks import few
-from vanillaformer.hub.errors import file_errors
+from vanillaformer.hub.checks import few, file_errors
 from vanillaformer.hub.file_names import EXPORT
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers, readable_length, set_language, set_languages
 from vanillaformer.modeling.base import VanillaPreTrainedModel
-from vanillaformer.tokenization.control_tokens import text_tokenizer
-from vanillaformer.tokenization.passages import as_pair, first_pieces
+from vanillaformer.tokenization.passages import as_pair, first_pieces, text_tokenizer
 from vanillaformer.training.hardware import inference_dtype
 
 from .arguments import GenerateArguments

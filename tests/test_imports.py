@@ -38,7 +38,7 @@ LAYERS = [
     {"decoding.mask_predict", "decoding.ctc"}, {"decoding"},
     {"encoder_decoder", "decoder", "encoder", "image_encoder", "recurrent_encoder_decoder", "admin", "dt_fixup",
      "gradinit"},
-    {"auto", "counts"},
+    {"counts"},
 ]  # fmt: skip
 # The parts that are made of other parts, and of which.
 COMPOSED = {
@@ -116,4 +116,4 @@ def test_only_registration_reads_the_name_of_a_model_type(module):
     """Behavior is decided by fields, never by a model's name."""
     attributes = [node for node in ast.walk(tree(module)) if isinstance(node, ast.Attribute)]
     readers = [node for node in attributes if node.attr == "model_type"]
-    assert not readers or inner(module) in ("auto", "base")
+    assert not readers or inner(module) == "base"

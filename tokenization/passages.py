@@ -1,11 +1,22 @@
-"""Parts of texts: passages on their way to a trainer, which hold no long text in memory, and words by their pieces."""
+"""Texts on their way to a tokenizer or its trainer: passages, words by their pieces, and names of control tokens.
 
+`tokenizers` and transformers take the name of a special token in a text for the token, so that HTML's `<s>` starts a
+new document, but whoever writes these names means text. Control tokens are the named ones of a tokenizer (`bos_token`,
+`mask_token` ...). Its other added tokens were declared by somebody, and are found in texts.
+"""
+
+import copy
+import json
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from tempfile import SpooledTemporaryFile
 from typing import Any
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 PAIR = "\ufdd0"  # between the two texts of a pair: a character that Unicode keeps for use inside programs
 PASSAGE = 1 << 16
@@ -59,3 +70,28 @@ def first_pieces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int | No
         found.append(word if word > last else None)
         last = max(last, word)
     return found
+
+
+def text_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, recognized: Collection[str] = (), unrecognized: Collection[str] = ()
+) -> PreTrainedTokenizerBase:
+    """Return a copy of a tokenizer for texts of users: names of control tokens are text, but for `recognized` ones.
+
+    So are those of the `unrecognized` tokens, declared or not.
+    """
+    twin = copy.copy(tokenizer)
+    twin.init_kwargs = {**tokenizer.init_kwargs, "split_special_tokens": True}
+    twin.split_special_tokens = True
+    twin.model_max_length = twin.init_kwargs["model_max_length"] = VERY_LARGE_INTEGER  # who reads texts cuts them
+    if isinstance(twin, PreTrainedTokenizerFast):
+        control = {*tokenizer.special_tokens_map.values()} - {*tokenizer.extra_special_tokens} - {*recognized}
+        twin._tokenizer = with_special(tokenizer.backend_tokenizer, control | {*unrecognized})
+    return twin
+
+
+def with_special(backend: Tokenizer, tokens: Collection[str]) -> Tokenizer:
+    """Return a copy of a backend in which just these of its added tokens are special."""
+    content = json.loads(backend.to_str())
+    for token in content["added_tokens"]:
+        token["special"] = token["content"] in tokens
+    return Tokenizer.from_str(json.dumps(content))

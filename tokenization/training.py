@@ -8,8 +8,8 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from .algorithms import ALGORITHMS
-from .control_tokens import with_special
 from .options import SPECIAL_TOKENS, ModelKind, SpecialTokens, TokenizerAlgorithm, TrainingOptions
+from .passages import with_special
 
 
 def train(

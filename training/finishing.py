@@ -25,10 +25,10 @@ from vanillaformer.data.tasks import TASKS, TaskName
 
 from .metrics.scores import SCORES, scores_of_group
 from .report.baselines import BaselineData, baseline_scores
-from .report.card.facts import card_example, input_option, read_samples, run_facts, terminal_example
 from .report.card.writing import update_card
 from .report.classes import PREFIXES, accepted_in_words, report_classes
 from .report.diagnosis import RunSummary, diagnose
+from .report.facts import card_example, input_option, read_samples, run_facts, terminal_example
 from .report.plots import loss_curve
 from .run_folder.files import CARD, extra_checkpoints, write_lines, written_aside
 from .run_folder.run import Run, discard

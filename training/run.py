@@ -38,7 +38,7 @@ from .arguments import Arguments
 from .auto_defaults import explicit_settings, follow_data
 from .hardware import configure_cpu
 from .models import build_model, check_model, check_preset
-from .report.card.facts import card_example, data_source, training_facts
+from .report.facts import card_example, data_source, training_facts
 from .run_folder.files import locked, move_aside, resume_point, spent_of_budget
 from .run_folder.run import Run, compared_settings, keep_rows_per_step, open_folder, recover
 from .tasks import PROGRAMS, task_of

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report, stage
-from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
+from vanillaformer.tokenization import ModelKind, load_pair, save_pair
 
 from .arguments import TokenizerArguments
 from .auto_defaults import follow_tokens
@@ -83,6 +83,8 @@ def _loaded(origin: str | Path, tokenizer_args: TokenizerArguments) -> Pair:
 
 
 def _trained(tokenizer_args: TokenizerArguments, kind: ModelKind, columns: Sequence[Iterable[str]]) -> Pair:
+    from vanillaformer.tokenization import train, train_pair  # which only new ones need
+
     options = tokenizer_args.training_options()
     total = sum(len(column) for column in columns if isinstance(column, Sized))
     with stage("Training the tokenizer", total or None) as advance:

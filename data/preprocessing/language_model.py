@@ -14,7 +14,7 @@ from datasets import Dataset, DatasetDict, Features, Value
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report
-from vanillaformer.tokenization.control_tokens import text_tokenizer
+from vanillaformer.tokenization.passages import text_tokenizer
 
 from ..arguments import LanguageModelDataArguments
 from ..caching import IDS, arrow_file, flat_values, value_chunks

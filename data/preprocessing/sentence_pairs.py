@@ -15,7 +15,7 @@ from datasets import Dataset, DatasetDict, Features
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report
-from vanillaformer.tokenization.control_tokens import text_tokenizer
+from vanillaformer.tokenization.passages import text_tokenizer
 
 from ..caching import IDS, flat_values
 from .tokenizing import Batch, TokenizedSplits, frame, map_splits, token_ids

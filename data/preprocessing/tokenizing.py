@@ -15,8 +15,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report
-from vanillaformer.tokenization.control_tokens import text_tokenizer
-from vanillaformer.tokenization.passages import PASSAGE, as_pair, passages
+from vanillaformer.tokenization.passages import PASSAGE, as_pair, passages, text_tokenizer
 
 from ..arguments import LongTexts
 from ..caching import cached_map

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import vanillaformer
-from vanillaformer.modeling.auto import AUTO_CLASSES
+from vanillaformer.modeling import AUTO_CLASSES
 
 from .axes import cover, is_allowed, single_values
 from .toys import KINDS, every_value, inputs_of, over, shared_toy, toy

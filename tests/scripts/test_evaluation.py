@@ -16,7 +16,7 @@ from sklearn.metrics import classification_report, confusion_matrix
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, set_seed
 
 from vanillaformer.training.finishing import print_samples
-from vanillaformer.training.report.card.facts import read_samples
+from vanillaformer.training.report.facts import read_samples
 
 
 def results(folder: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from vanillaformer.tokenization import ModelKind, TokenizerAlgorithm, load_pair, save_pair, train, train_pair
-from vanillaformer.tokenization.control_tokens import text_tokenizer
+from vanillaformer.tokenization.passages import text_tokenizer
 
 SOURCE = ["the fox", "the dogs", "quick fox"] * 4
 TARGET = ["der fuchs", "die hunde", "flinker fuchs"] * 4

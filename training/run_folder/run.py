@@ -15,7 +15,6 @@ from vanillaformer.console.limits import BUDGETS
 from vanillaformer.console.reporting import report
 from vanillaformer.data.caching import Prints, changed_splits
 from vanillaformer.hub.atomic_files import write_text
-from vanillaformer.hub.card_merging import keep_edited_card
 
 from . import files
 from .files import RECORD
@@ -160,6 +159,8 @@ def discard(folder: Path) -> None:
     previous, discarded = folder / files.PREVIOUS, folder / files.DISCARDED
     shutil.rmtree(discarded, ignore_errors=True)
     if previous.is_dir():
+        from vanillaformer.hub.card_merging import keep_edited_card  # after an earlier run only
+
         keep_edited_card(previous, folder)
         os.replace(previous, discarded)  # first, so that a kill cannot have it restored by half
         shutil.rmtree(discarded)

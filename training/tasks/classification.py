@@ -31,7 +31,7 @@ from vanillaformer.tokenization.passages import PAIR
 from ..arguments import ModelArguments, TokenizerArguments
 from ..metrics.scores import ranking_names, ranking_score
 from ..report.calibration import fit_ngram_svm, fit_outputs
-from ..report.card.facts import WIDTH, example_row, first_words
+from ..report.facts import WIDTH, example_row, first_words
 from ..run_folder.run import Run
 from ..trainer.losses import TokenDropoutArguments
 from ..training_arguments import EVALUATION, OUTPUT, SAMPLING_STRATEGIES, TRAINING, RunDefaults, best_checkpoint_help

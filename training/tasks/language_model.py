@@ -46,7 +46,7 @@ from ..arguments import ModelArguments, TokenizerArguments
 from ..metrics import compute
 from ..models import set_generation
 from ..report.baselines import UNIGRAM
-from ..report.card.facts import example_row
+from ..report.facts import example_row
 from ..run_folder.files import SAMPLES, write_lines
 from ..run_folder.run import Run
 from ..trainer.losses import ScheduledSamplingArguments

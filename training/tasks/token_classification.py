@@ -26,15 +26,14 @@ from vanillaformer.data.preprocessing.tokenizing import tokenized_rows
 from vanillaformer.data.tasks import seqeval_tag
 from vanillaformer.modeling.heads import IGNORE_INDEX
 from vanillaformer.tokenization import TokenizerAlgorithm
-from vanillaformer.tokenization.control_tokens import text_tokenizer
-from vanillaformer.tokenization.passages import first_pieces
+from vanillaformer.tokenization.passages import first_pieces, text_tokenizer
 
 from ..arguments import ModelArguments, TokenizerArguments
 from ..metrics.compute import first_output
 from ..metrics.scores import compute_scores, seqeval
 from ..report.baselines import Baseline, BaselineData, Scorer
-from ..report.card.facts import WIDTH, example_row, first_words
 from ..report.classes import scores_of_class
+from ..report.facts import WIDTH, example_row, first_words
 from ..run_folder.run import Run
 from ..training_arguments import EPOCHS, EVALUATION, OUTPUT, SAMPLING_STRATEGIES, RunDefaults, best_checkpoint_help
 from .base import Default, HardwareFacts, TrainingTask, names_of_training

@@ -38,7 +38,7 @@ from ..metrics.compute import labels_and_predictions, translation_metrics
 from ..metrics.scores import SCORES, load_metric, sacrebleu_signatures
 from ..models import fit_decoding, set_generation
 from ..report.baselines import TARGET_UNIGRAM, copied_source
-from ..report.card.facts import example_row
+from ..report.facts import example_row
 from ..run_folder.run import Run
 from ..trainer.losses import GuidedAttentionArguments, ScheduledSamplingArguments, TokenDropoutArguments
 from ..trainer.trainer import TranslationTrainer

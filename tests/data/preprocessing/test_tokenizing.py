@@ -23,7 +23,7 @@ from vanillaformer.data.preprocessing.sentence_pairs import sentence_pairs
 from vanillaformer.data.preprocessing.statistics import describe_data, padding_share
 from vanillaformer.data.preprocessing.tokenizing import Blocks, classification_rows, token_ids, translation_rows
 from vanillaformer.tokenization import passages, train
-from vanillaformer.tokenization.control_tokens import text_tokenizer
+from vanillaformer.tokenization.passages import text_tokenizer
 
 TEXTS = ["def f():\n", "x", "äöü 漢字", "return 1 + 2\n" * 3]
 

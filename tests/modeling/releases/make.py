@@ -13,7 +13,7 @@ os.environ["VANILLAFORMER_REMOTE_CODE"] = "0"  # the package itself is what has 
 
 import vanillaformer
 from vanillaformer import preset
-from vanillaformer.modeling.auto import AUTO_CLASSES
+from vanillaformer.modeling import AUTO_CLASSES
 
 HERE = Path(__file__).parent
 SIZE = {"vocab_size": 32, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 2}

@@ -28,8 +28,8 @@ from ...run_folder.files import CARD
 from ...run_folder.run import Run
 from ...trainer.budget import in_short
 from ..classes import accepted_in_words, accuracy_intervals, class_rows
+from ..facts import CardFacts, input_option, language_name, loading_code
 from ..plots import NUMBERED
-from .facts import CardFacts, input_option, language_name, loading_code
 
 ENTRY = re.compile(r"^@\w+\{([\w-]+),\n.*?^\}$", re.DOTALL | re.MULTILINE)
 Settings = Mapping[str, Any]

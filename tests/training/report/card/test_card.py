@@ -18,8 +18,8 @@ from vanillaformer.data.arguments import DataArguments, TranslationDataArguments
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.training.report import card as cards
 from vanillaformer.training.report.card import writing as words
-from vanillaformer.training.report.card.facts import CardFacts, Source, data_source, loading_code
 from vanillaformer.training.report.card.writing import LICENSES, TEMPLATE, card_variables, model_card
+from vanillaformer.training.report.facts import CardFacts, Source, data_source, loading_code
 
 METRICS = {
     "eval_loss": 1.5, "eval_accuracy": 0.25, "test_accuracy": 0.2, "eval_perplexity": float("inf"),

@@ -17,8 +17,8 @@ from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.tokenization import TokenizerAlgorithm
 from vanillaformer.training.finishing import input_option
 from vanillaformer.training.report.card import writing as cite
-from vanillaformer.training.report.card.facts import card_example, example_row, first_words, terminal_example
 from vanillaformer.training.report.card.writing import OBJECTIVES, OPTIMIZERS, SCHEDULES, techniques
+from vanillaformer.training.report.facts import card_example, example_row, first_words, terminal_example
 
 EVERYTHING_ON = {
     **{"label_smoothing_factor": 0.1, "r_drop": 1.0, "guided_attention": 1.0, "guided_attention_sigma": 0.2},

@@ -23,11 +23,11 @@ from vanillaformer.data.tasks import MASK, NOT_STATED, TASKS, Source, TaskName
 from vanillaformer.hub.file_names import OFF, PICTURES, SWITCH
 from vanillaformer.tokenization.passages import PAIR, as_pair
 
-from ...hardware import hardware
-from ...metrics.scores import SCORES
-from ...run_folder.files import SAMPLES
-from ...run_folder.run import BY_DATA, Run
-from ...trainer.trainer import RunTrainer
+from ..hardware import hardware
+from ..metrics.scores import SCORES
+from ..run_folder.files import SAMPLES
+from ..run_folder.run import BY_DATA, Run
+from ..trainer.trainer import RunTrainer
 
 GREETING = "Hello, how are you?"  # for models of dialogues
 WIDTH = 100  # maximum number of characters of an example, of running text fewer
