@@ -19,9 +19,9 @@ from torch import nn
 
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.console.reporting import stage
+from vanillaformer.data.targets import count_targets, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
 from vanillaformer.modeling.parts.attention import Attention
-from vanillaformer.training.trainer.losses import count_targets, targets_name
 
 from .examples import Example
 from .pictures import Drawing, NotApplicable, counted, curves, heat_map, needed

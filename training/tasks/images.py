@@ -29,10 +29,10 @@ from vanillaformer.data.images import CHANNELS, pillow
 from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing import images
 from vanillaformer.data.streaming import StreamedRows, TextStream
+from vanillaformer.data.targets import PATCHES
 from vanillaformer.data.tasks import ImageObjective
 from vanillaformer.hub.file_names import IMAGE_PROCESSOR
 from vanillaformer.hub.loading import open_config, open_image_processor
-from vanillaformer.training.trainer.losses import PATCHES
 
 from ..arguments import ModelArguments
 from ..metrics.compute import classification_metrics

@@ -15,9 +15,9 @@ from torch.nn.functional import pad
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
+from vanillaformer.data.targets import targets_of
 from vanillaformer.modeling.counts import TextFlops, patch_grid, polynomial_terms, text_flops
 from vanillaformer.modeling.heads import IGNORE_INDEX
-from vanillaformer.training.trainer.losses import targets_of
 
 WITH_GRADIENT = 3  # a forward and a backward pass cost as much as three forward passes
 COUNTED = ("steps", "rows", "tokens", "flops")

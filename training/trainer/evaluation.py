@@ -12,8 +12,8 @@ from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.data.preprocessing.batching import EpochCollator, evaluation_order
 from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
+from vanillaformer.data.targets import PAIRS, count_targets, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
-from vanillaformer.training.trainer.losses import PAIRS, count_targets, targets_name
 
 from .saving import SavingTrainer, temporarily
 

@@ -26,8 +26,8 @@ from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
 from vanillaformer.data.rows import GROUP
 from vanillaformer.data.streaming import PLACES, StreamedRows, with_places
+from vanillaformer.data.targets import PAIRS, PATCHES, predicts_next, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
-from vanillaformer.training.trainer.losses import PAIRS, PATCHES, predicts_next, targets_name
 
 from . import losses
 from .account import WITH_GRADIENT, Account, from_all
