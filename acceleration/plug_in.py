@@ -2,7 +2,7 @@
 
 | what | when | why |
 |---|---|---|
-| `linear.py` | large float32 products on a CPU, if measured to be faster | oneDNN has up to twice MKL's speed |
+| `linear.py` | float32 products on a CPU, not small, if measured to be faster | oneDNN has up to twice MKL's speed |
 | `gemv.py` | search loops on a CPU, 4 rows or 2 in bfloat16, if measured to be faster | weights are read faster |
 | `attention.py` | SDPA on a CPU: dropout, windows, bfloat16 if measured to be faster | fewer random bits and scores |
 | `unfinished_rows.py` | sampling or greedy search of rows on a CPU | what follows an end is not computed |

@@ -40,7 +40,7 @@ CODE = "*.py"
 UNSAFE = [*PICKLES, CODE]
 
 
-# The code beside a saved model: how its files begin, and the environment variable by which there is none
+# The code beside a saved model: how its files begin, and the environment variable that leaves it out
 MARK = "# Generated: vanillaformer/"
 SWITCH, OFF = "VANILLAFORMER_REMOTE_CODE", ("0", "false", "no", "off")
 
