@@ -14,6 +14,8 @@ The first four work for any model of transformers that `speed_up` was called wit
 model that is not as it was made, by hooks, adapters, quantizers, compilers, or processors of the caller's, is computed
 plainly: `plain.py` has the questions.
 
+`int8.py` rounds weights and is none of these: `to_int8(model)` asks for it.
+
 What has no hook in `modeling/acceleration.py` stands in the libraries, in `nn.Linear`, `Conv1D`, `GenerationMixin`
 and transformers' `sdpa`, and does nothing for modules without the mark that `speed_up` leaves. Instances stay
 unchanged: copies, replicas, layers of another class and quantizers find what torch made.

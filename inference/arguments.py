@@ -53,6 +53,7 @@ class GenerateArguments:
     target_lang: str | None = option(None, "Code of the language to translate into; both or none", LANGUAGES)
     device: str | None = option(None, "Device: cpu, cuda, ... (default: a GPU if there is one)", MACHINE)
     bf16: bool = option(False, "Compute in bfloat16", MACHINE)
+    quantization: Literal["int8"] | None = option(None, "Round the linear layers to int8: faster on a CPU", MACHINE)
     engine: str | None = option(None, "torch, auto (CTranslate2 if its output is the same), or an export's", MACHINE)
     length_penalty: float | None = option(None, "Exponent of the length of beams; above 0 for longer output", SEARCH)
     early_stopping: bool | None = option(None, "Beam search: stop as soon as --num_beams outputs are complete", SEARCH)
@@ -90,6 +91,10 @@ def check_arguments(arguments: GenerateArguments) -> None:
     if (source is None) != (target is None):
         raise ValueError(f"--source_lang {source} --target_lang {target}: one needs the other")
     check_output(arguments.output_file, arguments.input_file)
+    if arguments.quantization and (arguments.bf16 or arguments.engine or arguments.device not in (None, "cpu")):
+        raise ValueError(
+            f"--quantization {arguments.quantization} is for torch on the CPU, without --bf16 and --engine"
+        )
     candidates, judge = arguments.candidates, arguments.rerank_model
     if not arguments.chat and (arguments.max_history or judge or candidates > 1):
         raise ValueError("--max_history, --candidates and --rerank_model are for --chat")

@@ -6,7 +6,10 @@ That is the engine that gives the same output as torch, exported to once for eac
 import copy
 import hashlib
 import os
+import re
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from .whole_files import generate_file
 ENGINE = "ctranslate2"  # several times faster than torch, and exported to in a second
 CACHE = Path(HF_HOME) / "vanillaformer" / "exports"
 COMPARED = 8  # texts whose results are compared with those of torch
+PROBABILITY = re.compile(r"\t\d\.\d{4}")  # after a label
 
 
 def call_options(generate_args: GenerateArguments) -> dict[str, Any]:
@@ -46,6 +50,8 @@ def generate_texts(generate_args: GenerateArguments) -> None:
         if generate_args.engine == AUTO:
             with torch.inference_mode():
                 loaded = fastest(loaded, function, texts, **options)
+        elif generate_args.quantization:
+            report_rounding(loaded, function, texts, generate_args, **options)
         return loaded, function, options
 
     output = Path(generate_args.output_file or os.devnull)
@@ -80,11 +86,30 @@ def fastest(loaded: LoadedModel, function: Function, texts: Sequence[str], **opt
     return faster
 
 
+def report_rounding(
+    loaded: LoadedModel, function: Function, texts: Sequence[str], arguments: GenerateArguments, **options: Any
+) -> None:
+    """Say how many results of the first of many texts are those of the exact weights, but for numbers."""
+    sample = [text for text in texts if text.strip()][: COMPARED + 1]
+    is_number = getattr(loaded.model.config, "problem_type", None) == "regression"
+    if len(sample) <= COMPARED or is_number or generation_settings(loaded.model, options)["do_sample"]:
+        return
+    exact, *_ = load(replace(arguments, quantization=None))
+    with torch.inference_mode(), suppress(ValueError):  # of a text that cannot be worked on: said at its turn
+        results = [function(each, sample[:COMPARED], **options) for each in (loaded, exact)]
+        same = sum(PROBABILITY.sub("", one) == PROBABILITY.sub("", other) for one, other in zip(*results))
+        hint(f"--quantization {arguments.quantization}: {same} of the first {COMPARED} results are as without it")
+
+
+def generation_settings(model: PreTrainedModel, options: dict[str, Any]) -> dict[str, Any]:
+    """Return how a model searches: by the options given, and by those saved with it."""
+    saved = getattr(model, "generation_config", None)
+    return {name: getattr(saved, name, None) for name in ("do_sample", "num_beams", "early_stopping")} | options
+
+
 def check_model(model: PreTrainedModel, options: dict[str, Any]) -> None:
     """Raise ValueError where torch is faster, or where the outputs of the two cannot be the same."""
-    saved = getattr(model, "generation_config", None)
-    settings = {name: getattr(saved, name, None) for name in ("do_sample", "num_beams", "early_stopping")}
-    settings |= options
+    settings = generation_settings(model, options)
     if model.device.type != "cpu" or model.dtype.itemsize < 4:
         raise ValueError(f"the model is on {model.device.type} in {str(model.dtype).removeprefix('torch.')}")
     if settings["do_sample"]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from vanillaformer.acceleration import to_int8
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.console.program import hide_progress_bars
@@ -200,21 +201,23 @@ def open_folder(arguments: GenerateArguments) -> tuple[Path, Any, Any, str]:
     runtime = exporter_of(read_record(folder)["engine"]).info.runtime
     if arguments.engine not in (None, AUTO, runtime):
         raise ValueError(f"{asked} was exported for {runtime}")
-    if arguments.bf16:
-        raise ValueError("--bf16: an exported model has the precision that it was exported with")
+    if arguments.bf16 or arguments.quantization:
+        option = "--bf16" if arguments.bf16 else f"--quantization {arguments.quantization}"
+        raise ValueError(f"{option}: an exported model has the precision that it was exported with")
     engine = load_engine(folder, arguments.device or "cpu")
     return folder, EngineModel(engine, seed=arguments.seed), engine.config, engine.architecture
 
 
 def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments) -> Any:
     """Return the model of a folder, if it can be as one of ours, on `--device`, by default a GPU if there is one."""
-    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = arguments.device or ("cuda" if torch.cuda.is_available() and not arguments.quantization else "cpu")
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"--device {device} cannot be used here: {reason}") from error
-    dtype = inference_dtype(torch.device(device).type, arguments.bf16)
+    rounded = arguments.quantization is not None
+    dtype = torch.float32 if rounded else inference_dtype(torch.device(device).type, arguments.bf16)
     source = f"--model {arguments.model_name_or_path}"
     model, found = open_model(model_class, folder, source, dtype=dtype, output_loading_info=True)
     if missing := found["missing_keys"]:  # of a model saved for another task
@@ -224,7 +227,7 @@ def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments
 
         with suppress(ValueError):  # where none of ours computes the same
             model = take_over(model)
-    return model.to(device).eval()
+    return to_int8(model) if arguments.quantization else model.to(device).eval()
 
 
 def task_of(architecture: str, path: str) -> tuple[Any, Function, bool]:

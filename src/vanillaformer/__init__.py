@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from vanillaformer.hub.seq2seq_pipelines import register_pipelines
 
-from .acceleration import plug_in, speed_up
+from .acceleration import plug_in, speed_up, to_int8
 from .configuration import (
     PRESETS,
     BlockConfig,
@@ -28,7 +28,7 @@ from .modeling import register
 
 __version__ = version("vanillaformer")
 
-__all__ = ["PRESETS", "BlockConfig", "SpeedUp", "__version__", "preset", "speed_up"]  # noqa: F405 - by `__getattr__`
+__all__ = ["PRESETS", "BlockConfig", "SpeedUp", "__version__", "preset", "speed_up", "to_int8"]  # noqa: F405 - by `__getattr__`
 __all__ += ["VanillaDecoderConfig", "VanillaEncoderConfig", "VanillaEncoderDecoderConfig", "VanillaImageEncoderConfig"]
 __all__ += ["VanillaRecurrentEncoderDecoderConfig", *(name for name in _models if name.startswith("Vanilla"))]
 

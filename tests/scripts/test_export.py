@@ -73,6 +73,8 @@ def test_what_was_checked_is_kept_and_a_link_out_of_the_folder_is_not_passed_on(
     (["--model", "{export}", "--engine", "torch"], "--engine torch: --model .* was exported for ctranslate2"),
     (["--model", "{export}", "--engine", "llama.cpp"], "--engine llama.cpp: .* was exported for ctranslate2"),
     (["--model", "{export}", "--bf16"], "--bf16: an exported model has the precision"),
+    (["--model", "{export}", "--quantization", "int8"], "--quantization int8: an exported model has the precision"),
+    (["--model", "{run}", "--quantization", "int8", "--bf16"], "--quantization int8 is for torch on the CPU"),
     (["--model", "{export}", "--repetition_penalty", "1.2"], "repetition_penalty=1.2: an exported model has only"),
     (["--model", "{export}", "--max_new_tokens", "64"], "--max_new_tokens 64: .* 64 tokens"),
     (["--model", "{classifier}", "--num_beams", "2"], "--num_beams: VanillaEncoderFor.* does not generate text"),

@@ -16,6 +16,7 @@ from refusals import refused
 from script_runs import answers, generated, json_lines, train
 from transformers import AutoModelForSeq2SeqLM, AutoModelForTokenClassification, AutoTokenizer, pipeline
 
+from vanillaformer.acceleration import int8
 from vanillaformer.console import reporting
 from vanillaformer.inference import generation, tasks, whole_files
 from vanillaformer.inference.arguments import GenerateArguments
@@ -171,6 +172,22 @@ def test_the_fastest_engine_gives_the_same_output(kind: str, trained, tmp_path: 
     said = "--engine auto: ctranslate2; the first 2 outputs are those of torch\n"
     assert {output.err for output in outputs[1:]} == {said}
     assert len(list((tmp_path / "exports").iterdir())) == 1
+
+
+@pytest.mark.parametrize("kind", ["translation", "classification"])
+def test_layers_rounded_to_int8_are_compared_with_the_exact_ones(kind: str, trained, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(int8, "MIN_WEIGHTS", 0)
+    calls, forward = [], int8.Int8Linear.forward
+    monkeypatch.setattr(int8.Int8Linear, "forward", lambda self, x: calls.append(self) or forward(self, x))
+    search = ["--max_new_tokens", "8"] if kind == "translation" else []
+    words = ["--model", trained(kind), "--text", *(f"May {day}, 2031" for day in range(1, 10)), *search]
+    exact, rounded = (generated(capfd, *words, *option) for option in ([], ["--quantization", "int8"]))
+    lines = [[line.split("\t")[0] for line in output.out.splitlines()[:8]] for output in (exact, rounded)]
+    same = sum(one == other for one, other in zip(*lines))
+    assert rounded.err == f"--quantization int8: {same} of the first 8 results are as without it\n"
+    assert len(set(calls)) > 4
+    few = generated(capfd, *words[:4], *search, "--quantization", "int8")
+    assert (few.out, few.err) == (f"{rounded.out.splitlines()[0]}\n", "")
 
 
 def test_torch_where_another_engine_would_give_other_output(trained, tmp_path: Path, monkeypatch, capfd) -> None:

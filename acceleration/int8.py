@@ -1,0 +1,74 @@
+"""Linear layers in int8 on a CPU: a quarter of the weights' bytes, multiplied by instructions for integers.
+
+Weights are rounded once, with a scale for each output, and inputs at each call, with a scale for each row, so that a
+text's result does not depend on the others of its batch: `y_e = s_e r Σ_d q_ed p_d + b_e` with integers q and p of at
+most 127 steps to each side, as in LLM.int8() (Dettmers et al. 2022) without its outliers. A product differs by about
+1 % from that in float32.
+
+Shape letters: D inputs, E outputs, M rows.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+TINY = 1e-30  # the largest value of a row of zeros
+MIN_WEIGHTS = 2**16  # of a layer: fewer take no time, and rounding takes 20 µs a call
+
+
+class Int8Linear(nn.Module):
+    """A linear layer with rounded weights, (..., D) → (..., E), for inference."""
+
+    weight = None  # transformers asks some layers for its type
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None):
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.bias = bias
+        # Without VNNI two products are added in 16 bits: inputs have half the steps there
+        self.steps = 127 if torch.cpu._is_vnni_supported() else 63
+        self.scales = weight.abs().amax(dim=1).clamp(min=TINY) / 127
+        self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
+        rounded = (weight / self.scales[:, None]).round().to(torch.int8).contiguous()
+        self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, self.in_features).float()  # (M, D)
+        factors = self.steps / rows.abs().amax(dim=1, keepdim=True).clamp_min_(TINY)
+        rounded = (rows * factors).add_(self.steps + 1).round_().to(torch.uint8)  # oneDNN's fast kernels take no signs
+        weights = (self.packed, self.scales, self.zeros)
+        plain: Any = (None, 1.0, 0, torch.float32, "none", [], "")  # the product, and nothing after it
+        out = torch.ops.onednn.qlinear_pointwise.default(rounded, 1.0, self.steps + 1, *weights, *plain).div_(factors)
+        out = out if self.bias is None else out.add_(self.bias)
+        return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
+
+    def _save_to_state_dict(self, *_: Any, **__: Any) -> None:
+        raise ValueError("layers in int8 are for inference and are not saved: save the model before to_int8()")
+
+
+def to_int8(model: nn.Module) -> nn.Module:
+    """Replace the linear layers of a float32 model on a CPU by such in int8, and return it: for inference only.
+
+    Embeddings keep their weights, also where an output layer had the same; so do layers of classes other than torch's
+    and transformers' own, such as adapters.
+    """
+    if not torch.backends.mkldnn.is_available():
+        raise ValueError("int8 needs oneDNN, which this build of torch does not have")
+    made: dict[nn.Module, Int8Linear] = {}  # a layer may have several places
+    for parent in list(model.modules()):
+        for name, layer in cast("dict[str, Any]", parent._modules).items():
+            if type(layer) in (nn.Linear, Conv1D) and layer.weight.numel() >= MIN_WEIGHTS:
+                made[layer] = made.get(layer) or rounded(layer)
+                setattr(parent, name, made[layer])
+    return model.eval().requires_grad_(False)
+
+
+def rounded(layer: nn.Linear | Conv1D) -> Int8Linear:
+    """Return the layer in int8 of one in float32 on a CPU."""
+    weight, bias = layer.weight.detach(), layer.bias
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        found = f"{str(weight.dtype).removeprefix('torch.')} on {weight.device.type}"
+        raise ValueError(f"int8 is for models in float32 on cpu, and this one is in {found}")
+    return Int8Linear(weight.t() if type(layer) is Conv1D else weight, None if bias is None else bias.detach())

@@ -1,0 +1,91 @@
+"""Layers in int8 compute what their integers say, and models with them answer as before, nearly."""
+
+import pytest
+import torch
+from modeling.toys import ALL_KINDS, inputs_of, relative_error, sharpen, tokens, toy
+from refusals import refused
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, T5Config, T5ForConditionalGeneration
+from transformers.pytorch_utils import Conv1D
+
+from vanillaformer import to_int8
+from vanillaformer.acceleration import int8
+
+D, E = 200, 150
+
+
+@pytest.fixture(autouse=True)
+def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int8, "MIN_WEIGHTS", 0)
+
+
+def layer(kind: type = nn.Linear, bias: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    made = nn.Linear(D, E, bias=bias) if kind is nn.Linear else Conv1D(E, D)
+    if made.bias is not None:
+        nn.init.normal_(made.bias)
+    return to_int8(nn.Sequential(made))[0]
+
+
+@pytest.mark.parametrize("vnni", [True, False])
+@pytest.mark.parametrize("kind", [nn.Linear, Conv1D])
+def test_a_layer_sums_the_integers_of_its_rows_and_weights(kind, vnni, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: vnni)
+    made, steps = layer(kind), 127 if vnni else 63
+    torch.manual_seed(0)
+    source = nn.Linear(D, E) if kind is nn.Linear else Conv1D(E, D)
+    weight = (source.weight if kind is nn.Linear else source.weight.t()).detach()
+    x = torch.randn(7, 3, D) * torch.logspace(-3, 3, 7)[:, None, None]
+    x[0, 0] = 0
+    largest = x.abs().amax(-1, keepdim=True).clamp(min=1e-30)
+    whole = (x * (steps / largest)).round().double()
+    scales = weight.abs().amax(1) / 127
+    expected = whole @ (weight / scales[:, None]).round().double().t() * scales * largest / steps + made.bias
+    torch.testing.assert_close(made(x).double(), expected, rtol=1e-5, atol=1e-5)
+    exact = x @ weight.t() + made.bias
+    assert (made(x) - exact).norm() < 0.02 * exact.norm()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_results_of_a_row_do_not_depend_on_the_others(bias):
+    made, x = layer(bias=bias), torch.randn(5, 4, D)
+    for shape in ((D,), (1, D), (1, 1, D)):
+        assert torch.equal(made(x[2, 3].view(shape)), made(x)[2, 3].view(*shape[:-1], E))
+    assert made(x[:0]).shape == (0, 4, E)
+    assert made(x.bfloat16()).dtype == torch.bfloat16
+
+
+def native(kind: str) -> PreTrainedModel:
+    sizes = {"vocab_size": 200, "eos_token_id": None, "pad_token_id": 0}
+    if kind == "gpt2":
+        return GPT2LMHeadModel(GPT2Config(n_embd=64, n_layer=2, n_head=4, bos_token_id=1, **sizes)).eval()
+    heads = {"num_heads": 4, "d_kv": 16, "decoder_start_token_id": 0}
+    return T5ForConditionalGeneration(T5Config(d_model=64, d_ff=128, num_layers=2, **heads, **sizes)).eval()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "t5", "decoder"])
+def test_models_generate_each_text_as_if_it_were_alone(kind):
+    torch.manual_seed(0)
+    model = to_int8(sharpen(native(kind)) if kind in ("gpt2", "t5") else toy(kind))
+    assert not [name for name, each in model.named_modules() if type(each) in (nn.Linear, Conv1D)]
+    ids, options = tokens(3, 5), {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    found = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    assert len(set(map(tuple, found.tolist()))) > 1
+    for row, text in zip(found, ids):
+        assert torch.equal(model.generate(text[None], attention_mask=torch.ones_like(text)[None], **options)[0], row)
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_logits_of_every_kind_of_model_are_nearly_the_same(kind):
+    model = toy(kind)
+    inputs = inputs_of(kind, config=model.config)
+    with torch.no_grad():
+        expected, found = model(**inputs).logits, to_int8(model)(**inputs).logits
+    assert 0 < relative_error(found, expected) < 0.1
+
+
+def test_what_it_cannot_do_is_refused():
+    refused("int8 is for models in float32 on cpu, and this one is in bfloat16", to_int8, toy("decoder").bfloat16())
+    model = to_int8(toy("decoder"))
+    refused("layers in int8 are for inference and are not saved", model.state_dict)
+    assert not any(parameter.requires_grad for parameter in model.parameters())
