@@ -19,7 +19,8 @@ MODELS = {
     "VanillaRecurrentEncoderDecoderModel",
 }  # fmt: skip
 PUBLIC = {
-    "vanillaformer": {*CONFIGS, *MODELS, "PRESETS", "BlockConfig", "SpeedUp", "__version__", "preset", "speed_up"},
+    "vanillaformer": {*CONFIGS, *MODELS, "PRESETS", "BlockConfig", "SpeedUp", "__version__", "preset", "speed_up",
+     "to_int8"},
     "vanillaformer.configuration": {*CONFIGS, "ACTIVATION_ALIASES", "PRESETS", "BlockConfig", "ConfigView", "Preset",
      "Stage", "VanillaConfig", "layer_types", "preset"},
     "vanillaformer.conversion": {"ARCHITECTURES", "Architecture", "from_native", "from_state_dict",
