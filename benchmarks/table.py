@@ -36,6 +36,7 @@ from torch import nn
 from transformers import GenerationConfig, HfArgumentParser, LogitsProcessor, PreTrainedModel
 from weights import END, FIRST_WORD, PAD, START, Size, pair
 
+from vanillaformer.acceleration.int8 import to_int8
 from vanillaformer.acceleration.plug_in import keep_freed_memory
 from vanillaformer.conversion.exports import export, load_engine
 from vanillaformer.data.preprocessing.packing import PackedPairs, PackedTexts
@@ -248,6 +249,7 @@ def decoding(peer: str, name: str, size: Size, rows: list[Rows], new_tokens: int
     calls |= on_engine(models["ours"], rows, search)
     exact = {key: call for key, call in calls.items() if "int8" not in key}
     calls[HALF] = partial(generate, halved, batches)
+    calls["ours, --quantization int8"] = partial(generate, to_int8(copy.deepcopy(models["ours"])), batches)
     return Contest(dict(calls), products(lambda: generate(models["ours"], whole), models["ours"]), exact)
 
 
