@@ -8,6 +8,7 @@ most 127 steps to each side, as in LLM.int8() (Dettmers et al. 2022) without its
 Shape letters: D inputs, E outputs, M rows.
 """
 
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
@@ -27,25 +28,39 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.bias = bias
-        # Without VNNI two products are added in 16 bits: inputs have half the steps there
-        self.steps = 127 if torch.cpu._is_vnni_supported() else 63
+        self.steps = input_steps()
         self.scales = weight.abs().amax(dim=1).clamp(min=TINY) / 127
         self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
         rounded = (weight / self.scales[:, None]).round().to(torch.int8).contiguous()
         self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.requires_grad and torch.is_grad_enabled():  # or scales alone would give some
+            raise ValueError("layers in int8 have no gradients: call the model under torch.no_grad()")
         rows = x.reshape(-1, self.in_features).float()  # (M, D)
         factors = self.steps / rows.abs().amax(dim=1, keepdim=True).clamp_min_(TINY)
         rounded = (rows * factors).add_(self.steps + 1).round_().to(torch.uint8)  # oneDNN's fast kernels take no signs
-        weights = (self.packed, self.scales, self.zeros)
-        plain: Any = (None, 1.0, 0, torch.float32, "none", [], "")  # the product, and nothing after it
-        out = torch.ops.onednn.qlinear_pointwise.default(rounded, 1.0, self.steps + 1, *weights, *plain).div_(factors)
+        out = product(rounded, self.steps + 1, self.packed, self.scales, self.zeros).div_(factors)
         out = out if self.bias is None else out.add_(self.bias)
         return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
     def _save_to_state_dict(self, *_: Any, **__: Any) -> None:
         raise ValueError("layers in int8 are for inference and are not saved: save the model before to_int8()")
+
+
+def product(x: torch.Tensor, zero: int, *weights: torch.Tensor) -> torch.Tensor:
+    """Return `s_e Σ_d (x_d - zero) q_ed` for rows (M, D) in uint8 and packed weights with their scales and zeros."""
+    plain: Any = (None, 1.0, 0, torch.float32, "none", [], "")  # the product, and nothing after it
+    return torch.ops.onednn.qlinear_pointwise.default(x, 1.0, zero, *weights, *plain)
+
+
+@lru_cache
+def input_steps() -> int:
+    """Return the steps to each side that inputs have: fewer where two products are added in 16 bits, without VNNI."""
+    weight, x = torch.full((64, 64), 127, dtype=torch.int8), torch.full((1, 64), 255, dtype=torch.uint8)
+    packed = torch.ops.onednn.qlinear_prepack(weight, None)
+    sums = product(x, 0, packed, torch.ones(64), torch.zeros(64, dtype=torch.int32))
+    return 127 if bool((sums == 64 * 127 * 255).all()) else 63
 
 
 def to_int8(model: nn.Module) -> nn.Module:

@@ -27,11 +27,12 @@ def layer(kind: type = nn.Linear, bias: bool = True) -> nn.Module:
     return to_int8(nn.Sequential(made))[0]
 
 
-@pytest.mark.parametrize("vnni", [True, False])
+@pytest.mark.parametrize("steps", [None, 63])
 @pytest.mark.parametrize("kind", [nn.Linear, Conv1D])
-def test_a_layer_sums_the_integers_of_its_rows_and_weights(kind, vnni, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: vnni)
-    made, steps = layer(kind), 127 if vnni else 63
+def test_a_layer_sums_the_integers_of_its_rows_and_weights(kind, steps, monkeypatch):
+    steps = steps or int8.input_steps()
+    monkeypatch.setattr(int8, "input_steps", lambda: steps)
+    made = layer(kind)
     torch.manual_seed(0)
     source = nn.Linear(D, E) if kind is nn.Linear else Conv1D(E, D)
     weight = (source.weight if kind is nn.Linear else source.weight.t()).detach()
@@ -88,4 +89,5 @@ def test_what_it_cannot_do_is_refused():
     refused("int8 is for models in float32 on cpu, and this one is in bfloat16", to_int8, toy("decoder").bfloat16())
     model = to_int8(toy("decoder"))
     refused("layers in int8 are for inference and are not saved", model.state_dict)
+    refused("layers in int8 have no gradients", layer(), torch.randn(2, D, requires_grad=True))
     assert not any(parameter.requires_grad for parameter in model.parameters())
