@@ -4,7 +4,6 @@
 """
 
 from .autotune import chosen, keep
-from .int8 import to_int8
 from .plug_in import plug_in, speed_up, switched_off
 
-__all__ = ["chosen", "keep", "plug_in", "speed_up", "switched_off", "to_int8"]
+__all__ = ["chosen", "keep", "plug_in", "speed_up", "switched_off"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from vanillaformer.acceleration import to_int8
+from vanillaformer.acceleration.int8 import to_int8
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.console.program import hide_progress_bars

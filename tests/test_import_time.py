@@ -49,16 +49,25 @@ def test_import_costs_little_over_transformers_own_models_and_loads_no_other_lib
     assert seconds <= 0.3, f"{seconds:.2f} s, with {len(others)} modules of others, among them {others[:20]}"
 
 
-def test_generate_and_explore_load_neither_training_nor_exports():
-    program = """
-import sys, vanillaformer_cli
-for name in ("generate", "explore"):
-    vanillaformer_cli.load_program(name, ["--model", "x"])
-    print(*sys.modules)
-"""
+def loaded_after(*statements: str) -> list[set[str]]:
+    """Return the modules that are loaded after each statement, one after the other in one process."""
+    program = "\n".join(["import sys", *(f"{statement}\nprint(*sys.modules)" for statement in statements)])
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    generate, explore = ({*line.split()} for line in result.stdout.splitlines()[-2:])
+    return [{*line.split()} for line in result.stdout.splitlines()[-len(statements) :]]
+
+
+def test_generate_and_explore_load_neither_training_nor_exports():
+    load = "import vanillaformer_cli; vanillaformer_cli.load_program({!r}, ['--model', 'x'])"
+    generate, explore = loaded_after(load.format("generate"), load.format("explore"))
     assert "vanillaformer.inference.tasks" in generate
     assert not {*NOT_OF_GENERATE} & generate
     assert "vanillaformer.exploration.figures" in explore
     assert not {*NOT_OF_GENERATE, "gradio", "captum"} & explore - {"matplotlib"}
+
+
+def test_training_a_translator_loads_few_of_our_modules():
+    (loaded,) = loaded_after("import vanillaformer.scripts.train_translation")
+    ours = {name for name in loaded if name.partition(".")[0] == "vanillaformer"}
+    assert "vanillaformer.training.tasks.translation" in ours
+    assert len(ours) <= 130
+    assert not {"vanillaformer.training.tasks.images", "vanillaformer.data.images", "matplotlib"} & loaded

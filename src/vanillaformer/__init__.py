@@ -6,11 +6,12 @@ Importing this package makes transformers' Auto classes know `vanilla_encoder_de
 """
 
 import pathlib
+from importlib import import_module
 from importlib.metadata import version
 
 from vanillaformer.hub.seq2seq_pipelines import register_pipelines
 
-from .acceleration import plug_in, speed_up, to_int8
+from .acceleration import plug_in, speed_up
 from .configuration import (
     PRESETS,
     BlockConfig,
@@ -47,9 +48,8 @@ VanillaConfig.code_version, VanillaConfig.write_remote_code = __version__, write
 
 
 def __getattr__(name: str) -> object:
-    """Return `SpeedUp`, which needs transformers' trainer."""
-    if name == "SpeedUp":
-        from .acceleration.callback import SpeedUp
-
-        return SpeedUp
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Return what is imported by the first that asks: `SpeedUp`, which needs transformers' trainer, and `to_int8`."""
+    modules = {"SpeedUp": "callback", "to_int8": "int8"}
+    if name not in modules:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.acceleration.{modules[name]}"), name)

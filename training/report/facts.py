@@ -17,7 +17,6 @@ from datasets import Dataset
 from huggingface_hub import metadata_load, try_to_load_from_cache
 
 from vanillaformer.configuration import VanillaConfig
-from vanillaformer.console.drawing import templates
 from vanillaformer.data.arguments import DataArguments
 from vanillaformer.data.tasks import MASK, NOT_STATED, TASKS, Source, TaskName
 from vanillaformer.hub.file_names import OFF, PICTURES, SWITCH
@@ -273,6 +272,8 @@ def read_samples(folder: Path) -> list[dict[str, str]]:
 
 def loading_code(facts: CardFacts, *, package: bool) -> str:
     """Return a program that loads a model and uses it once, with this package or with the code saved beside it."""
+    from vanillaformer.console.drawing import templates  # with matplotlib, which training does not need
+
     task, example = TASKS[facts.task], as_pair(facts.example)
     template = templates("vanillaformer.training.report.card").get_template("loading.py.jinja")
     decoder = "target_tokenizer" if facts.training["separate_target"] else "tokenizer"
