@@ -292,9 +292,9 @@ def ended_translations() -> Contest:
     )
 
 
-def continuations(batch: int) -> Contest:
+def continuations(batch: int, **sizes: int) -> Contest:
     """Prompts of 32 tokens, 128 more."""
-    size = Size(layers=6, width=384, heads=6, vocab=10_000)
+    size = Size(**{"layers": 6, "width": 384, "heads": 6, "vocab": 10_000} | sizes)
     return decoding("gpt2", "GPT-2", size, [texts([32] * batch, size.vocab)], 128)
 
 
@@ -307,6 +307,10 @@ TASKS: dict[str, tuple[str, Callable[[], Contest]]] = {
     "beam": ("translation, 5 beams, 128 sentences", partial(translations, 5)),
     "generate_1": ("continuation, batch 1", partial(continuations, 1)),
     "generate_8": ("continuation, batch 8", partial(continuations, 8)),
+    "generate_124m": (
+        "the same, batch 1, 124 million parameters",
+        partial(continuations, 1, layers=12, width=768, heads=12, vocab=50_257),
+    ),
     "classifier": ("small classifier, training, texts padded to 200", partial(classifier, 174, 0.6, 200)),
     "classifier_short": ("the same, short texts", partial(classifier, 20, 0.5, 0)),
 }
