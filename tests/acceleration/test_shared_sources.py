@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import LogitsProcessorList
+from transformers import DynamicCache, EncoderDecoderCache, LogitsProcessorList
 
 from modeling import toys
 from vanillaformer.acceleration import chunked_loss, shared_sources
@@ -25,8 +25,7 @@ LENGTHS = [3, 20, 4, 5, 3, 6, 4, 5, 19, 3, 4, 6, 5, 3, 4, 5]
 
 
 def sources() -> dict[str, torch.Tensor]:
-    mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-    return {"input_ids": toys.tokens(*mask.shape).masked_fill(~mask, toys.PAD), "attention_mask": mask.long()}
+    return toys.ragged(LENGTHS)
 
 
 def generate(model, **inputs) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -73,6 +72,26 @@ def test_tokens_and_scores_are_those_of_one_batch(kind, overrides, beams, encode
     assert torch.equal(found, expected)
     for step, (ours, theirs) in enumerate(zip(found_scores, expected_scores, strict=True)):
         toys.assert_close(ours, theirs, f"scores of step {step}", 1e-10)
+
+
+@pytest.mark.parametrize("search", [
+    {"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2},
+    {"num_beams": 1, "do_sample": True, "num_return_sequences": 3},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("way", ["eager", "sdpa"])
+def test_outputs_of_a_source_share_its_keys_and_values(way, search, encoded):
+    model, batch = toys.shared_toy("encoder_decoder", {}), {name: value[:3] for name, value in sources().items()}
+    found = []
+    for cache in ({}, {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}):
+        torch.manual_seed(0)
+        with toys.attending(model, way):
+            found.append(generate(model, **batch, **search, **cache))
+    (tokens, scores), (expected, expected_scores) = found
+    assert torch.equal(tokens, expected)
+    for step, (ours, theirs) in enumerate(zip(scores, expected_scores, strict=True)):
+        toys.assert_close(ours, theirs, f"scores of step {step}", 1e-12)
+    repeated = max(search["num_beams"], search.get("num_return_sequences", 1))
+    assert encoded[1] == [(3, 20), (3 * repeated, 20)]
 
 
 def test_vectors_are_grouped_as_tokens_are_and_recorded_states_are_those_of_the_whole_batch():

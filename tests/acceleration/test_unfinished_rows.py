@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from modeling.toys import PAD, TARGET_VOCABULARY, attending, few_choices, over, shared_toy, tokens, toy, with_autocast
+from modeling.axes import TARGET_VOCABULARY
+from modeling.toys import PAD, attending, few_choices, over, ragged, shared_toy, tokens, toy, with_autocast
 from torch import nn
 from torch.testing import assert_close
 from transformers import LogitsProcessorList
@@ -196,15 +197,9 @@ def end_rows(prompt: int, vocabulary: int) -> Callable[[int, torch.Tensor], list
     return lambda row, ids: [END] if ENDS[row] <= len(ids) - prompt + 1 else others
 
 
-def batch() -> dict[str, torch.Tensor]:
-    lengths = torch.tensor([5, 20, 3, 4, 5, 6, 3, 18, 4, 5, 3, 4])
-    mask = torch.arange(int(lengths.max())) < lengths[:, None]
-    return {"input_ids": tokens(*mask.shape).masked_fill(~mask, PAD), "attention_mask": mask.long()}
-
-
 def inputs_of(kind: str) -> dict[str, torch.Tensor]:
     """Sources with padding on the right, in which there are groups, or prompts with padding on the left."""
-    return batch() if kind == "encoder_decoder" else {name: value.flip(1) for name, value in batch().items()}
+    return ragged([5, 20, 3, 4, 5, 6, 3, 18, 4, 5, 3, 4], left=kind == "decoder")
 
 
 def generate(model: Any, kind: str, **options: Any) -> Any:

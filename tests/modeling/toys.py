@@ -5,7 +5,7 @@ Which options there are, and which of them meet in one model, `axes.py` reads fr
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -204,6 +204,15 @@ def padding(batch: int, length: int, side: str = "right") -> torch.Tensor:
         mask[row, : length - row] = 1
         mask[row, length - row :] = 0
     return mask if side == "right" else mask.flip(1)
+
+
+def ragged(
+    lengths: Sequence[int], vocabulary: int = SOURCE_VOCABULARY, seed: int = 2, left: bool = False
+) -> dict[str, torch.Tensor]:
+    """Rows of these lengths and their mask, (B, T), with padding on the right, or on the left."""
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    rows = {"input_ids": tokens(*mask.shape, vocabulary, seed).masked_fill(~mask, PAD), "attention_mask": mask.long()}
+    return {name: value.flip(1) for name, value in rows.items()} if left else rows
 
 
 def pixels(batch: int = 3, height: int = 8, width: int = 12, channels: int = 2, seed: int = 2) -> torch.Tensor:
