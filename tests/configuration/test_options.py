@@ -6,8 +6,6 @@ from typing import Literal, get_args, get_origin
 import pytest
 from transformers.activations import ACT2FN
 
-import vanillaformer
-from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig
 from vanillaformer.configuration import options
 from vanillaformer.configuration.names import ACTIVATION_ALIASES, ACTIVATIONS
 from vanillaformer.configuration.options import FIELD_READERS, SIZE_READERS
@@ -27,6 +25,8 @@ from vanillaformer.modeling.parts.recurrent_attention import CROSS_ATTENTIONS
 from vanillaformer.modeling.parts.residual import RESIDUALS
 from vanillaformer.modeling.stack import BIDIRECTIONAL_MASKS, CAUSAL_MASKS
 
+from .test_block import ALL_CONFIGS
+
 LITERALS = {name: value for name, value in vars(options).items() if get_origin(value) is Literal}
 PARTS = {
     "Norm": NORMS, "NormPlacement": RESIDUALS, "BlockLayout": BLOCKS, "FeedForward": FEED_FORWARDS,
@@ -36,10 +36,6 @@ PARTS = {
     "OutputDistribution": POINTERS, "Cell": CELLS, "CrossAttentionScore": CROSS_ATTENTIONS,
     "RecurrentInitialization": RECURRENT_INITIALIZATIONS, "Decoding": DECODINGS,
 }  # fmt: skip
-CONFIGS = (
-    vanillaformer.VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig,
-    vanillaformer.VanillaRecurrentEncoderDecoderConfig,
-)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name for name in LITERALS if name not in ("SinusoidalLayout", "Parametrization")])
@@ -50,7 +46,7 @@ def test_every_name_has_a_part_and_every_part_a_name(name):
 def test_every_name_has_an_entry_and_every_entry_a_name_of_a_field():
     fields, literals = {"layer_types"}, {options.LayerType}  # a list, and no field of the dataclass
     assert list(get_args(options.LayerType)) == list(options.OPTIONS["layer_types"])
-    for field in (field for config in CONFIGS for field in dataclasses.fields(config)):
+    for field in (field for config in ALL_CONFIGS for field in dataclasses.fields(config)):
         for literal in {field.type, *get_args(field.type)} & {*LITERALS.values()}:
             of_texts = literal is options.PositionEmbedding
             choices = options.SEQUENCE_POSITION_CHOICES if of_texts else options.OPTIONS[field.name]
@@ -65,7 +61,7 @@ def test_what_entries_say_of_each_other_exists_and_every_type_of_layer_has_two_m
     for choice in options.PLACEMENT_CHOICES.values():
         assert {*choice.layouts} <= options.LAYOUT_CHOICES.keys()
         assert choice.initialization in (None, *options.INITIALIZATION_CHOICES)
-    names = set().union(*(config.keywords() for config in CONFIGS))
+    names = set().union(*(config.keywords() for config in ALL_CONFIGS))
     assert {*FIELD_READERS, *SIZE_READERS} <= names
     assert {*ACTIVATIONS, *ACTIVATION_ALIASES, *ACTIVATION_ALIASES.values()} <= {*ACT2FN}
     assert list(BIDIRECTIONAL_MASKS) == list(CAUSAL_MASKS)
