@@ -76,12 +76,6 @@ def test_missing_target_is_not_taken_for_a_joint_vocabulary(separate, tmp_path):
         load_pair(tmp_path / "part")
 
 
-def test_target_saved_by_hand_is_found(separate, tmp_path):
-    separate[0].save_pretrained(tmp_path)
-    separate[1].save_pretrained(tmp_path / "target_tokenizer")
-    assert load_pair(tmp_path)[1].get_vocab() == separate[1].get_vocab()
-
-
 @pytest.mark.parametrize("name", ["separate", "joint"])
 def test_pair_from_the_hub_cache_without_internet(request, name, tmp_path):
     pair = request.getfixturevalue(name)

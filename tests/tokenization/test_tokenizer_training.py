@@ -95,9 +95,10 @@ class TestEveryAlgorithm:
         *((["fine", "", bad, "fine"], {}, rf"texts\[2\] must be a string, not {type(bad).__name__}")
           for bad in (None, 3, b"raw", ["a"])),
         (["fine", "broken \ud800"], {}, r"texts\[1\] is not valid Unicode"),
+        ("oops", {}, "texts must be an iterable of strings, not one str: 'oops'"),
     ])  # fmt: skip
     def test_texts_that_cannot_be_learned_from_are_named(self, algorithm, texts, options, message):
-        refused(message, train, iter(texts), algorithm=algorithm, **options)
+        refused(message, train, texts, algorithm=algorithm, **options)
 
 
 @pytest.mark.parametrize("algorithm", ["byte_level_bpe", "bpe", "unigram", "wordpiece"])
@@ -163,10 +164,6 @@ def test_wrong_arguments_are_named_before_any_text_is_read(arguments, message):
         yield
 
     refused(message, train, untouched(), **arguments)
-
-
-def test_one_string_is_not_taken_for_texts():
-    refused("texts must be an iterable of strings, not one str: 'oops'", train, "oops")
 
 
 @pytest.mark.parametrize("joint", [True, False])
