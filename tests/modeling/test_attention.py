@@ -1,17 +1,19 @@
 """Attention against a loop over heads, and through every interface of transformers."""
 
 import copy
+import re
 from typing import get_args
 
 import pytest
 import torch
+from refusals import refused
 
 from vanillaformer.configuration import options
 from vanillaformer.configuration.fields import PROJECTIONS
 from vanillaformer.modeling.parts.attention import Attention, CrossAttention, eager_attention, repeat_heads
 from vanillaformer.modeling.parts.positions import no_rotation
 
-from .toys import KINDS, assert_close, inputs_of, name_of, shared_toy, sharpen, toy, toy_config, toys, ways_to_attend
+from .toys import KINDS, assert_close, inputs_of, shared_toy, sharpen, toy, toy_config, toys, ways_to_attend
 
 B, T, S, D, H, G, K = 2, 5, 6, 24, 4, 2, 8
 
@@ -66,33 +68,24 @@ def test_each_projection_has_the_bias_that_it_is_given(bias):
     assert names == [name for name in PROJECTIONS if bias is True or (bias and name in bias)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_soft_cap_is_eager_unless_it_is_said_and_never_sdpa(kind):
-    model = toy(kind, attn_logit_softcapping=5.0)
-    assert model.config._attn_implementation == "eager"
-    for implementation in ("sdpa", "paged|eager"):
-        with pytest.raises(ValueError, match=r"attn_logit_softcapping=5\.0 needs 'eager' or 'flex_attention'"):
-            model.set_attn_implementation(implementation)
-    assert model.config._attn_implementation == "eager"
+WITHOUT_BIAS = ("flash_attention_2", "flash_attention_3", "kernels-community/flash-attn2", "paged|eager")
+# Fields, the attention that is chosen for them, others that cannot compute them, and those that can
+DEMANDING = [
+    ({"attn_logit_softcapping": 5.0}, "eager", ("sdpa", "paged|eager"), "'eager' or 'flex_attention'"),
+    ({"position_embedding_type": "alibi"}, "sdpa", WITHOUT_BIAS, "'eager', 'sdpa' or"),
+    ({"position_embedding_type": "relative"}, "sdpa", WITHOUT_BIAS, "'eager', 'sdpa' or"),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scheme", ["alibi", "relative"])
-def test_a_position_bias_is_never_left_out_by_an_attention_without_one(kind, scheme):
-    model = toy(kind, position_embedding_type=scheme)
-    assert model.config._attn_implementation == "sdpa"
-    for implementation in ("flash_attention_2", "flash_attention_3", "kernels-community/flash-attn2", "paged|eager"):
-        with pytest.raises(ValueError, match=f"position_embedding_type='{scheme}' needs 'eager', 'sdpa' or"):
-            model.set_attn_implementation(implementation)
-
-
-@pytest.mark.parametrize("overrides", [
-    {"position_embedding_type": "alibi"}, {"position_embedding_type": "relative"}, {"attn_logit_softcapping": 5.0},
-], ids=name_of)  # fmt: skip
-def test_continuous_batching_is_refused_where_it_would_be_wrong(overrides):
-    model = toy("decoder", **overrides)
-    with pytest.raises(ValueError, match=f"continuous batching.*{next(iter(overrides))}"):
-        model.generate_batch([[5, 6, 7]], max_new_tokens=3)
+@pytest.mark.parametrize(("fields", "chosen", "others", "able"), DEMANDING, ids=lambda part: str(part)[:60])
+def test_what_few_kinds_of_attention_compute_is_left_to_no_other(kind, fields, chosen, others, able):
+    model, ((name, value),) = toy(kind, **fields), fields.items()
+    for implementation in others:
+        refused(re.escape(f"{name}={value!r} needs {able}"), model.set_attn_implementation, implementation)
+    assert model.config._attn_implementation == chosen
+    if kind == "decoder":
+        refused(f"continuous batching.*{name}", model.generate_batch, [[5, 6, 7]], max_new_tokens=3)
 
 
 @pytest.mark.parametrize(("kind", "window"), [("decoder", 5), ("encoder", 6)])

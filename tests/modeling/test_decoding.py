@@ -171,8 +171,8 @@ def test_options_that_need_a_prefix_are_refused_by_name(models, decoding, name, 
 def test_wrong_options_are_refused(models, decoding, options, message):
     refused(message, models[decoding].generate, **source(), **options)
     refused("assistant_model", models[decoding].generate, **source(), assistant_model=models[decoding])
-    with pytest.raises(ValueError, match=r"label_smoothing=0.1: decoding='ctc'"):
-        models["ctc"](**source(), labels=labels_of(), label_smoothing=0.1)
+    smoothed = {"labels": labels_of(), "label_smoothing": 0.1}
+    refused(r"label_smoothing=0.1: decoding='ctc'", models["ctc"], **source(), **smoothed)
 
 
 def test_the_first_position_sees_the_last(models):
@@ -181,21 +181,6 @@ def test_the_first_position_sees_the_last(models):
     other[0, -1] = ids[0, -1] - 1
     logits = [models["mask_predict"](**source(1), decoder_input_ids=entry).logits[0, 0] for entry in (ids, other)]
     assert (logits[0] - logits[1]).abs().max() > 1e-3
-
-
-def test_one_step_is_the_argmax_of_a_pass_and_refinement_hides_the_least_certain_tokens(models):
-    model, inputs = models["mask_predict"], single(source(), 0)
-    output = model.generate(**inputs, max_new_tokens=NEW, refinement_steps=1)
-    length = output.shape[1] - 2
-    logits = model(**inputs, decoder_input_ids=torch.tensor([[START] * length + [END]])).logits[0, :-1]
-    logits[:, [PAD, START, END]] = -torch.inf
-    assert output[0, 1:-1].tolist() == logits.argmax(-1).tolist()
-    output = model.generate(**inputs, max_new_tokens=NEW, refinement_steps=3, return_dict_in_generate=True)
-    length = output.sequences.shape[1] - 2
-    text, certainty = refined(model, inputs, length, steps=3)
-    assert text_of(output.sequences[0]) == text
-    score = (length_log_probabilities(model, inputs)[length] + certainty) / length
-    assert output.sequences_scores.item() == pytest.approx(score, rel=1e-5)
 
 
 def refined(model, inputs, length: int, steps: int) -> tuple[list[int], float]:
@@ -221,20 +206,19 @@ def length_log_probabilities(model, inputs) -> dict[int, float]:
     return {length: logit - total for length, logit in fitting.items()}
 
 
-@pytest.mark.parametrize("penalty", [1.0, 0.0])
-def test_candidates_are_the_likeliest_lengths_and_the_likeliest_text_wins(models, penalty):
+@pytest.mark.parametrize(("beams", "steps", "penalty"), [(1, 1, 1.0), (1, 3, 1.0), (3, 3, 1.0), (3, 3, 0.0)])
+def test_candidates_are_the_likeliest_lengths_and_the_likeliest_text_wins(models, beams, steps, penalty):
     model, inputs = models["mask_predict"], single(source(), 0)
     lengths = length_log_probabilities(model, inputs)
-    likeliest = sorted(lengths, key=lambda length: -lengths[length])[:3]
-    options = {"max_new_tokens": NEW, "refinement_steps": 3, "length_penalty": penalty}
-    options["return_dict_in_generate"] = True
-    output = model.generate(**inputs, num_beams=3, num_return_sequences=3, **options)
-    texts = {length: refined(model, inputs, length, steps=3) for length in likeliest}
+    likeliest = sorted(lengths, key=lambda length: -lengths[length])[:beams]
+    texts = {length: refined(model, inputs, length, steps) for length in likeliest}
     scores = {length: (lengths[length] + texts[length][1]) / length**penalty for length in likeliest}
     order = sorted(likeliest, key=lambda length: -scores[length])
+    search = {"max_new_tokens": NEW, "refinement_steps": steps, "length_penalty": penalty, "num_beams": beams}
+    output = model.generate(**inputs, **search, num_return_sequences=beams, return_dict_in_generate=True)
     assert [text_of(row) for row in output.sequences] == [texts[length][0] for length in order]
     assert output.sequences_scores.tolist() == pytest.approx([scores[length] for length in order], rel=1e-5)
-    assert text_of(model.generate(**inputs, num_beams=3, **options).sequences[0]) == texts[order[0]][0]
+    assert text_of(model.generate(**inputs, **search)[0]) == texts[order[0]][0]
 
 
 def test_length_scale_is_a_factor_on_the_length(models):
@@ -279,18 +263,8 @@ def collapsed(path: list[int]) -> list[int]:
     return [token for token, _ in itertools.groupby(path) if token != PAD]
 
 
-@pytest.mark.parametrize("longest", [8, 3])
-def test_paths_collapse_as_in_plain_python(models, longest):
-    path = torch.randint(0, 6, (64, 9), generator=torch.Generator().manual_seed(0))
-    path[path == START] = 4
-    for row, text in zip(path.tolist(), models["ctc"].decoding.collapse(path, longest).tolist()):
-        found = collapsed(row)
-        until_end = found[: found.index(END)] if END in found else found
-        assert [token for token in text if token != PAD] == [*until_end[:longest], END]
-
-
-@pytest.mark.parametrize("start", [START, PAD, END])
-def test_a_start_token_that_is_the_blank_or_the_end_is_chosen_as_such(start):
+@pytest.mark.parametrize(("start", "new"), [(START, 24), (PAD, 24), (END, 24), (START, 4)])
+def test_paths_collapse_as_in_plain_python_whatever_starts_a_text(start, new):
     model = parallel_toy("ctc", decoder_start_token_id=start, lm_head_bias=True).requires_grad_(False)
     inputs = source(20, 8)
     logits = model(**inputs).logits
@@ -303,9 +277,9 @@ def test_a_start_token_that_is_the_blank_or_the_end_is_chosen_as_such(start):
         logits[..., start] = -math.inf
     paths = [path[:count] for path, count in zip(logits.argmax(-1).tolist(), frames.tolist())]
     expected = [list(itertools.takewhile(END.__ne__, collapsed(path))) for path in paths]
-    made = model.generate(**inputs, max_new_tokens=24)[:, 1:].tolist()
-    assert [row[: row.index(END)] for row in made] == expected
     assert len({len(text) for text in expected}) > 3
+    made = model.generate(**inputs, max_new_tokens=new)[:, 1:].tolist()
+    assert [row[: row.index(END)] for row in made] == [text[: new - 1] for text in expected]
 
 
 @pytest.mark.parametrize("ends", [PAD, [END, PAD]])

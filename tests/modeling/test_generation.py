@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, PreTrainedModel, StaticCache
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from vanillaformer.acceleration.shared_sources import SharedSourceCache, share_sources
 from vanillaformer.modeling.base import CACHE_NAME
-from vanillaformer.modeling.parts.attention import CrossAttention
 
 from . import toys
 from .axes import single_values
@@ -166,61 +164,26 @@ def test_generation_goes_on_from_a_cache(kind, implementation):
     assert torch.equal(rest, whole)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [{"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 3}],
-)
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_outputs_of_a_source_share_its_keys_and_values(implementation, how, monkeypatch):
-    model, prompts = toy("encoder_decoder").double(), prompt_of("encoder_decoder")
-    model.set_attn_implementation(implementation)
-    rows, source_heads = [], CrossAttention.source_heads
-    monkeypatch.setattr(CrossAttention, "source_heads", lambda self, x: rows.append(len(x)) or source_heads(self, x))
-    found: list[torch.Tensor] = []
-    steps: list[list[torch.Tensor]] = []
-
-    def recorded(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        steps[-1].append(scores.clone())
-        return scores
-
-    for cache in (None, EncoderDecoderCache(DynamicCache(), DynamicCache())):
-        torch.manual_seed(0)
-        steps.append([])
-        options = {"logits_processor": transformers.LogitsProcessorList([recorded]), "past_key_values": cache}
-        found.append(model.generate(**prompts, **how, max_new_tokens=NEW, **options))
-    assert torch.equal(*found)
-    for step, (ours, theirs) in enumerate(zip(*steps, strict=True)):
-        assert_close(ours, theirs, f"scores of step {step}", 1e-12)
-    assert rows == [3] * 2 + [3 * max(how.get("num_beams", 1), how.get("num_return_sequences", 1))] * 2
-
-
 def varied_sources(seed: int) -> dict[str, torch.Tensor]:
-    """A dozen sources with padding on the right, enough for groups of similar length."""
-    mask = torch.arange(7) < torch.tensor([1 + row % 6 for row in range(12)])[:, None]
-    return {"input_ids": tokens(12, 7, seed=seed).masked_fill(~mask, PAD), "attention_mask": mask.long()}
+    """A dozen sources, enough for groups of similar length."""
+    return toys.ragged([1 + row % 6 for row in range(12)], seed=seed)
 
 
-CACHE_METHODS: dict[str, Callable[[EncoderDecoderCache, torch.Tensor], Any]] = {
-    "reorder_cache": EncoderDecoderCache.reorder_cache,
-    "batch_select_indices": EncoderDecoderCache.batch_select_indices,
-    "batch_repeat_interleave": lambda cache, rows: cache.batch_repeat_interleave(2),
-}
+CHOSEN = torch.tensor([5, 2, 2, 9])
 
 
 @pytest.mark.parametrize("beams", [1, 2])
-@pytest.mark.parametrize("method", CACHE_METHODS)
-def test_the_cache_that_is_returned_holds_each_row(method, beams):
+@pytest.mark.parametrize(("method", "argument"), [
+    ("reorder_cache", CHOSEN), ("batch_select_indices", CHOSEN), ("batch_repeat_interleave", 2),
+])  # fmt: skip
+def test_the_cache_that_is_returned_holds_each_row(method, argument, beams):
     model, batch = shared_toy("encoder_decoder", {}), varied_sources(2)
     options = {"max_new_tokens": 5, "eos_token_id": None, "num_beams": beams, "num_return_sequences": beams}
     cache = model.generate(**batch, **options, return_dict_in_generate=True).past_key_values
     assert all(cache.is_updated[layer] for layer in range(2))
     assert all(len(layer.keys) == 12 * beams for layer in cache.cross_attention_cache.layers)
-    rows = {
-        "reorder_cache": torch.arange(12 * beams).flip(0),
-        "batch_select_indices": torch.tensor([5, 2, 2, 9]),
-        "batch_repeat_interleave": torch.arange(12 * beams).repeat_interleave(2),
-    }[method]
-    CACHE_METHODS[method](cache, rows)
+    getattr(cache, method)(argument)
+    rows = CHOSEN if argument is CHOSEN else torch.arange(12 * beams).repeat_interleave(argument)
     source = {name: value.repeat_interleave(beams, 0)[rows] for name, value in batch.items()}
     written = tokens(12 * beams, 5, TARGET_VOCABULARY)[rows]  # what was generated does not matter to the source
     cache.self_attention_cache.reset()

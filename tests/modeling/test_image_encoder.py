@@ -105,8 +105,7 @@ def test_pixels_are_cast_to_the_weights_dtype_and_states_are_finite():
     ({"pixel_values": toys.pixels(), "bool_masked_pos": torch.zeros(3, 6)}, "use_mask_token=True"),
 ])  # fmt: skip
 def test_images_that_do_not_fit_are_refused(inputs, message):
-    with pytest.raises(ValueError, match=message):
-        toys.toy(KIND, VanillaImageEncoderModel)(**inputs)
+    refused(message, toys.toy(KIND, VanillaImageEncoderModel), **inputs)
 
 
 def test_sizes_follow_an_override_and_survive_a_file():

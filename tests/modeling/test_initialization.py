@@ -1,6 +1,7 @@
 """Fresh weights have the spread that their initialization says, for each kind of parameter."""
 
 import copy
+import itertools
 from typing import get_args
 
 import pytest
@@ -43,27 +44,23 @@ def assert_normal(name: str, parameter: torch.Tensor, std: float) -> None:
     assert parameter.abs().max() > 2.3 * std, f"{name} is not normal"
 
 
+# How many maps end in a residual sum, by stack
+SUMS = {"decoder": {"model": 6}, "encoder": {"model": 6}, "encoder_decoder": {"encoder": 6, "decoder": 9}}
+
+
 @every_kind
-def test_normal_weights_are_centred_and_no_two_layers_start_alike(kind):
-    for name, parameter in weights(fresh(kind, "normal")).items():
-        assert_normal(name, parameter, 0.05)
-    seen = [parameter for name, parameter in weights(fresh(kind, "normal")).items()]
-    for number, one in enumerate(seen):
-        assert not any(one.shape == other.shape and torch.equal(one, other) for other in seen[:number])
-
-
-@pytest.mark.parametrize(
-    ("kind", "sums"),
-    [("decoder", {"model": 6}), ("encoder", {"model": 6}), ("encoder_decoder", {"encoder": 6, "decoder": 9})],
-)
-def test_gpt2_scales_the_maps_that_end_in_a_residual_sum_by_the_number_of_sums(kind, sums):
-    scaled = 0
-    for name, parameter in weights(fresh(kind, "gpt2")).items():
-        ends_in_sum = name.endswith(("o_proj.weight", "down_proj.weight"))
-        stack = next(stack for stack in reversed(name.split(".")) if stack in sums) if ends_in_sum else None
-        assert_normal(name, parameter, 0.05 / sums[stack] ** 0.5 if stack else 0.05)
-        scaled += ends_in_sum
-    assert scaled == sum(sums.values())
+@pytest.mark.parametrize("initialization", ["normal", "gpt2"])
+def test_normal_weights_differ_and_gpt2_scales_maps_that_end_in_a_residual_sum_by_their_number(kind, initialization):
+    drawn, sums = weights(fresh(kind, initialization)), SUMS[kind]
+    ends = [name for name in drawn if name.endswith(("o_proj.weight", "down_proj.weight"))]
+    assert len(ends) == sum(sums.values())
+    for name, parameter in drawn.items():
+        count = 1
+        if initialization == "gpt2" and name in ends:
+            count = next(sums[stack] for stack in reversed(name.split(".")) if stack in sums)
+        assert_normal(name, parameter, 0.05 / count**0.5)
+    for one, other in itertools.combinations(drawn.values(), 2):
+        assert one.shape != other.shape or not torch.equal(one, other)
 
 
 def assert_uniform(name: str, parameter: torch.Tensor, gain: float = 1.0) -> None:

@@ -12,8 +12,9 @@ from .toys import PAD, SOURCE_VOCABULARY, assert_close, padding, sharpen, tokens
 ONE_VOCABULARY = {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": SOURCE_VOCABULARY}
 COPYING = {"output_distribution": "pointer_generator", **ONE_VOCABULARY}
 MASK = padding(3, 7)
-# Words that repeat, and padding
+# Words that repeat, padding, and a word with its number
 SOURCE = tokens(3, 4)[:, [0, 1, 0, 2, 1, 3, 2]].masked_fill(MASK == 0, PAD)
+SOURCE[0, 3] = PAD
 INPUTS = {"input_ids": SOURCE, "attention_mask": MASK, "decoder_input_ids": tokens(3, 5, seed=3)}
 LABELS = tokens(3, 5, seed=4)
 LABELS[:, 4] = LABELS[0, 1] = -100
@@ -42,36 +43,6 @@ def test_the_distribution_is_that_of_the_formula(model):
     logits = model(**INPUTS).logits
     assert_close(logits.exp(), expected, "probabilities", 1e-12)
     assert_close(logits, logits.log_softmax(-1), "log-probabilities as logits", 1e-12)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_is_not_copied_but_a_token_of_its_id_is(model, side):
-    ids = torch.tensor([[PAD, 5, PAD, 6]])
-    filler = torch.full((1, 2), PAD)
-    padded = torch.cat([filler, ids] if side == "left" else [ids, filler], dim=1)
-    mask = torch.ones_like(padded)
-    mask[:, slice(0, 2) if side == "left" else slice(4, 6)] = 0
-    source = torch.randn(1, 6, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    real = source[mask.bool()].unsqueeze(0)
-    states = torch.linspace(-1, 1, 48, dtype=torch.float64).view(1, 2, 24)
-    logits = model.lm_head(states)
-    alone = model.pointer.mix(logits, *model.pointer(states, real, ids, None))
-    assert_close(model.pointer.mix(logits, *model.pointer(states, source, padded, mask)), alone, "padded", 1e-12)
-
-
-def test_with_a_closed_gate_the_model_is_the_plain_one():
-    copying, plain = toy("encoder_decoder", **COPYING).double(), toy("encoder_decoder", **ONE_VOCABULARY).double()
-    plain.load_state_dict({name: value for name, value in copying.state_dict().items() if "pointer" not in name})
-    expected = plain(**INPUTS, labels=LABELS)
-    errors = []
-    copying.pointer.gate.weight.data.zero_()
-    for opening in (-2.0, -20.0, -200.0):  # whatever the states are
-        copying.pointer.gate.bias.data.copy_(torch.tensor([0.0, opening]))
-        output = copying(**INPUTS, labels=LABELS)
-        errors.append((output.logits - expected.logits.log_softmax(-1)).abs().max().item())
-    assert errors[0] > 0.1 > 1e-5 > errors[1] > errors[2]
-    assert errors[2] < 1e-12
-    assert_close(output.loss, expected.loss, "loss", 1e-7)  # losses are computed in float32
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

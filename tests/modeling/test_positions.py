@@ -67,15 +67,12 @@ def test_the_tensor2tensor_table_is_m2m_100s(offset):
     assert table[1, 11].item() == pytest.approx(math.sin(1e-4 * (1 + offset)), rel=1e-3)  # wavelength 20000π
 
 
-def test_layers_of_two_types_can_have_two_bases_or_no_rotation():
+def test_layers_of_a_type_can_have_a_base_of_their_own_or_no_rotation():
     x, position_ids = torch.randn(1, 4, 5, 8), torch.arange(5).unsqueeze(0)
-    thetas = {"full_attention": {"rope_theta": 50.0}, "sliding_attention": {"rope_theta": 7.0}}
-    for layer, theta in enumerate((50.0, 7.0)):
-        actual = turned(x, position_ids, layer, **WINDOWED, rope_parameters=thetas)
-        assert torch.equal(actual, turned(x, position_ids, rope_theta=theta))
-    some = {"full_attention": None, "sliding_attention": {"rope_theta": 7.0}}
-    assert torch.equal(turned(x, position_ids, 0, **WINDOWED, rope_parameters=some), x)
-    assert torch.equal(turned(x, position_ids, 1, **WINDOWED, rope_parameters=some), actual)
+    ropes = {"full_attention": None, "sliding_attention": {"rope_theta": 7.0}}
+    plain, own = (turned(x, position_ids, layer, **WINDOWED, rope_parameters=ropes) for layer in range(2))
+    assert torch.equal(plain, x)
+    assert torch.equal(own, turned(x, position_ids, rope_theta=7.0))
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 7, 8, 12, 20])

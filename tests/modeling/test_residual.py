@@ -76,10 +76,7 @@ def test_deepnorm_weighs_the_two_stacks_of_an_encoder_decoder_as_its_table_says(
         assert getattr(model.decoder.layers[1], residual).alpha == pytest.approx(6**0.25)
 
 
-PARALLEL = [
-    (layout, placement) for placement, choice in PLACEMENT_CHOICES.items() for layout in choice.layouts
-    if layout != "sequential"
-]  # fmt: skip
+LAYOUTS = [(layout, placement) for placement, choice in PLACEMENT_CHOICES.items() for layout in choice.layouts]
 
 
 def block_of(kind: str, **overrides) -> nn.Module:
@@ -100,28 +97,19 @@ def sublayers(kind: str, block: nn.Module, source: torch.Tensor) -> list[tuple[R
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_sequential_sublayers_read_what_the_one_before_has_made(kind, placement):
-    block = block_of(kind, norm_placement=placement)
+@pytest.mark.parametrize(("layout", "placement"), LAYOUTS)
+def test_sublayers_read_what_the_one_before_has_made_or_in_parallel_the_blocks_input(kind, layout, placement):
+    block = block_of(kind, block_layout=layout, norm_placement=placement)
     x, source = torch.randn(2, 5, 24), torch.randn(2, 6, 24)
     expected = x
     for residual, sublayer in sublayers(kind, block, source):
-        expected = residual.after(expected, sublayer(residual.before(expected)))
-    assert torch.equal(run(kind, block, x, source), expected)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("layout", "placement"), PARALLEL)
-def test_parallel_sublayers_all_read_the_blocks_input_and_are_summed(kind, layout, placement):
-    block = block_of(kind, block_layout=layout, norm_placement=placement)
-    x, source = torch.randn(2, 5, 24), torch.randn(2, 6, 24)
-    shared = layout == "parallel_shared_norm"
-    expected = x.clone()
-    for residual, sublayer in sublayers(kind, block, source):
-        out = sublayer(block.norm(x) if shared else residual.before(x))
-        alone = residual.after(torch.zeros_like(x), out)  # what this sublayer adds to the stream
-        expected = expected + alone
-    assert torch.allclose(run(kind, block, x, source), expected, atol=1e-5)
+        if layout == "sequential":
+            expected = residual.after(expected, sublayer(residual.before(expected)))
+        else:  # the sum of what each adds to the stream
+            out = sublayer(block.norm(x) if layout == "parallel_shared_norm" else residual.before(x))
+            expected = expected + residual.after(torch.zeros_like(x), out)
+    found = run(kind, block, x, source)
+    assert torch.equal(found, expected) if layout == "sequential" else torch.allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
