@@ -326,10 +326,15 @@ def cover(kind: str, times: int | None = None) -> list[Value]:
     return chosen
 
 
-def mixture(kind: str, number: int, is_taken: Callable[[str, Value], bool] = is_allowed) -> Value:
-    """A config with a value of every axis at random, out of those that are taken."""
+def mixture(
+    kind: str,
+    number: float,
+    is_taken: Callable[[str, Value], bool] = is_allowed,
+    among: dict[str, list[Value]] | None = None,
+) -> Value:
+    """A config with a value of every axis, or of others that are given, at random, out of those that are taken."""
     chosen, fields = random.Random(number), Value()
-    for values in sorted(axes(kind).values(), key=lambda _: chosen.random()):
+    for values in sorted((among or axes(kind)).values(), key=lambda _: chosen.random()):
         for value in chosen.sample(values, len(values)):
             agrees = all(fields.get(name, part) == part for name, part in value.items())
             if agrees and is_taken(kind, fields | value):

@@ -1,5 +1,7 @@
-"""The fields of random configs, all of them, drawn so that they fit together, and batches for any model."""
+"""Random configs over all fields, each drawn in turn so that it fits those before, and batches for any model."""
 
+from collections.abc import Sequence
+from functools import cache
 from random import Random
 from typing import Any, get_args
 
@@ -7,185 +9,55 @@ import torch
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from vanillaformer.configuration import BlockConfig, options
-from vanillaformer.configuration.fields import PROJECTIONS
-from vanillaformer.configuration.options import FIELD_READERS, PLACEMENT_CHOICES
+from vanillaformer.configuration import options
 
-from .axes import is_allowed, names_of, own_fields
+from .axes import OF_KIND, SMALL, Value, axes, is_allowed, mixture, own_fields
 from .toys import pixels
 
 LENGTH, NEW = 6, 3  # tokens that are read, and that are written
 KEYWORDS = ("rope_parameters", "layer_types", "encoder_layer_types")  # and what else may be given, but is no field
-PARALLEL = {"decoding": "autoregressive", "max_length_difference": 128, "ctc_upsampling": 3}  # test_decoding.py
 RATES = (0, 0.0, 0.1, 0.5)
 
-
-def maybe(draw: Random, value: Any) -> Any:
-    """The value or, as often, none."""
-    return draw.choice((None, value))
-
-
-def some(draw: Random, names: tuple[str, ...], most: int) -> list[str]:
-    """A list of names, some of them more than once."""
-    return draw.choices(names, k=draw.randint(1, most))
-
-
-def sizes(draw: Random, kind: str) -> dict[str, Any]:
-    groups, repeats = draw.randint(1, 3), draw.randint(1, 3)
-    heads, width = groups * repeats, draw.choice((2, 4, 6, 8, 3))
-    hidden = draw.choice((heads * width, heads * width, 9, 12, 16))
-    fields = {
-        "hidden_size": hidden, "num_hidden_layers": draw.randint(1, 3), "num_attention_heads": heads,
-        "num_key_value_heads": maybe(draw, groups),
-        "head_dim": maybe(draw, width) if hidden % heads == 0 else width,
-        "intermediate_size": draw.choice((None, 1, 17)),
-        "max_position_embeddings": draw.choice((LENGTH + NEW, 16, 64)),
-        "vocab_size": draw.choice((8, 13, 40)),
-    }  # fmt: skip
-    if kind == "encoder_decoder":
-        fields |= {
-            "encoder_layers": draw.choice((None, 1, 2, 3)),
-            "encoder_hidden_size": draw.choice((None, None, 8, 14)),
-            "encoder_intermediate_size": draw.choice((None, 1, 17)),
-            "decoder_vocab_size": draw.choice((None, 8, 21)),
-        }
-    return fields
+# Beside the values of the axes: other numbers, and the fields that are no axes, but for decoding (`test_decoding.py`)
+MORE: dict[str, Sequence[Any]] = {
+    "hidden_size": (9, 12, 16), "num_hidden_layers": (1, 3), "intermediate_size": (None, 1, 17),
+    "num_attention_heads": (1, 2, 3, 9), "num_key_value_heads": (None, 3), "head_dim": (None, 2, 3, 6),
+    "encoder_layers": (None,), "encoder_hidden_size": (None, 8, 14), "encoder_intermediate_size": (None, 1, 17),
+    "vocab_size": (8, 13, 40), "decoder_vocab_size": (None, 8, 21), "type_vocab_size": (1,),
+    "max_position_embeddings": (LENGTH + NEW, 16, 64), "sliding_window": (2, 50), "hidden_act": sorted(ACT2FN),
+    "relative_attention_num_buckets": (4, 8), "relative_attention_max_distance": (100, 200),
+    "initializer_range": (0.001, 0.05, 0.2),  # gated layers square what no norm keeps in range
+    "layer_scale_init_value": (1e-3, 1), "residual_scale": (0.1, 2), "embedding_scale": (0.1, 2),
+    "attention_scale": (0.01, 2, 1), "attn_logit_softcapping": (0.5, 30), "attention_bias": (["k_proj"],),
+    "logit_scale": (0.01, 4, 2), "final_logit_softcapping": (0.5, 30), "head_act": ("gelu",),
+    "max_ngram": (4,), "ngram_buckets": (7, 1000), "wide_max_ngram": (3,), "wide_buckets": (7, 1000),
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "layer_drop", "drop_path_rate"), RATES),
+    "pad_token_id": (0, 5), "bos_token_id": (None, 7), "eos_token_id": (None, 7, [3, 6]),
+    "decoder_start_token_id": (2, 7), "use_cache": (True, False), "norm_eps": (1e-12, 0.5, 1),
+    "classifier_pooling": get_args(options.Pooling), "classifier_act": (None, "tanh", "gelu"),
+    "classifier_norm": (True, False), "classifier_dropout": (None, *RATES),
+}  # fmt: skip
 
 
-def norms(draw: Random) -> dict[str, Any]:
-    placement = draw.choice(get_args(options.NormPlacement))
-    layout, weight = draw.choice(PLACEMENT_CHOICES[placement].layouts), draw.choice((True, False))
-    choices = options.INITIALIZATION_CHOICES.items()
-    initializations = [name for name, choice in choices if placement in (choice.placements or [placement])]
-    skippable = placement == "pre" and layout != "parallel_shared_norm"
-    return {
-        "norm": draw.choice(get_args(options.Norm)), "norm_eps": draw.choice((1e-12, 1e-5, 0.5, 1)),
-        "norm_weight": weight, "norm_bias": draw.choice((None, True, False)),
-        "norm_unit_offset": weight and draw.choice((True, False)),
-        "norm_placement": placement, "embedding_norm": draw.choice((True, False)),
-        "final_norm": draw.choice((None, True, False)),
-        "skip_first_norm": skippable and draw.choice((True, False)),
-        "block_layout": layout,
-        "initialization": draw.choice([None, *initializations]),
-    }  # fmt: skip
-
-
-def windows(draw: Random, kind: str) -> dict[str, Any]:
-    size = draw.choice((None, None, 1 if kind == "encoder" else 2, 2, 3, 50))
-    types = get_args(options.LayerType) if size is not None else ("full_attention",)
-    fields: dict[str, Any] = {"sliding_window": size}
-    for name in ("layer_types", "encoder_layer_types") if kind == "encoder_decoder" else ("layer_types",):
-        if draw.random() < 0.6:
-            fields[name] = some(draw, types, 3)
-    return fields
-
-
-def rope(draw: Random, width: int) -> dict[str, Any]:
-    """Rotary parameters for heads of an even width."""
-    scaling = draw.choice(("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"))
-    turned = draw.randrange(4 if scaling == "dynamic" and width > 2 else 2, width + 1, 2)
-    stretched = {"original_max_position_embeddings": draw.choice((LENGTH + NEW, 12)), "factor": draw.uniform(1, 9)}
-    scalings = {
-        "linear": {"factor": draw.uniform(1, 9)}, "dynamic": {"factor": draw.uniform(1, 9)}, "yarn": stretched,
-        "longrope": stretched | {name: [draw.uniform(1, 8) for _ in range(turned // 2)]
-                                 for name in ("short_factor", "long_factor")},
-        "llama3": stretched | {"low_freq_factor": draw.uniform(0.5, 1), "high_freq_factor": draw.uniform(2, 8)},
-    }  # fmt: skip
-    shared = {"rope_theta": draw.uniform(1.5, 1e6), "partial_rotary_factor": turned / width}
-    return {"rope_type": scaling, **shared, **scalings.get(scaling, {})}
-
-
-def positions(draw: Random, fields: dict[str, Any]) -> dict[str, Any]:
-    width = fields["head_dim"] or fields["hidden_size"] // fields["num_attention_heads"]
-    scheme = draw.choice([name for name in get_args(options.PositionEmbedding) if name != "rotary" or width % 2 == 0])
-    buckets = draw.choice((4, 8, 32))
-    found = {
-        "position_embedding_type": scheme,
-        "relative_attention_num_buckets": buckets,
-        "relative_attention_max_distance": buckets // 2 + draw.choice((1, 5, 100)),
-    }
-    own = {
-        "position_offset": draw.choice((0, 2)),
-        "sinusoidal_layout": draw.choice(get_args(options.SinusoidalLayout)),
-        "rope_interleaved": draw.choice((True, False)),
-        "rotary_layers": maybe(draw, [draw.choice((True, False)) for _ in range(fields["num_hidden_layers"])]),
-        "relative_attention_per_layer": draw.choice((True, False)),
-    }
-    found |= {name: own[name] if scheme in FIELD_READERS[name][1] else getattr(BlockConfig, name) for name in own}
-    if scheme == "rotary" and draw.random() < 0.7:
-        found["rope_parameters"] = rope(draw, width)
-        if fields["sliding_window"] and draw.random() < 0.5:
-            types = get_args(options.LayerType)
-            found["rope_parameters"] = {name: maybe(draw, rope(draw, width)) for name in types}
-    return found
-
-
-def attention(draw: Random) -> dict[str, Any]:
-    listed = draw.sample(PROJECTIONS, draw.randint(0, 4))
-    return {
-        "attention_bias": draw.choice((True, False, listed)),
-        "qk_norm": draw.choice(get_args(options.QueryKeyNorm)),
-        "attention_scale": draw.choice((None, draw.uniform(0.01, 2), 1)),
-        "attn_logit_softcapping": draw.choice((None, None, draw.uniform(0.5, 50), 30)),
-    }
-
-
-def others(draw: Random, source: int, target: int) -> dict[str, Any]:
-    """The fields that go with all others, those of every kind of model."""
-    layer = draw.choice((None, "tanh", "gelu"))
-    return {
-        "feed_forward": draw.choice(get_args(options.FeedForward)),
-        "hidden_act": draw.choice(sorted(ACT2FN)), "dropout": draw.choice(RATES),
-        "attention_dropout": draw.choice(RATES), "activation_dropout": draw.choice(RATES),
-        "layer_drop": draw.choice(RATES), "drop_path_rate": draw.choice(RATES), **PARALLEL,
-        "layer_scale_init_value": (layer_scale := draw.choice((None, None, 1, draw.uniform(1e-3, 1)))),
-        "embedding_scale": draw.choice((1.0, draw.uniform(0.1, 2))), "base_width": draw.choice((256, 8, 100)),
-        "residual_scale": draw.choice((1.0, draw.uniform(0.1, 2))) if layer_scale is None else 1.0,
-        "initializer_range": draw.uniform(0.001, 0.2),  # gated layers square what no norm keeps in range
-        "logit_scale": draw.choice((None, draw.uniform(0.01, 4), 2)),
-        "final_logit_softcapping": draw.choice((None, draw.uniform(0.5, 50), 30)),
-        "pad_token_id": draw.randrange(min(source, target)), "bos_token_id": maybe(draw, draw.randrange(target)),
-        "eos_token_id": draw.choice((None, draw.randrange(target), [draw.randrange(target), draw.randrange(target)])),
-        "decoder_start_token_id": draw.randrange(target), "type_vocab_size": draw.choice((0, 1, 3)),
-        "max_ngram": draw.choice((1, 1, 2, 4)), "ngram_buckets": draw.choice((1, 7, 1000)),
-        "wide_max_ngram": draw.choice((0, 0, 1, 3)), "wide_buckets": draw.choice((1, 7, 1000)),
-        "classifier_pooling": draw.choice(get_args(options.Pooling)),
-        "classifier_act": layer, "head_act": draw.choice((None, "gelu", "silu")),
-        "classifier_norm": layer is not None and draw.choice((True, False)),
-        "classifier_dropout": maybe(draw, draw.choice(RATES)),
-    }  # fmt: skip
-
-
-def random_fields(draw: Random, kind: str) -> dict[str, Any]:
-    """A config's fields, all of them drawn; few of them do not fit together, which the config says."""
-    fields = sizes(draw, kind) | norms(draw) | windows(draw, kind)
-    fields |= positions(draw, fields) | attention(draw)
-    fields |= others(draw, fields["vocab_size"], fields.get("decoder_vocab_size") or fields["vocab_size"])
+@cache
+def drawn_values(kind: str) -> dict[str, list[Value]]:
     own = own_fields(kind)
-    for name, field_type in own.items():
-        if name not in fields:
-            fields[name] = draw.choice(names_of(field_type))  # what is left: switches
-    # gated layers square the stream: without a norm, one that starts √D times as long leaves float32
-    fields["scale_embedding"] &= fields["norm_placement"] != "no_norm"
-    fields["scale_embedding"] &= fields["embedding_scale"] == 1.0
-    for name in {"scale_embedding", "scale_decoder_outputs"} & fields.keys():
-        fields[name] &= fields["parametrization"] == "standard"
-    fields["base_width"] = fields["base_width"] if fields["parametrization"] == "mup" else BlockConfig.base_width
-    if kind == "encoder_decoder":
-        one_vocabulary = fields["decoder_vocab_size"] in (None, fields["vocab_size"])
-        one_width = fields["encoder_hidden_size"] in (None, fields["hidden_size"])
-        fields["share_encoder_decoder_embeddings"] &= one_vocabulary and one_width
-        fields["output_distribution"] = draw.choice(
-            get_args(options.OutputDistribution) if fields["share_encoder_decoder_embeddings"] else ("softmax",)
-        )
-    return {name: value for name, value in fields.items() if name in own or name in KEYWORDS}
+    more = {name: [{name: value} for value in values] for name, values in MORE.items() if name in own}
+    return axes(kind) | {name: axes(kind).get(name, []) + values for name, values in more.items()}
 
 
-def valid_fields(draw: Random, kind: str) -> dict[str, Any]:
+def is_computable(kind: str, fields: Value) -> bool:
+    """Return whether a config takes fields and float32 has the numbers that its models compute.
+
+    Gated layers square the stream: without a norm, one that starts √D times as long leaves them.
+    """
+    too_long = fields.get("scale_embedding") and fields.get("norm_placement") == "no_norm"
+    return not too_long and is_allowed(kind, fields)
+
+
+def valid_fields(draw: Random, kind: str) -> Value:
     """The fields of a config that accepts them."""
-    while not is_allowed(kind, fields := random_fields(draw, kind)):
-        pass
-    return fields
+    return SMALL | OF_KIND[kind] | mixture(kind, draw.random(), is_computable, drawn_values(kind))
 
 
 def batch_for(model: PreTrainedModel) -> dict[str, torch.Tensor]:
