@@ -137,22 +137,16 @@ def test_items_of_a_list_may_begin_with_dashes_and_tokenizer_arguments_are_those
     assert tokenizer.tokenize("HOUSE") == ["house"]
 
 
-def test_no_message_holds_a_token(tmp_path, capsys):
+def test_no_message_holds_a_token(tmp_path):
     token = "hf_" + "secret" * 5
     (tmp_path / "a.yaml").write_text(f"hub_token: {token}: x")
     with pytest.raises(ValueError, match="not valid YAML") as error:
         parse(ModelArguments, [str(tmp_path / "a.yaml")])
     assert token not in "".join(traceback.format_exception(error.value))
-    with pytest.raises(SystemExit):
-        model("--hub_tokem", token)
-    said = capsys.readouterr().err
-    assert "unrecognized arguments: --hub_tokem hf_..." in said
-    assert token not in said
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["--presett", "gpt"], "did you mean '--preset'"), (["--pre", "gpt"], "unrecognized"),
-    (["--dtype", "int8"], "invalid choice: 'int8'"), (["stray"], "unrecognized arguments: stray"),
+    (["--pre", "gpt"], "unrecognized"), (["stray"], "unrecognized arguments: stray"),
     ({"block_size": "many"}, "invalid int value: 'many'"),
 ])  # fmt: skip
 def test_bad_command_line_or_value_in_a_file(words, message, tmp_path, capsys):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
+from refusals import refused
 from rouge_score.rouge_scorer import RougeScorer
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import EvalPrediction
@@ -21,8 +22,7 @@ def test_bleu_tokenization_and_letter_case_are_in_the_signatures():
     chinese, wanted = ["今天天气很好"], ["今天天气不好"]
     score = sacrebleu.corpus_bleu(chinese, [wanted], tokenize="zh").score
     assert bleu(chinese, wanted, tokenize="zh") == pytest.approx(score)
-    with pytest.raises(ValueError, match=r"bleu_tokenize='japanese'.*13a"):
-        bleu(chinese, wanted, tokenize="japanese")
+    refused(r"bleu_tokenize='japanese'.*13a", bleu, chinese, wanted, tokenize="japanese")
     texts = [text.title() for text in TEXTS]
     score = bleu(texts, WANTED, tokenize="none", lowercase=True)
     assert score == pytest.approx(sacrebleu.corpus_bleu(texts, [WANTED], tokenize="none", lowercase=True).score)

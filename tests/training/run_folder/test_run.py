@@ -92,30 +92,19 @@ def test_unfinished_run_of_another_model_is_refused_or_replaced_if_it_has_no_che
         open_folder(run(tmp_path, preset="gpt2"))
 
 
-def test_finished_run_of_this_and_an_earlier_version_and_one_of_which_a_part_failed(tmp_path: Path, capsys) -> None:
+def test_finished_run_of_this_and_an_earlier_version(tmp_path: Path) -> None:
     finish(run(tmp_path))
     newer = run(tmp_path)
     newer.settings["training"] |= {"ema_decay": 0.9, "freeze": []}
     assert open_folder(newer).finished
     finish(run(tmp_path))
-    last = checkpoint(tmp_path, 10)
+    checkpoint(tmp_path, 10)
     entry = open_folder(run(tmp_path))
-    assert entry.finished
-    assert entry.metrics == {"eval_loss": 1.0}
-    assert not open_folder(run(tmp_path, steps=20)).finished
+    assert (entry.finished, entry.metrics) == (True, {"eval_loss": 1.0})
+    entry = open_folder(run(tmp_path, steps=20))
+    assert (entry.finished, entry.is_extension) == (False, True)
     for other in (run(tmp_path, steps=5), run(tmp_path, preset="gpt2")):
         refused("holds a finished run with other settings", open_folder, other)
-    earlier = run(tmp_path)
-    earlier.failed = ["README.md"]
-    finish(earlier)
-    capsys.readouterr()
-    entry = open_folder(run(tmp_path))
-    assert (entry.finished, entry.checkpoint, entry.failed) == (False, last, [])
-    assert capsys.readouterr().out == "Repeated, because it failed: README.md.\n"
-    assert open_folder(run(tmp_path, steps=20)).is_extension
-    other = run(tmp_path)
-    other.settings["training"]["seed"] = 2
-    refused(r"holds a finished run with other settings \(seed: 1 there, 2 now\)", open_folder, other)
 
 
 @pytest.mark.parametrize(("asked", "message"), [
@@ -168,40 +157,16 @@ def test_chosen_checkpoint(tmp_path: Path) -> None:
     assert is_complete(chosen)
 
 
-def test_overwriting_and_failed_writes_leave_the_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("progress", ["checkpoint", "finished"])
+def test_a_run_with_a_checkpoint_or_its_end_replaces_the_earlier_one(progress: str, tmp_path: Path) -> None:
     finish(run(tmp_path))
-    entry = open_folder(run(tmp_path, preset="gpt2"), overwrite=True)
-    assert (entry.finished, entry.overwrites, entry.checkpoint) == (False, True, None)
-    assert json.loads((tmp_path / RECORD).read_text())["finished"]
-    assert not open_folder(run(tmp_path / "new"), overwrite=True).overwrites
-    broken = run(tmp_path)
-    broken.metrics = {"eval_loss": object()}  # type: ignore[dict-item]
-    with pytest.raises(TypeError):
-        broken.write()
-    assert json.loads((tmp_path / RECORD).read_text())["finished"] is True
-
-
-@pytest.mark.parametrize("progress", ["none", "unfinished checkpoint", "checkpoint", "finished"])
-def test_replaced_run_comes_back_until_the_new_one_has_a_checkpoint(progress: str, tmp_path: Path) -> None:
-    finish(run(tmp_path))
-    (tmp_path / "model.safetensors").write_text("old")
-    (tmp_path / "runs" / "a").mkdir(parents=True)
-    (tmp_path / "runs" / "a" / "events.out.tfevents.1").write_text("old")
-    checkpoint(tmp_path, 5)
     move_aside(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {PREVIOUS}
     new = run(tmp_path, preset="gpt2")
     new.write()
-    if "checkpoint" in progress:
-        checkpoint(tmp_path, 2, "" if progress.startswith("unfinished") else '{"global_step": 2}')
-    if progress == "finished":
+    if progress == "checkpoint":
+        checkpoint(tmp_path, 2)
+    else:
         finish(new)
     recover(tmp_path)
     assert not (tmp_path / PREVIOUS).exists()
-    replaced = progress in ("checkpoint", "finished")
-    record = json.loads((tmp_path / RECORD).read_text())
-    assert record["settings"]["model"]["preset"] == ("gpt2" if replaced else "gpt")
-    assert (tmp_path / "model.safetensors").exists() is not replaced
-    assert (tmp_path / "runs" / "a" / "events.out.tfevents.1").exists() is not replaced
-    steps = {"none": [5], "unfinished checkpoint": [5], "checkpoint": [2], "finished": []}
-    assert [int(path.name.partition("-")[2]) for path in tmp_path.glob("checkpoint-*")] == steps[progress]
+    assert json.loads((tmp_path / RECORD).read_text())["settings"]["model"]["preset"] == "gpt2"

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from refusals import refused
 
 from vanillaformer.data.arguments import TranslationDataArguments
 from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
@@ -107,5 +108,4 @@ def test_rows_of_a_step_on_other_processes(processes: int, size: int, divided: t
     keep_rows_per_step(tmp_path, training)
     assert (training.per_device_train_batch_size, training.gradient_accumulation_steps) == divided
     training.data_processes, training.train_batch_size, training.gradient_accumulation_steps = 3, 8, 1
-    with pytest.raises(ValueError, match="has 32 rows per step, which 3 processes cannot divide among them"):
-        keep_rows_per_step(tmp_path, training)
+    refused("has 32 rows per step, which 3 processes cannot divide among them", keep_rows_per_step, tmp_path, training)

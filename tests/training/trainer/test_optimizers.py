@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from modeling.toys import toy
+from refusals import refused
 from torch import nn
 from transformers import get_scheduler
 
@@ -172,5 +173,4 @@ def test_an_optimizer_that_does_not_divide_by_sizes_of_gradients_has_no_rates_of
     """Nor has one whose groups set no rates; of the packages that have them, only the names are known here."""
     model = toy("decoder", parametrization="mup")
     optimizer = type(name, (torch.optim.AdamW,), {})(model.parameters())
-    with pytest.raises(ValueError, match=rf"--optim \({name}\): the rates of parametrization='mup'"):
-        optimizers.scale_rates(optimizer, model)
+    refused(rf"--optim \({name}\): the rates of parametrization='mup'", optimizers.scale_rates, optimizer, model)

@@ -5,6 +5,7 @@ import pickle
 import pytest
 import torch
 import transformers
+from refusals import refused
 from torch import nn
 
 from vanillaformer.configuration import preset
@@ -45,5 +46,4 @@ def test_buffers_and_ties_of_a_model_without_weights(kind, name: str, fields: di
 
 
 def test_an_error_of_the_first_process() -> None:
-    with pytest.raises(KeyError, match="missing"):
-        by_first(lambda: {}["missing"])
+    refused("missing", by_first, lambda: {}["missing"], error=KeyError)

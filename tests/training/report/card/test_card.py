@@ -116,28 +116,22 @@ def test_pipeline_tags_are_tasks_of_the_hub_and_loading_code_is_python(task: str
 def test_text_and_limits() -> None:
     card = model_card(facts())
     for text in (
-        "# my_run",
         "of 12.3 k parameters (`VanillaEncoderForMaskedLM`",
         "trained from scratch on some data.",
         "| accuracy | 0.25 | 0.2 |",
-        "Preset `bert-tiny` with `hidden_size=16`.",
-        "| `num_attention_heads` | 2 |",
+        "| `learning_rate` | 0.001 |",
         "some data. Made up.\n\nLicense: not stated.",
-        "| rows | 1,000 | 10 |",
         "| texts cut | 3 |  |",
         "| unknown tokens | 2.00% |  |",
         "Tokenizer: `bpe`, trained here; 50 tokens, of which 50 occur",
-        "```bash\npython -m train --set a=1\n```",
-        "| `learning_rate` | 0.001 |",
         "| tokens seen | 25 k |",
         "| time | 1.7 min, evaluation included; 250 tokens per second |",
         "| CPU | a \\| b, 2 cores |",
-        '"hidden_size": 16',
     ):
         assert text in card, text
     assert "runtime" not in card
     assert "label smoothing" not in card
-    text = section(model_card(facts()), "Limits")
+    text = section(card, "Limits")
     for sentence in (
         "from 1,000 training rows (12.5 k tokens)",
         "rows of at most 16 tokens; more than 256 are an error.",

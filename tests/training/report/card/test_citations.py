@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 from datasets import Dataset
+from refusals import refused
 
 from vanillaformer import PRESETS, VanillaRecurrentEncoderDecoderConfig, preset
 from vanillaformer.configuration import options
@@ -102,12 +103,7 @@ def test_papers_of_a_config_and_of_a_recurrent_one() -> None:
 
 
 def test_techniques() -> None:
-    words = [technique.words for technique in TECHNIQUES]
-    for part in (
-        *("label smoothing 0.1", "R-Drop 1.0", "scheduled sampling, linear", "LoRA of rank 4", "bfloat16"),
-        "guided attention, weight 1.0, width 0.2",
-    ):
-        assert any(part in word for word in words), part
+    assert "guided attention, weight 1.0, width 0.2" in [technique.words for technique in TECHNIQUES]
     off = dict.fromkeys(EVERYTHING_ON, 0) | {"scheduled_sampling": "none", "freeze": [], "optim": "muon"}
     off |= {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": 4000, "objective": "causal"}
     assert [technique.words for technique in techniques(off, {})] == [
@@ -161,8 +157,7 @@ def test_first_words(text: str, wanted: str) -> None:
 
 @pytest.mark.parametrize(("task", "text", "message"), [("masked", "no mask", "needs a"), ("causal", " ", "is empty")])
 def test_examples_that_cannot_be(task: str, text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"--card_example.*{message}"):
-        card_example(DataArguments(card_example=text), task)
+    refused(f"--card_example.*{message}", card_example, DataArguments(card_example=text), task)
 
 
 LINE = "a line of the usual length"
