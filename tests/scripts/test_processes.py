@@ -121,7 +121,7 @@ DIVIDED_BATCHES = {
     "classification by tokens": ("classification", "--tokens_per_batch 400", "--gradient_accumulation_steps 3"),
     "translation, smoothed": ("translation", f"{SMOOTHED} --predict_with_generate False", ACCUMULATED),
     "causal, smoothed": ("causal", SMOOTHED, ACCUMULATED),
-    "a second loss of pairs": ("mlm+nsp", "--max_train_samples 40 --block_size 24", ACCUMULATED),
+    "a second loss of pairs": ("mlm+nsp", f"--max_train_samples 40 --block_size 24 {SMOOTHED}", ACCUMULATED),
 }
 
 

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from vanillaformer.training.run import command_line
-from vanillaformer.training.trainer.callbacks import Lines, line, scores_text
+from vanillaformer.training.trainer.callbacks import Lines, scores_text
 
 STATE = SimpleNamespace(global_step=5, max_steps=200, is_world_process_zero=True)
 
@@ -19,13 +19,7 @@ def test_command_line_keeps_secrets(words: list[str]) -> None:
     assert command.endswith("--output_dir 'a folder'")
 
 
-def test_lines(capsys) -> None:
-    assert line(STATE, {"loss": 1.23456, "learning_rate": 1e-3, "epoch": 1}, 7.2) == (
-        "step   5/200 ·    7 s · loss 1.235 · learning rate 0.001"
-    )
-    scores = {"eval_loss": 0.5, "eval_exact_match": 99.06, "eval_runtime": 3.0}
-    assert line(STATE, scores, 70) == "step   5/200 ·   70 s · validation: loss 0.5000 · exact match 99.1 %"
-    assert line(STATE, {"train_runtime": 3.0}, 70) is None
+def test_scores_in_a_line_and_lines_that_end_with_the_training(capsys) -> None:
     assert scores_text({"test_accuracy": 0.5, "eval_f1": 1.0}, "test") == "accuracy 50.0%"
     assert scores_text({}, "test") == ""
     lines = Lines()

@@ -8,7 +8,6 @@ import pytest
 import torch
 from modeling.toys import gradients, toy
 from torch import nn
-from transformers import BertConfig, BertForPreTraining
 from transformers.trainer_pt_utils import LabelSmoother
 
 from vanillaformer import VanillaEncoderForSequenceClassification, VanillaEncoderForTokenClassification, preset
@@ -67,10 +66,10 @@ def test_loss_and_gradients_are_those_of_transformers_label_smoother(kind, epsil
     assert_near(found, gradients(model))
 
 
-@pytest.mark.parametrize(
-    ("kind", "labels", "smoothing"),
-    [("regression", 1, 0), ("multi_label_classification", 4, 0), ("tokens", 4, 0), ("tokens", 4, 0.1)],
-)
+@pytest.mark.parametrize(("kind", "labels", "smoothing"), [
+    ("regression", 1, 0), ("multi_label_classification", 4, 0), ("single_label_classification", 4, 0.1),
+    ("tokens", 4, 0), ("tokens", 4, 0.1),
+])  # fmt: skip
 def test_losses_of_classifiers_are_those_of_bert_with_gradients(kind: Any, labels: int, smoothing: float) -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     fields: dict[str, Any] = {**sizes, "vocab_size": 30, "dropout": 0, "num_labels": labels}
@@ -81,11 +80,12 @@ def test_losses_of_classifiers_are_those_of_bert_with_gradients(kind: Any, label
     else:
         ours = VanillaEncoderForSequenceClassification(preset("bert-tiny", **fields, problem_type=kind)).eval()
         targets = torch.rand(3) if labels == 1 else torch.randint(0, 2, (3, labels)).float()
+        targets = torch.randint(0, labels, (3,)) if kind.startswith("single") else targets
     native = to_native(ours, "bert").eval()
     assert native.config.problem_type == (None if kind == "tokens" else kind)
     expected = native(**inputs, labels=targets).loss.item()
     if smoothing:
-        logits = native(**inputs).logits.flatten(0, 1)
+        logits = native(**inputs).logits.reshape(-1, labels)
         expected = nn.functional.cross_entropy(logits, targets.flatten(), label_smoothing=smoothing).item()
     for model in (ours, native):
         items = 2 * int((targets != -100).sum())
@@ -95,37 +95,6 @@ def test_losses_of_classifiers_are_those_of_bert_with_gradients(kind: Any, label
     torch.testing.assert_close(ours.classifier.weight.grad, native.classifier.weight.grad)
     embeddings = native.bert.embeddings.word_embeddings.weight.grad
     torch.testing.assert_close(ours.model.embed_tokens.weight.grad, embeddings, atol=1e-6, rtol=1e-4)
-
-
-class Linear(nn.Module):
-    """A classifier of images of 12 numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(12, 5)
-
-    def forward(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"logits": self.layer(pixel_values.flatten(1))}
-
-
-def test_accumulated_losses_of_classes_tokens_and_pairs_are_that_of_the_large_batch() -> None:
-    model, images, labels = Linear(), torch.randn(8, 3, 2, 2), torch.arange(8) % 5
-
-    def loss(targets: torch.Tensor, part: slice = slice(8)) -> torch.Tensor:
-        batch = {"pixel_values": images[part], "labels": targets[part]}
-        return training_loss(model, batch, terms(0.1), items=8)
-
-    expected = nn.CrossEntropyLoss(label_smoothing=0.1)(model.layer(images.flatten(1)), labels)
-    assert_near(loss(labels, slice(0, 5)) + loss(labels, slice(5, 8)), expected)  # parts of different sizes
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    model = BertForPreTraining(BertConfig(vocab_size=20, **sizes)).eval()
-    inputs = batch("encoder") | {"next_sentence_label": torch.tensor([0, 1, 1])}
-    inputs["labels"] = inputs["input_ids"].masked_fill(torch.arange(9) >= torch.tensor([[1], [3], [6]]), -100)
-    options: dict[str, Any] = {"args": terms(0.1), "items": 10, "second_items": torch.tensor(3)}
-    parts = [{name: value[rows] for name, value in inputs.items()} for rows in (slice(1), slice(1, 3))]
-    found = [training_loss(model, part, **options) for part in parts]
-    assert_near(sum(found), training_loss(model, inputs, **options))
 
 
 def test_hidden_tokens_do_not_reach_a_classifier() -> None:
