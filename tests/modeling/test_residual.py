@@ -63,12 +63,6 @@ def test_the_stack_ends_with_a_norm_where_the_last_block_does_not_or_as_it_is_as
         assert isinstance(final, nn.Identity) is not given
 
 
-def test_a_fresh_rezero_stack_is_the_identity():
-    model = KINDS["decoder"][1](toy_config("decoder", norm_placement="rezero")).eval()
-    x = torch.randn(2, 5, 24)
-    assert torch.equal(model.model(inputs_embeds=x).last_hidden_state, x)
-
-
 def test_deepnorm_weighs_the_two_stacks_of_an_encoder_decoder_as_its_table_says():
     model = toy("encoder_decoder", norm_placement="deepnorm", encoder_layers=3).model
     assert model.encoder.layers[0].mlp_residual.alpha == pytest.approx(0.81 * (3**4 * 2) ** (1 / 16))

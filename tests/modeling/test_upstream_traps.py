@@ -131,22 +131,16 @@ def test_remote_and_registered_code_in_one_process(tmp_path: Path, monkeypatch: 
     toy("decoder").eval().save_pretrained(tmp_path / "model")
     code = """if True:
         import sys, torch
-        from transformers import AutoModelForCausalLM
-        folder = sys.argv[1]
-        remote = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+        from transformers import AutoModelForCausalLM as Auto
+        folder, ids = sys.argv[1], torch.tensor([[3, 4, 5, 6]])
+        remote = Auto.from_pretrained(folder, trust_remote_code=True).eval()
         assert type(remote).__module__.startswith("transformers_modules."), type(remote).__module__
         import vanillaformer
-        ours = vanillaformer.VanillaDecoderForCausalLM.from_pretrained(folder)
         remote.save_pretrained(folder + "/../remote")
-        ours.save_pretrained(folder + "/../ours")
-        ids = torch.tensor([[3, 4, 5, 6]])
-        crossed = [
-            vanillaformer.VanillaDecoderForCausalLM.from_pretrained(folder + "/../remote"),
-            AutoModelForCausalLM.from_pretrained(folder + "/../ours", trust_remote_code=True),
-            AutoModelForCausalLM.from_pretrained(folder + "/../ours"),
-        ]
-        for one in (ours, *crossed):
-            assert torch.equal(one.eval()(ids).logits, remote.eval()(ids).logits), type(one)
+        vanillaformer.VanillaDecoderForCausalLM.from_pretrained(folder).save_pretrained(folder + "/../ours")
+        for name, flag in (("model", None), ("remote", None), ("ours", None), ("ours", True)):
+            one = Auto.from_pretrained(folder + "/../" + name, trust_remote_code=flag).eval()
+            assert torch.equal(one(ids).logits, remote(ids).logits), (name, flag)
     """
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "model")], check=True)
 

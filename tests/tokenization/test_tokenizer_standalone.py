@@ -2,32 +2,30 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
-from without_package import FOLDER
+from without_package import report_of
 
 from vanillaformer.tokenization import ModelKind, TokenizerAlgorithm, train
 from vanillaformer.tokenization import passages as module
 from vanillaformer.tokenization.passages import StoredTexts, passages
 
 TEXTS = ["The quick brown fox, it's 1987!", " 我爱 PyTorch  (2024) ✈", ""]
-LOADER = """
-import json, sys
-from without_package import Absent
-sys.meta_path.insert(0, Absent())
-from transformers import AutoTokenizer
-results = {}
-for folder in json.load(sys.stdin)["folders"]:
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    encoded = [dict(tokenizer(text)) for text in TEXTS]
-    decoded = [tokenizer.decode(e["input_ids"], skip_special_tokens=True) for e in encoded]
-    results[folder] = [type(tokenizer).__name__, len(tokenizer), tokenizer.model_max_length, encoded, decoded]
-assert not [name for name in sys.modules if name.partition(".")[0] == "vanillaformer"]
-print(json.dumps(results))
+PROGRAM = f"""
+from without_package import do_jobs
+
+def described(tokenizer):
+    encoded = [dict(tokenizer(text)) for text in {TEXTS!r}]
+    decoded = [tokenizer.decode(each["input_ids"], skip_special_tokens=True) for each in encoded]
+    return [type(tokenizer).__name__, len(tokenizer), tokenizer.model_max_length, encoded, decoded]
+
+def work(folders):
+    from transformers import AutoTokenizer
+    return {{folder: described(AutoTokenizer.from_pretrained(folder)) for folder in folders}}
+
+do_jobs(work)
 """
 
 
@@ -41,13 +39,11 @@ def loaded(trained, tmp_path_factory):
             trained(algorithm=algorithm, kind=kind).save_pretrained(folder)
             # As beside a model of ours: a model type that is unknown without the package.
             (folder / "config.json").write_text(json.dumps({"model_type": f"vanilla_{kind}"}))
-    code = LOADER.replace("TEXTS", repr(TEXTS))
-    job = json.dumps({"folders": [str(folder) for folder in folders.values()]})
-    environment = os.environ | {"PYTHONPATH": FOLDER}
-    result = subprocess.run([sys.executable, "-c", code], input=job, capture_output=True, text=True, env=environment)
-    assert result.returncode == 0, result.stderr
-    results = json.loads(result.stdout.splitlines()[-1])
-    return {key: results[str(folder)] for key, folder in folders.items()}
+    program = root / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    report = report_of(program, [str(folder) for folder in folders.values()], root, os.environ)
+    assert report["ours"] == []
+    return {key: report[str(folder)] for key, folder in folders.items()}
 
 
 @pytest.mark.parametrize("kind", get_args(ModelKind))
