@@ -89,15 +89,17 @@ PLAIN_BLOCKS = (
     Rule("sliding_window", "the engine has full attention", lambda c: "sliding_attention" in all_layer_types(c)),
 )
 # Of the exports that translate
-SOFTMAX_ONLY = Rule(
-    "output_distribution",
-    "the decoder of an export does not read the source's tokens",
-    lambda c: getattr(c, "output_distribution", "softmax") != "softmax",
-)
-STARTS_TRANSLATIONS = Rule(
-    "decoder_start_token_id",
-    "a translation needs a token to start from",
-    lambda c: c.is_encoder_decoder and c.decoder_start_token_id is None,
+TRANSLATES = (
+    Rule(
+        "output_distribution",
+        "the decoder of an export does not read the source's tokens",
+        lambda c: getattr(c, "output_distribution", "softmax") != "softmax",
+    ),
+    Rule(
+        "decoder_start_token_id",
+        "a translation needs a token to start from",
+        lambda c: c.is_encoder_decoder and c.decoder_start_token_id is None,
+    ),
 )
 
 
@@ -203,6 +205,14 @@ class Exporter:
 def array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return a copy of a tensor, in float32."""
     return tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
+
+
+def norm_arrays(module: Any, config: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the factors and the biases of a norm, those that change nothing where it has none."""
+    width = getattr(module, "width", None) or module.normalized_shape[0]
+    weight = np.ones(width, np.float32) if module.weight is None else array(module.weight)
+    bias = np.zeros(width, np.float32) if module.bias is None else array(module.bias)
+    return weight + np.float32(1) if config.norm_unit_offset else weight, bias
 
 
 def wavelength_factors(frequencies: torch.Tensor, base: float) -> np.ndarray[Any, Any]:

@@ -16,7 +16,7 @@ from torch import nn
 from vanillaformer.configuration import layer_types
 from vanillaformer.modeling.stack import TokenStack
 
-from ..exporter import array, wavelength_factors
+from ..exporter import array, norm_arrays, wavelength_factors
 
 # Our names of activations, and CTranslate2's
 ACTIVATIONS = {
@@ -47,11 +47,9 @@ class SpecBuilder:
     def norm(self, module: Any) -> Any:
         """Return the spec of a norm; the engine takes one with a bias for LayerNorm, one without for RMSNorm."""
         spec = self.specs.common_spec.LayerNormSpec(rms_norm=self.rms_norm)
-        width = module.width if self.rms_norm else module.normalized_shape[0]
-        weight = torch.ones(width) if module.weight is None else module.weight
-        spec.gamma = array(weight + 1.0 if self.config.norm_unit_offset else weight)
+        spec.gamma, bias = norm_arrays(module, self.config)
         if not self.rms_norm:
-            spec.beta = array(torch.zeros(width) if module.bias is None else module.bias)
+            spec.beta = bias
         return spec
 
     def linear(self, *modules: nn.Linear) -> Any:

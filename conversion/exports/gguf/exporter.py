@@ -13,7 +13,7 @@ from vanillaformer.hub.engines import ENGINES
 
 from ..exporter import Exporter, ExportJob
 from .engine import MODEL, LlamaCppEngine
-from .tensors import TENSORS, Fields, Tensors, architecture_of, fields_of
+from .tensors import Fields, Tensors, architecture_of, fields_of, tensors_of
 
 FILE_TYPES = {"float32": ("F32", 0), "float16": ("F16", 1), "q8_0": ("Q8_0", 7)}
 FIELD_TYPES = {bool: "BOOL", int: "UINT32", float: "FLOAT32", str: "STRING", list: "ARRAY"}
@@ -45,7 +45,7 @@ class GgufExporter(Exporter):
         (gguf,) = self.info.writer.load()
         model = job.model
         architecture, _ = architecture_of(model.config)
-        tensors = stored(gguf, TENSORS[architecture](model).build(), job.quantization)
+        tensors = stored(gguf, tensors_of(model, architecture), job.quantization)
         fields = {
             "general.architecture": architecture,
             "general.type": "model",

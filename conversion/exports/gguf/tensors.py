@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from ...mapping.fields import first_rope
-from ..exporter import PLAIN_BLOCKS, SCALES_ONCE, Rule, array, only, violations, wavelength_factors
+from ..exporter import PLAIN_BLOCKS, SCALES_ONCE, Rule, array, norm_arrays, only, violations, wavelength_factors
 
 Tensors = dict[str, np.ndarray]
 Fields = dict[str, Any]
+Change = Callable[[np.ndarray], np.ndarray]
 
 TANH_GELU = ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh")
 TABLES = ("learned", "sinusoidal", "none")  # positions that a table can hold
@@ -90,126 +91,89 @@ def fields_of(config: Any, architecture: str) -> Fields:
     return {f"{architecture}.{name}": value for name, value in fields.items()}
 
 
-class DecoderTensors:
-    """The tensors that both shapes have; `build` returns a model's weights under GGUF's names."""
-
-    norm_bias = False
-
-    def __init__(self, model: Any):
-        self.model = model
-        self.config = model.config
-        self.tensors: Tensors = {}
-
-    def build(self) -> Tensors:
-        stack, config = self.model.model, self.config
-        words = array(stack.embed_tokens.weight)
-        self.tensors["token_embd.weight"] = words * np.float32(stack.embeddings.scale)
-        logits = array(self.model.lm_head.weight) * np.float32(config.logit_scale or 1.0)
-        if not np.array_equal(logits, self.tensors["token_embd.weight"]):  # without it the engine takes the table
-            self.tensors["output.weight"] = logits
-        self.norm("output_norm", stack.norm)
-        for number, block in enumerate(stack.layers):
-            self.norm(f"blk.{number}.attn_norm", block.self_attn_residual.norm)
-            self.norm(f"blk.{number}.ffn_norm", block.mlp_residual.norm)
-            self.attention(f"blk.{number}.attn", block.self_attn)
-            self.feed_forward(f"blk.{number}.ffn", block.mlp)
-        self.positions(stack.embeddings.positions)
-        return self.tensors
-
-    def norm(self, name: str, module: Any) -> None:
-        width = self.config.hidden_size
-        weight = np.ones(width, np.float32) if module.weight is None else array(module.weight)
-        self.tensors[f"{name}.weight"] = weight + np.float32(1) if self.config.norm_unit_offset else weight
-        if self.norm_bias:
-            bias = getattr(module, "bias", None)
-            self.tensors[f"{name}.bias"] = np.zeros(width, np.float32) if bias is None else array(bias)
-
-    def linear(self, name: str, module: Any, change: Callable[[np.ndarray], np.ndarray] = lambda rows: rows) -> None:
-        """Add a linear map, whose rows, those of the bias too, are changed alike."""
-        self.tensors[f"{name}.weight"] = change(array(module.weight))
-        if module.bias is not None:
-            self.tensors[f"{name}.bias"] = change(array(module.bias))
-
-    def query_scale(self, module: Any) -> np.float32:
-        """Return the factor on queries, in addition to the engine's 1/√K."""
-        return np.float32(module.scaling * math.sqrt(self.config.head_dim))
-
-    def attention(self, name: str, module: Any) -> None:
-        raise NotImplementedError
-
-    def feed_forward(self, name: str, module: Any) -> None:
-        raise NotImplementedError
-
-    def positions(self, module: Any) -> None:
-        raise NotImplementedError
+def tensors_of(model: Any, architecture: str) -> Tensors:
+    """Return a model's weights under GGUF's names."""
+    stack, config, is_llama = model.model, model.config, architecture == "llama"
+    words = array(stack.embed_tokens.weight) * np.float32(stack.embeddings.scale)
+    tensors = {"token_embd.weight": words}
+    logits = array(model.lm_head.weight) * np.float32(config.logit_scale or 1.0)
+    if not np.array_equal(logits, words):  # without it the engine takes the table
+        tensors["output.weight"] = logits
+    tensors |= norm("output_norm", stack.norm, config, biased=not is_llama)
+    positions = stack.embeddings.positions
+    for number, block in enumerate(stack.layers):
+        name, mlp = f"blk.{number}", block.mlp
+        tensors |= norm(f"{name}.attn_norm", block.self_attn_residual.norm, config, biased=not is_llama)
+        tensors |= norm(f"{name}.ffn_norm", block.mlp_residual.norm, config, biased=not is_llama)
+        if is_llama:
+            tensors |= llama_attention(f"{name}.attn", block.self_attn, positions)
+            tensors |= linear(f"{name}.ffn_gate", mlp.gate_proj)
+        else:
+            tensors |= gpt2_attention(f"{name}.attn", block.self_attn)
+        tensors |= linear(f"{name}.ffn_up", mlp.up_proj, biased=not is_llama)
+        tensors |= linear(f"{name}.ffn_down", mlp.down_proj, biased=not is_llama)
+    return tensors | (frequency_divisors(positions, config) if is_llama else position_table(positions, config))
 
 
-class LlamaTensors(DecoderTensors):
-    """The tensors of a Llama: neighboring dimensions of queries and keys are rotated together."""
+def norm(name: str, module: Any, config: Any, *, biased: bool) -> Tensors:
+    weight, bias = norm_arrays(module, config)
+    return {f"{name}.weight": weight} | ({f"{name}.bias": bias} if biased else {})
 
-    def attention(self, name: str, module: Any) -> None:
-        rotation = self.rotation()
-        scale = self.query_scale(module) * np.float32(rotation.attention_scaling**2)  # of YaRN, on queries and keys
-        self.linear(f"{name}_q", module.q_proj, lambda rows: self.permuted(rows) * scale)
-        self.linear(f"{name}_k", module.k_proj, self.permuted)
-        self.linear(f"{name}_v", module.v_proj)
-        self.linear(f"{name}_output", module.o_proj)
 
-    def permuted(self, rows: np.ndarray) -> np.ndarray:
+def linear(name: str, module: Any, change: Change = lambda rows: rows, *, biased: bool = False) -> Tensors:
+    """Return a linear map, whose rows, those of the bias too, are changed alike; a `biased` one has a bias anyway."""
+    tensors = {f"{name}.weight": change(array(module.weight))}
+    if module.bias is not None:
+        tensors[f"{name}.bias"] = change(array(module.bias))
+    elif biased:
+        tensors[f"{name}.bias"] = np.zeros(module.out_features, np.float32)
+    return tensors
+
+
+def query_scale(module: Any) -> np.float32:
+    """Return the factor on queries, in addition to the engine's 1/√K."""
+    return np.float32(module.scaling * math.sqrt(module.head_dim))
+
+
+def llama_attention(name: str, module: Any, positions: Any) -> Tensors:
+    """Return Llama's four maps: neighboring dimensions of queries and keys are rotated together."""
+    (rotation,) = positions.rotary_emb.values()
+    scale = query_scale(module) * np.float32(rotation.attention_scaling**2)  # of YaRN, on queries and keys
+
+    def permuted(rows: np.ndarray) -> np.ndarray:
         """Return the rows of each head in the order i, i + K/2, i + 1, i + 1 + K/2, ..."""
-        if self.config.rope_interleaved:
+        if module.config.rope_interleaved:
             return rows
-        width = self.config.head_dim
-        halves = rows.reshape(-1, 2, width // 2, *rows.shape[1:])
+        halves = rows.reshape(-1, 2, module.head_dim // 2, *rows.shape[1:])
         return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
-    def feed_forward(self, name: str, module: Any) -> None:
-        for part in ("gate", "up", "down"):
-            self.linear(f"{name}_{part}", getattr(module, f"{part}_proj"))
-
-    def rotation(self) -> Any:
-        (rotation,) = self.model.model.embeddings.positions.rotary_emb.values()
-        return rotation
-
-    def positions(self, module: Any) -> None:
-        """Add the divisors of the frequencies, if they are scaled."""
-        factors = wavelength_factors(self.rotation().inv_freq, float(rope_of(self.config)["rope_theta"]))
-        if not np.allclose(factors, 1, rtol=1e-6):
-            self.tensors["rope_freqs.weight"] = factors
+    queries = linear(f"{name}_q", module.q_proj, lambda rows: permuted(rows) * scale)
+    others = linear(f"{name}_v", module.v_proj) | linear(f"{name}_output", module.o_proj)
+    return queries | linear(f"{name}_k", module.k_proj, permuted) | others
 
 
-class Gpt2Tensors(DecoderTensors):
-    """The tensors of a GPT-2: a bias everywhere, one map for queries, keys and values, and a table of positions."""
-
-    norm_bias = True
-
-    def linear(self, name: str, module: Any, change: Callable[[np.ndarray], np.ndarray] = lambda rows: rows) -> None:
-        super().linear(name, module, change)
-        self.tensors.setdefault(f"{name}.bias", np.zeros(module.out_features, np.float32))
-
-    def attention(self, name: str, module: Any) -> None:
-        scale = self.query_scale(module)
-        self.linear(f"{name}_q", module.q_proj, lambda rows: rows * scale)
-        self.linear(f"{name}_k", module.k_proj)
-        self.linear(f"{name}_v", module.v_proj)
-        for part in ("weight", "bias"):
-            maps = [self.tensors.pop(f"{name}_{letter}.{part}") for letter in "qkv"]
-            self.tensors[f"{name}_qkv.{part}"] = np.concatenate(maps)
-        self.linear(f"{name}_output", module.o_proj)
-
-    def feed_forward(self, name: str, module: Any) -> None:
-        self.linear(f"{name}_up", module.up_proj)
-        self.linear(f"{name}_down", module.down_proj)
-
-    def positions(self, module: Any) -> None:
-        scheme, length = self.config.position_embedding_type, self.config.max_position_embeddings
-        if scheme == "learned":
-            table = array(module.embed_positions.weight)[self.config.position_offset :]
-        elif scheme == "sinusoidal":
-            table = array(module.table)
-        else:
-            table = np.zeros((length, self.config.hidden_size), np.float32)
-        self.tensors["position_embd.weight"] = np.ascontiguousarray(table[:length])
+def gpt2_attention(name: str, module: Any) -> Tensors:
+    """Return GPT-2's two maps, one of queries, keys and values together, with biases."""
+    scale = query_scale(module)
+    maps = [linear("", module.q_proj, lambda rows: rows * scale, biased=True)]
+    maps += [linear("", projection, biased=True) for projection in (module.k_proj, module.v_proj)]
+    fused = {f"{name}_qkv{part}": np.concatenate([each[part] for each in maps]) for part in maps[0]}
+    return fused | linear(f"{name}_output", module.o_proj, biased=True)
 
 
-TENSORS: dict[str, type[DecoderTensors]] = {"llama": LlamaTensors, "gpt2": Gpt2Tensors}
+def frequency_divisors(positions: Any, config: Any) -> Tensors:
+    """Return the divisors of the frequencies, if they are scaled."""
+    (rotation,) = positions.rotary_emb.values()
+    factors = wavelength_factors(rotation.inv_freq, float(rope_of(config)["rope_theta"]))
+    return {} if np.allclose(factors, 1, rtol=1e-6) else {"rope_freqs.weight": factors}
+
+
+def position_table(positions: Any, config: Any) -> Tensors:
+    scheme, length = config.position_embedding_type, config.max_position_embeddings
+    if scheme == "learned":
+        table = array(positions.embed_positions.weight)[config.position_offset :]
+    elif scheme == "sinusoidal":
+        table = array(positions.table)
+    else:
+        table = np.zeros((length, config.hidden_size), np.float32)
+    return {"position_embd.weight": np.ascontiguousarray(table[:length])}

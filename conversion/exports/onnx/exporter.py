@@ -18,8 +18,7 @@ from ..exporter import (
     GENERATORS,
     IMAGE_CLASSIFIERS,
     SCALES_ONCE,
-    SOFTMAX_ONLY,
-    STARTS_TRANSLATIONS,
+    TRANSLATES,
     Exporter,
     ExportJob,
     Rule,
@@ -34,8 +33,7 @@ JS_CONFIG = "transformers.js_config"  # the field with its settings
 SHORTEST = 8  # position table that leaves room for the tokens of a trace
 
 RULES = (
-    SOFTMAX_ONLY,
-    STARTS_TRANSLATIONS,
+    *TRANSLATES,
     SCALES_ONCE,
     Rule("max_position_embeddings", f"tracing a graph takes {SHORTEST}",
          lambda c: c.max_position_embeddings < SHORTEST and not isinstance(c, VanillaImageEncoderConfig)),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import vanillaformer.modeling as modeling
 from vanillaformer.configuration.options import POSITION_CHOICES
@@ -29,13 +28,6 @@ COPIES = (
     "@huggingface/transformers/LICENSE",
     f"onnxruntime-web/dist/{RUNTIME}.mjs",
     f"onnxruntime-web/dist/{RUNTIME}.wasm",
-)
-PAGES = Environment(
-    loader=PackageLoader("vanillaformer.conversion.exports.web", ""),
-    autoescape=lambda name: str(name).startswith("page"),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    keep_trailing_newline=True,
 )
 
 
@@ -93,6 +85,8 @@ class WebExporter(OnnxExporter):
         return [packages / name for name in COPIES] if packages else []
 
     def write(self, job: ExportJob) -> None:
+        from vanillaformer.console.drawing import templates  # with matplotlib, which no other export needs
+
         super().write(job)
         task, copies = TASKS[type(job.model)], self.copies(job)
         for path in copies:
@@ -102,7 +96,8 @@ class WebExporter(OnnxExporter):
         page = page_settings(job, task, size, copies)
         texts = texts_of(job, task) | {"labels": task.labels, "size": f"{size / 1e6:.1f} MB", "page": page}
         for name, template in (("index.html", "page.html.jinja"), (CARD, "README.md.jinja")):
-            (job.folder / name).write_text(PAGES.get_template(template).render(**texts), encoding="utf-8")
+            text = templates("vanillaformer.conversion.exports.web").get_template(template).render(**texts)
+            (job.folder / name).write_text(text.rstrip() + "\n", encoding="utf-8")
 
 
 EXPORTER = WebExporter()
