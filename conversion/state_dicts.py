@@ -22,7 +22,7 @@ from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .architectures.gpt import GPT2_STACK
 from .mapping.fields import Values
-from .mapping.tensors import SAME, Table, Tensors, rows
+from .mapping.tensors import SAME, Table, Tensors, block, rows
 from .mapping.weights import Link, expand_table, present_links, tensors_of, to_our_values, uncovered, write_tensors
 
 BIASED = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
@@ -97,25 +97,11 @@ def torch_attention(ours: str, native: str) -> Table:
     return fused | {f"layers.{{layer}}.{ours}.o_proj": f"layers.{{layer}}.{native}.out_proj"}
 
 
-def torch_norms(*sublayers: str) -> Table:
-    return {
-        f"layers.{{layer}}.{name}_residual.norm": f"layers.{{layer}}.norm{number}"
-        for number, name in enumerate(sublayers, 1)
-    }
-
-
-TORCH_ENDS: Table = {
-    "layers.{layer}.mlp.up_proj": "layers.{layer}.linear1",
-    "layers.{layer}.mlp.down_proj": "layers.{layer}.linear2",
-    "norm": "norm",
-}
-TORCH_ENCODER = TORCH_ENDS | torch_attention("self_attn", "self_attn") | torch_norms("self_attn", "mlp")
-TORCH_DECODER = (
-    TORCH_ENDS
-    | torch_attention("self_attn", "self_attn")
-    | torch_attention("cross_attn", "multihead_attn")
-    | torch_norms("self_attn", "cross_attn", "mlp")
-)
+TORCH_ENCODER = torch_attention("self_attn", "self_attn") | {"norm": "norm"} | block(
+    "layers.{layer}.", attention_norm="norm1", up="linear1", down="linear2", mlp_norm="norm2"
+)  # fmt: skip
+TORCH_DECODER = TORCH_ENCODER | torch_attention("cross_attn", "multihead_attn")
+TORCH_DECODER |= block("layers.{layer}.", cross_norm="norm2", mlp_norm="norm3")
 TORCH_ASSUMED = NO_TOKENS | {
     "position_embedding_type": "none", "norm_placement": "post", "norm_eps": 1e-5, "hidden_act": "relu",
     "scale_embedding": False, "embedding_norm": False, "type_vocab_size": 0,
@@ -211,7 +197,16 @@ def from_state_dict(
     reading = SOURCES[source](state, causal)
     config = config_of(reading, options, source)
     dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), torch.float32)
-    return load_weights(reading, reading.model_class._from_config(config, dtype=dtype), state, source).eval()
+    ours = reading.model_class._from_config(config, dtype=dtype)
+    table = present_links(reading.links, tensors_of(ours), state)
+    covered = {link.native for link in table}
+    if left := [name for name in state if name not in covered and not re.fullmatch(reading.ignored, name)]:
+        raise ValueError(f"{type(ours).__name__} has no counterpart of the {source} tensors {', '.join(left)}")
+    missing = uncovered(ours, [name for link in table for name in link.ours])
+    if left := [name for name in missing if not re.match(reading.initialized, name)]:
+        raise ValueError(f"the {source} state dict has no counterpart of our {', '.join(left)}")
+    write_tensors(ours, to_our_values(table, state, ours.config, tensors_of(ours).keys()))
+    return ours.eval()
 
 
 def load_state_dict(path: str | os.PathLike) -> Mapping[str, Any]:
@@ -258,18 +253,3 @@ def config_of(reading: Reading, options: Values, source: str) -> Any:
         return config_class(**(fields | options))
     except StrictDataclassError as error:
         raise ValueError(f"ours has no such model: {one_line(error)}") from error
-
-
-def load_weights(
-    reading: Reading, ours: VanillaPreTrainedModel, state: Tensors, source: str
-) -> VanillaPreTrainedModel:
-    """Give our model the weights; raise ValueError if a tensor of either side is left over."""
-    table = present_links(reading.links, tensors_of(ours), state)
-    covered = {link.native for link in table}
-    if left := [name for name in state if name not in covered and not re.fullmatch(reading.ignored, name)]:
-        raise ValueError(f"{type(ours).__name__} has no counterpart of the {source} tensors {', '.join(left)}")
-    missing = uncovered(ours, [name for link in table for name in link.ours])
-    if left := [name for name in missing if not re.match(reading.initialized, name)]:
-        raise ValueError(f"the {source} state dict has no counterpart of our {', '.join(left)}")
-    write_tensors(ours, to_our_values(table, state, ours.config, set(tensors_of(ours))))
-    return ours

@@ -11,10 +11,10 @@ from ..mapping.tensors import BUFFER_ROW, Table, block
 ATTENTION = block(
     "layers.{layer}.self_attn", q=".q_proj", k=".k_proj", v=".v_proj", o=".out_proj", attention_norm="_layer_norm"
 )
-CROSS_ATTENTION: Table = {
-    str(ours).replace("self_attn", "cross_attn"): str(native).replace("self_attn", "encoder_attn")
-    for ours, native in ATTENTION.items()
-}
+CROSS_ATTENTION = block(
+    "layers.{layer}.encoder_attn", cross_q=".q_proj", cross_k=".k_proj", cross_v=".v_proj", cross_o=".out_proj",
+    cross_norm="_layer_norm",
+)  # fmt: skip
 BLOCK = ATTENTION | block("layers.{layer}.", up="fc1", down="fc2", mlp_norm="final_layer_norm")
 ENCODER = BLOCK | {"embed_tokens": "embed_tokens", "embeddings.norm": "layernorm_embedding", "norm": "layer_norm"}
 DECODER = ENCODER | CROSS_ATTENTION

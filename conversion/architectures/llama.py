@@ -25,7 +25,7 @@ from ..mapping.fields import (
     same,
     switch,
 )
-from ..mapping.tensors import HEAD_ROWS, QUERY_KEY_VALUE_ROWS, HeadRow, Table, block, rows
+from ..mapping.tensors import HEAD_ROWS, QUERY_KEY_VALUE_ROWS, Table, block, rows, stacked_heads
 
 LAYER, SELF_ATTENTION, MLP = "layers.{layer}.", "layers.{layer}.self_attn.", "layers.{layer}.mlp."
 ATTENTION = block(SELF_ATTENTION, q="q_proj", k="k_proj", v="v_proj", o="o_proj")
@@ -70,10 +70,7 @@ LAYERS: tuple[Field, ...] = (*RMS_NORM, *GATED_FEED_FORWARD, GROUPED)
 KIN: tuple[Field, ...] = (*LAYERS, rotary())
 WINDOW = (WINDOW_BY_LAYER, Field(to_native=lambda config: {"use_sliding_window": config.sliding_window is not None}))
 # The output projection is square: the heads have to be as wide as the model
-SQUARE_HEAD_DIM = Field(
-    to_ours=lambda config: {"head_dim": config.hidden_size // config.num_attention_heads},
-    to_native=lambda config: {"head_dim": config.head_dim},
-)
+SQUARE_HEAD_DIM = DERIVED_HEAD_DIM._replace(to_native=lambda config: {"head_dim": config.head_dim})
 INTERLEAVED = constant(rope_interleaved=True)
 
 
@@ -152,7 +149,7 @@ STARCODER2 = llama_kin(
 HEAD_NORMS: Table = {
     f"layers.{{layer}}.self_attn.{name}_norm.weight": (
         f"layers.{{layer}}.self_attn.{name}_layernorm.norms.{{head}}.weight",
-        HeadRow(heads),
+        stacked_heads(heads),
     )
     for name, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads"))
 }

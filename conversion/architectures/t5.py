@@ -9,7 +9,7 @@ from vanillaformer.configuration import BlockConfig, VanillaEncoderDecoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import ALL_KEY_VALUE_HEADS, TEXT, Field, Values, constant, optional, renamed, same
-from ..mapping.tensors import Table
+from ..mapping.tensors import Table, block
 
 ENDS: Table = {
     "embed_tokens": "embed_tokens",
@@ -18,40 +18,25 @@ ENDS: Table = {
 }
 
 
-def attention(ours: str, native: str) -> Table:
-    return {f"layers.{{layer}}.{ours}.{name}_proj": f"block.{{layer}}.layer.{native}.{name}" for name in "qkvo"}
-
-
-def norms(*sublayers: str) -> Table:
-    return {
-        f"layers.{{layer}}.{name}_residual.norm": f"block.{{layer}}.layer.{number}.layer_norm"
-        for number, name in enumerate(sublayers)
-    }
-
-
 def feed_forwards(side: str, sublayer: int, depth: str) -> tuple[Part, Part]:
     """Return the plain and the gated feed-forward layer of a side."""
-    ours, native = "layers.{layer}.mlp.", f"block.{{layer}}.layer.{sublayer}.DenseReluDense."
-    down: Table = {f"{ours}down_proj": f"{native}wo"}
-    plain: Table = {f"{ours}up_proj": f"{native}wi"}
-    gated: Table = {f"{ours}gate_proj": f"{native}wi_0", f"{ours}up_proj": f"{native}wi_1"}
+    layer = f"block.{{layer}}.layer.{sublayer}.DenseReluDense."
+    plain, gated = block(layer, up="wi", down="wo"), block(layer, gate="wi_0", up="wi_1", down="wo")
     return (
-        Part(plain | down, side, side, depth, lambda config: config.feed_forward == "plain"),
-        Part(gated | down, side, side, depth, lambda config: config.feed_forward == "gated"),
+        Part(plain, side, side, depth, lambda config: config.feed_forward == "plain"),
+        Part(gated, side, side, depth, lambda config: config.feed_forward == "gated"),
     )
 
 
 def stacks(ends: Table) -> tuple[Part, ...]:
     """Return the two stacks; `ends` are the modules around their layers."""
-    encoder = ends | attention("self_attn", "0.SelfAttention") | norms("self_attn", "mlp")
-    decoder = (
-        ends
-        | attention("self_attn", "0.SelfAttention")
-        | attention("cross_attn", "1.EncDecAttention")
-        | norms("self_attn", "cross_attn", "mlp")
-    )
+    layer = "block.{layer}.layer."
+    self_attention = block(f"{layer}0.SelfAttention.", **{name: name for name in "qkvo"})
+    cross_attention = block(f"{layer}1.EncDecAttention.", **{f"cross_{name}": name for name in "qkvo"})
+    both = ends | self_attention | block(layer, attention_norm="0.layer_norm")
+    decoder = both | cross_attention | block(layer, cross_norm="1.layer_norm", mlp_norm="2.layer_norm")
     return (
-        Part(encoder, "encoder.", "encoder.", "encoder_layers"),
+        Part(both | block(layer, mlp_norm="1.layer_norm"), "encoder.", "encoder.", "encoder_layers"),
         *feed_forwards("encoder.", 1, "encoder_layers"),
         Part(decoder, "decoder.", "decoder."),
         *feed_forwards("decoder.", 2, "num_hidden_layers"),

@@ -39,20 +39,17 @@ def constant(**values: Any) -> Field:
     return Field(to_ours=lambda config: values)
 
 
-def switch(native: str, ours: str, on: Any, off: Any) -> Field:
-    """Our field with one of two values, by a native field that is true or false."""
-    return Field(
-        to_ours=lambda config: {ours: on if getattr(config, native) else off},
-        to_native=lambda config: {native: getattr(config, ours) == on},
-    )
-
-
 def mapped(name: str, to_ours: Callable[[Any], Any], to_native: Callable[[Any], Any], native: str = "") -> Field:
     """A field whose two values follow from each other, of the same name unless the `native` one is given."""
     return Field(
         to_ours=lambda config: {name: to_ours(getattr(config, native or name))},
         to_native=lambda config: {native or name: to_native(getattr(config, name))},
     )
+
+
+def switch(native: str, ours: str, on: Any, off: Any) -> Field:
+    """Our field with one of two values, by a native field that is true or false."""
+    return mapped(ours, lambda is_on: on if is_on else off, lambda value: value == on, native)
 
 
 def filled(ours: str, to_native: Callable[[Any], Any], native: str = "") -> Field:

@@ -3,7 +3,7 @@
 A table's key is one of our names, or a tuple of those that the native model has in one tensor; its value is the native
 name, with the kind of correspondence unless the two are equal. Names of modules stand for their weight and
 bias, `{layer}` for the number of a layer (`{stage}` and `{block}` for its stage and its number there), `{head}` for
-that of a head (`HeadRow`). All kinds are linear, so a table converts gradients too.
+that of a head (`stacked_heads`). All kinds are linear, so a table converts gradients too.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,11 @@ Several = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """Correspondence of our tensors with a native one: each side from the other, given our config."""
+    """Correspondence of our tensors with the native ones: each side from the other, given our config."""
 
-    to_ours: Callable[[torch.Tensor, BlockConfig], Several]
-    to_native: Callable[[Several, BlockConfig], torch.Tensor]
+    to_ours: Callable[[Several, BlockConfig], Several]
+    to_native: Callable[[Several, BlockConfig], Several]
+    heads: str = ""  # our field with the number of native tensors, if there is one for each head
 
 
 Change = Callable[[torch.Tensor, BlockConfig], torch.Tensor]
@@ -30,7 +31,9 @@ Change = Callable[[torch.Tensor, BlockConfig], torch.Tensor]
 
 def single(to_ours: Change, to_native: Change) -> Kind:
     """Return the kind of one of our tensors for a native one."""
-    return Kind(lambda native, config: (to_ours(native, config),), lambda ours, config: to_native(ours[0], config))
+    return Kind(
+        lambda native, config: (to_ours(native[0], config),), lambda ours, config: (to_native(ours[0], config),)
+    )
 
 
 def transposed(tensor: torch.Tensor, config: BlockConfig | None = None) -> torch.Tensor:
@@ -40,31 +43,38 @@ def transposed(tensor: torch.Tensor, config: BlockConfig | None = None) -> torch
 
 def rows(parts: int) -> Kind:
     """Layers of equal width in one, their rows concatenated: `[q; k; v]`, `[gate; up]`."""
-    return Kind(lambda tensor, config: tensor.chunk(parts), lambda tensors, config: torch.cat(tensors))
+    return Kind(lambda native, config: native[0].chunk(parts), lambda ours, config: (torch.cat(ours),))
 
 
-def query_key_value_rows(tensor: torch.Tensor, config: BlockConfig) -> Several:
+def stacked_heads(count: str) -> Kind:
+    """The weight (H, K) of a norm that is one (K) for each head in the native model; our field `count` is H."""
+    return Kind(lambda native, config: (torch.stack(native),), lambda ours, config: ours[0].unbind(), heads=count)
+
+
+def query_key_value_rows(native: Several, config: BlockConfig) -> Several:
     heads = (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
-    return tensor.split([count * config.head_dim for count in heads])
+    return native[0].split([count * config.head_dim for count in heads])
 
 
-def rows_of_heads(tensor: torch.Tensor, config: BlockConfig) -> Several:
-    heads = tensor.unflatten(0, (config.num_attention_heads, 3, -1))  # (H, 3, K) or (H, 3, K, D)
+def rows_of_heads(native: Several, config: BlockConfig) -> Several:
+    heads = native[0].unflatten(0, (config.num_attention_heads, 3, -1))  # (H, 3, K) or (H, 3, K, D)
     return tuple(heads[:, part].flatten(0, 1) for part in range(3))
 
 
-def fused_heads(tensors: Several, config: BlockConfig) -> torch.Tensor:
-    heads = [tensor.unflatten(0, (config.num_attention_heads, -1)) for tensor in tensors]
-    return torch.stack(heads, dim=1).flatten(0, 2)
+def fused_heads(ours: Several, config: BlockConfig) -> Several:
+    heads = [tensor.unflatten(0, (config.num_attention_heads, -1)) for tensor in ours]
+    return (torch.stack(heads, dim=1).flatten(0, 2),)
 
 
 SAME = single(lambda tensor, config: tensor, lambda tensor, config: tensor)
 # A linear layer with a transposed weight (GPT-2's `Conv1D`)
 TRANSPOSED = single(transposed, transposed)
 # Queries, keys and values in one layer with a transposed weight (GPT-2's `c_attn`)
-TRANSPOSED_ROWS = Kind(lambda native, _: transposed(native).chunk(3), lambda ours, _: transposed(torch.cat(ours)))
+TRANSPOSED_ROWS = Kind(
+    lambda native, config: transposed(native[0]).chunk(3), lambda ours, config: (transposed(torch.cat(ours)),)
+)
 # Queries, keys and values in one layer, one after the other; keys and values may have fewer heads (Phi 3)
-QUERY_KEY_VALUE_ROWS = Kind(query_key_value_rows, lambda tensors, config: torch.cat(tensors))
+QUERY_KEY_VALUE_ROWS = Kind(query_key_value_rows, lambda ours, config: (torch.cat(ours),))
 # Queries, keys and values in one layer, head by head: rows (H, 3, K) (BLOOM, GPT-NeoX)
 HEAD_ROWS = Kind(rows_of_heads, fused_heads)
 # A tensor with a batch axis of length 1 in front in the native model (tokens and position tables of images)
@@ -82,31 +92,15 @@ POINT_CONVOLUTION = single(
     lambda tensor, config: tensor[:, :, None, None] if tensor.ndim == 2 else tensor,
 )
 
-
-@dataclass(frozen=True)
-class HeadRow:
-    """The weight (K) of one head's norm, a row of our tensor for all (H, K); its links are added up (StableLM)."""
-
-    count: str  # our field with the number of heads
-    head: int = 0  # the number of the head
-
-    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> Several:
-        ours = tensor.new_zeros(getattr(config, self.count), *tensor.shape)
-        ours[self.head] = tensor
-        return (ours,)
-
-    def to_native(self, tensors: Several, config: BlockConfig) -> torch.Tensor:
-        return tensors[0][self.head]
-
-
-Native = str | tuple[str, Kind | HeadRow]
+Native = str | tuple[str, Kind]
 Table = dict[str | tuple[str, ...], Native]
 
-# Our names in a block, by the words that `block` takes
+# Our names in a block, by the words that `block` takes; those of cross-attention begin with `cross_`
 HEADS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 BLOCK_NAMES: dict[str, str | tuple[str, ...]] = {
     **dict(zip("qkv", HEADS)), "qkv": HEADS, "o": "self_attn.o_proj",
     "q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm",
+    **{f"cross_{name}": f"cross_attn.{name}_proj" for name in "qkvo"}, "cross_norm": "cross_attn_residual.norm",
     "gate": "mlp.gate_proj", "up": "mlp.up_proj", "gate_up": ("mlp.gate_proj", "mlp.up_proj"), "down": "mlp.down_proj",
     "attention_norm": "self_attn_residual.norm", "attention_out_norm": "self_attn_residual.out_norm",
     "mlp_norm": "mlp_residual.norm", "mlp_out_norm": "mlp_residual.out_norm", "shared_norm": "norm",

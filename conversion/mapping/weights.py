@@ -1,7 +1,7 @@
 """Weights from one model to another by an architecture's tables, with no tensor left over on either side."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from vanillaformer.modeling.base import VanillaPreTrainedModel
 from .architecture import Architecture, Part
 from .dimensions import reordered
 from .fields import Values
-from .tensors import BUFFER_ROW, SAME, HeadRow, Kind, Table, Tensors
+from .tensors import BUFFER_ROW, SAME, Kind, Table, Tensors
 
 TOKEN_TABLES = [
     f"{prefix}{name}.weight"
@@ -24,26 +24,24 @@ TOKEN_TABLES = [
 
 @dataclass(frozen=True)
 class Link:
-    """An entry of a table for one layer: our tensors, the native tensor and how they correspond."""
+    """An entry of a table for one layer: our tensors, the native ones and how they correspond."""
 
     ours: tuple[str, ...]
     native: str
-    kind: Kind | HeadRow = SAME
+    kind: Kind = SAME
+    heads: int = 1  # of native tensors whose names have the number of a head
+
+    @property
+    def natives(self) -> tuple[str, ...]:
+        """The names of the native tensors, of which there are several only where there is one for each head."""
+        return tuple(self.native.replace("{head}", str(head)) for head in range(self.heads))
 
     def missing(self, ours: Collection[str], native: Collection[str]) -> list[str]:
         """Return those of its tensors that a model lacks; a native buffer of zeros needs no counterpart."""
         absent = [name for name in self.ours if name not in ours]
         if self.kind is BUFFER_ROW and absent:
             return []
-        return absent + ([self.native] if self.native not in native else [])
-
-    def by_head(self, config: BlockConfig | None) -> list["Link"]:
-        """Return a link for each head (the first, without a config) of a norm that the native model has by head."""
-        if not isinstance(self.kind, HeadRow):
-            return [self]
-        heads = range(1 if config is None else getattr(config, self.kind.count))
-        names = [self.native.replace("{head}", str(head)) for head in heads]
-        return [Link(self.ours, name, replace(self.kind, head=head)) for head, name in zip(heads, names)]
+        return absent + [name for name in self.natives if name not in native]
 
 
 def expand_table(
@@ -55,6 +53,7 @@ def expand_table(
     blocks = [(stage, block) for stage, depth in enumerate(depths) for block in range(depth)]
     for names, target in table.items():
         native_name, kind = target if isinstance(target, tuple) else (target, SAME)
+        heads = getattr(config, kind.heads) if kind.heads and config else 1  # the first, without a config
         our_names = (names,) if isinstance(names, str) else names
         for layer in range(layers if "{layer}" in our_names[0] else 1):
             in_layer = native_name.replace("{layer}", str(layer))
@@ -62,7 +61,7 @@ def expand_table(
                 in_layer = in_layer.format(**dict(zip(("stage", "block"), blocks[layer])))
             for suffix in [""] if our_names[0].endswith((".weight", ".bias")) else [".weight", ".bias"]:
                 full = tuple(f"{ours}{name}{suffix}".replace("{layer}", str(layer)) for name in our_names)
-                links += Link(full, f"{native}{in_layer}{suffix}", kind).by_head(config)
+                links.append(Link(full, f"{native}{in_layer}{suffix}", kind, heads))
     return links
 
 
@@ -70,7 +69,7 @@ def present_links(links: Iterable[Link], ours: Collection[str], native: Collecti
     """Return the links between existing tensors, which both sides must have; what neither has is left out."""
     existing = []
     for link in links:
-        if link.native in native or any(name in ours for name in link.ours):
+        if any(name in native for name in link.natives) or any(name in ours for name in link.ours):
             if missing := link.missing(ours, native):
                 both = f"{' + '.join(link.ours)} = {link.native}"
                 raise ValueError(f"the models do not match: {both} lacks {', '.join(missing)}")
@@ -82,10 +81,8 @@ def to_our_values(links: Iterable[Link], values: Tensors, config: BlockConfig, n
     """Return our values for native ones, weights or gradients, of the tensors in `names`."""
     found: Tensors = {}
     for link in links:
-        for name, tensor in zip(link.ours, link.kind.to_ours(values[link.native], config)):
-            if name in names:
-                found[name] = found[name] + tensor if isinstance(link.kind, HeadRow) and name in found else tensor
-    return found
+        found |= zip(link.ours, link.kind.to_ours(tuple(values[name] for name in link.natives), config))
+    return {name: tensor for name, tensor in found.items() if name in names}
 
 
 def tensors_of(model: nn.Module) -> Tensors:
@@ -124,34 +121,31 @@ def move_weights(architecture: Architecture, native: PreTrainedModel, ours: Vani
     There are never two copies of all weights in memory; tensors that are the same on both sides are not copied at all.
     """
     links, values, targets = checked_links(architecture, native, ours, head), tensors_of(native), tensors_of(ours)
-    sources: dict[int, torch.Tensor] = {}
+    sources: dict[int, list[torch.Tensor]] = {}
     filled: dict[int, list[int]] = {}  # our tensors by the native one that they come from
-    for link in links:
-        ids = [id(targets[name]) for name in link.ours if name in targets]
-        if ids and filled.setdefault(id(values[link.native]), ids) != ids and not isinstance(link.kind, HeadRow):
+    pairs = [(link, [values[name] for name in link.natives]) for link in links]
+    for link, natives in pairs:
+        names = [name for name in link.ours if name in targets]
+        ids = [id(targets[name]) for name in names]
+        if ids and any(filled.setdefault(id(each), ids) != ids for each in natives):
             raise ValueError(f"{link.native} is one tensor with another of the native model, and ours are two")
-        for name in link.ours if not isinstance(link.kind, HeadRow) else ():
-            source = values[link.native]
-            if name in targets and not torch.equal(sources.setdefault(id(targets[name]), source), source):
+        for name in names:
+            if not all(map(torch.equal, sources.setdefault(id(targets[name]), natives), natives)):
                 raise ValueError(f"{name} is one tensor here with {link.native}, whose tied tensors differ")
     taken, written = set[int](), set[int]()
-    for link in links:
-        source = values[link.native]
-        if id(source) in taken:  # a tied one, under another name
+    for link, natives in pairs:
+        if id(natives[0]) in taken:  # a tied one, under another name
             continue
-        for name, value in zip(link.ours, link.kind.to_ours(source.data, ours.config)):
-            if name not in targets:
-                continue
-            target = targets[name]
-            value = value.to(target.dtype)  # native models keep some in float32
-            if id(target) in written:  # an equal one, but for the heads' norms, which are added up
-                target.data += value if isinstance(link.kind, HeadRow) else 0
+        for name, value in zip(link.ours, link.kind.to_ours(tuple(each.data for each in natives), ours.config)):
+            if name not in targets or id(target := targets[name]) in written:  # the latter has an equal value
                 continue
             written.add(id(target))
+            value = value.to(target.dtype)  # native models keep some in float32
             whole = value.is_contiguous() and value.untyped_storage().nbytes() == value.nbytes
             target.data = value if whole else value.clone(memory_format=torch.contiguous_format)
-        taken.add(id(source))
-        source.data = source.data.new_empty(0)
+        for each in natives:
+            taken.add(id(each))
+            each.data = each.data.new_empty(0)
 
 
 def checked_links(
@@ -172,11 +166,10 @@ def native_weights(
 ) -> Tensors:
     """Return the weights of our model for a new native one, with copies for its tensors that nothing reads."""
     values, natives = tensors_of(ours), tensors_of(native)
-    weights = {
-        link.native: link.kind.to_native(tuple(values[name] for name in link.ours), ours.config)
-        for link in model_links(architecture, ours, native, head)
-        if all(name in values for name in link.ours)
-    }
+    weights: Tensors = {}
+    for link in model_links(architecture, ours, native, head):
+        if all(name in values for name in link.ours):
+            weights |= zip(link.natives, link.kind.to_native(tuple(values[name] for name in link.ours), ours.config))
     unused = head_names(architecture.unused, architecture, head)
     return weights | {name: values[source] for name, source in unused.items() if name in natives and source in values}
 
@@ -193,7 +186,7 @@ def model_links(
     if left := uncovered(ours, [name for link in links for name in link.ours]):
         raise ValueError(f"{type(native).__name__} has no counterpart of our {', '.join(left)}")
     unlinked = head_names(architecture.unused | architecture.fixed_tables, architecture, head)
-    if left := uncovered(native, [*(link.native for link in links), *unlinked]):
+    if left := uncovered(native, [*(name for link in links for name in link.natives), *unlinked]):
         raise ValueError(f"{type(ours).__name__} has no counterpart of the native {', '.join(left)}")
     return links
 
