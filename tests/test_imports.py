@@ -46,8 +46,7 @@ LAYERS = [
     {"parts.residual", "parts.embeddings", "base", "generation"},
     {"parts.patches", "block", "seq2seq"}, {"stack"}, {"decoding.base"},
     {"decoding.mask_predict", "decoding.ctc"}, {"decoding"},
-    {"encoder_decoder", "decoder", "encoder", "image_encoder", "recurrent_encoder_decoder", "admin", "dt_fixup",
-     "gradinit"},
+    {"encoder_decoder", "decoder", "encoder", "image_encoder", "recurrent_encoder_decoder", "measured"},
     {"counts"},
 ]  # fmt: skip
 # The parts that are made of other parts, and of which.

@@ -192,11 +192,11 @@ def initialize(module: nn.Module, config: BlockConfig) -> None:
     | t5          | N(0, 1/in)   | as linear maps, queries / √K     | N(0, 1)      | T5, Raffel et al. 2020      |
     | deepnorm    | U(1)         | U(β), see `deepnorm_scales`      | N(0, 1/D)    | DeepNet, Wang et al. 2022   |
     | t_fixup     | U(1)         | U(0.67 N^-¼) or U((9M)^-¼)       | the same /√D | T-Fixup, Huang et al. 2020  |
-    | dt_fixup    | U(1)         | U(1), scaled: `dt_fixup.py`      | N(0, 1/D)    | DT-Fixup, Xu et al. 2021    |
+    | dt_fixup    | U(1)         | U(1), scaled: `measured.py`      | N(0, 1/D)    | DT-Fixup, Xu et al. 2021    |
     | ds_init     | U(1/√l)      | as linear maps                   | N(0, 1/D)    | DS-Init, Zhang et al. 2019  |
-    | admin       | U(1)         | as linear maps; ω: `admin.py`    | N(0, 1/D)    | Admin, Liu et al. 2020      |
+    | admin       | U(1)         | as linear maps; ω: `measured.py` | N(0, 1/D)    | Admin, Liu et al. 2020      |
     | mimetic     | N(0, range²) | W_O W_V ≈ 0.4 (Z - I)            | N(0, range²) | Trockman and Kolter 2023    |
-    | gradinit    | U(1)         | all scaled: `gradinit.py`        | N(0, 1/D)    | GradInit, Zhu et al. 2021   |
+    | gradinit    | U(1)         | all scaled: `measured.py`        | N(0, 1/D)    | GradInit, Zhu et al. 2021   |
     | mup         | N(0, 1/in)   | as linear maps; queries 0        | N(0, 1/base) | muP, Yang et al. 2021, D.2  |
     | zero_output | U(1)         | last maps of a sublayer 0        | N(0, 1/D)    | Fixup, Zhang et al. 2019    |
 

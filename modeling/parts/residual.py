@@ -140,7 +140,7 @@ class DeepNorm(PostNorm):
 class AdminResidual(PostNorm):
     """Admin, post-LN with trained factors on the stream (Liu et al. 2020): `norm(ω ⊙ x + f(x))`.
 
-    ω is 1 until `modeling/admin.py` sets it from the variances of the sublayers before this one.
+    ω is 1 until `modeling/measured.py` sets it from the variances of the sublayers before this one.
     """
 
     def __init__(self, config: BlockConfig, cross_attention: bool = False, layer_idx: int = 0):

@@ -5,9 +5,7 @@ import torch
 from refusals import refused
 from torch import nn
 
-from vanillaformer.modeling.admin import profile_admin
-from vanillaformer.modeling.dt_fixup import scale_by_inputs
-from vanillaformer.modeling.gradinit import learn_scales, overlapping
+from vanillaformer.modeling.measured import learn_scales, overlapping, profile_admin, scale_by_inputs
 from vanillaformer.modeling.parts.initialization import VALUE_MAPS
 
 from .toys import KINDS, inputs_of, labels_of, toy, toy_config

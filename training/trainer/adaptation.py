@@ -177,9 +177,8 @@ def measure_new_model(run: Run, trainer: Any) -> dict[str, float]:
         return {}
     name, scaled, count = MEASUREMENTS[initialization]
     batches = first_batches(trainer, count)
-    from vanillaformer.modeling.admin import profile_admin  # only here: most models have none of these
-    from vanillaformer.modeling.dt_fixup import scale_by_inputs
-    from vanillaformer.modeling.gradinit import learn_scales
+    # only here: most models have none of these
+    from vanillaformer.modeling.measured import learn_scales, profile_admin, scale_by_inputs
 
     measure: Any = {"dt_fixup": scale_by_inputs, "gradinit": learn_scales}.get(initialization)
     factors = measure(trainer.model, batches) if measure else profile_admin(trainer.model, **batches[0])

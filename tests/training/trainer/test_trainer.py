@@ -14,7 +14,7 @@ import vanillaformer
 from vanillaformer.data.arguments import TranslationDataArguments as PairData
 from vanillaformer.data.preprocessing.batching import RowMasking, epoch_seed
 from vanillaformer.data.preprocessing.tokenizing import translation_rows
-from vanillaformer.modeling.admin import profile_admin
+from vanillaformer.modeling.measured import profile_admin
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.metrics.compute import language_model_metrics, token_scores
 from vanillaformer.training.models import build_model
