@@ -1,11 +1,11 @@
-"""Attribution: the contribution of each input token to a model's answer, by integrated gradients (captum).
+"""Contributions to a model's answer: of input tokens by integrated gradients (captum), of heads by patching.
 
 Integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365) follow the token vectors from those of a text that
 says nothing (x') to those of the text (x): `(x - x') ⊙ ∫ ∂f(x' + α (x - x')) / ∂x dα`, summed over the dimensions of a
 vector. They sum to `f(x) - f(x')`, up to the error of the integral. f is a logit; whatever else reads the ids of the
 tokens (n-grams beside the stack, copying) has those of the text all the way.
 
-Shape letters: N outputs, T tokens of the input, D model width.
+Shape letters: N outputs, T tokens of the input, D model width, V vocabulary, H heads, L layers.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,13 @@ from torch import nn
 
 from vanillaformer.modeling.parts.ngrams import NgramEmbeddings
 
-from .examples import Example
-from .pictures import LONGEST, Drawing, NotApplicable, large_map
-from .recording import logits_of
+from .examples import Example, encoded
+from .losses import NAMES, attention_layers
+from .pictures import LONGEST, Drawing, NotApplicable, counted, heat_map, large_map, needed
+from .recording import Edit, eager, edited, logits_of, stacks, values
 
 STEPS = 50
+LEAST = 1e-6  # difference of two log probabilities from which on shares of it mean something
 ROWS = 64  # of a forward pass: some outputs at some points of the path
 Outputs = list[tuple[int, int]]  # logits, each by its position (0 for a class) and its token or class
 
@@ -164,3 +166,69 @@ def outputs_of(example: Example) -> Outputs:
     if getattr(model, "predicts_next_token", False):
         return next_tokens(inputs, first=1)
     return filled_masks(model, inputs, example.tokenizer.mask_token_id)
+
+
+# ------------------------------------------------------------------------------------------------------- patching
+def head_effects(
+    model: Any, clean: Mapping[str, Any], corrupted: Mapping[str, Any], outputs: Outputs
+) -> dict[str, np.ndarray]:
+    """Return the indirect effect of each head on an answer, by kind of attention (L, H), nan where a layer lacks one.
+
+    The model reads the corrupted input, with the output of one head as on the clean input: the effect is the share of
+    the difference in the answer's log probability that comes back, 0 for none and 1 for all of it (Vig et al. 2020,
+    arXiv 2004.12265; Meng et al. 2022). The inputs have the same shapes; `outputs` are the answer's tokens or class.
+    """
+    kinds = attention_layers(model)
+    chosen = torch.tensor(outputs)
+
+    def score(inputs: Mapping[str, Any], edits: Mapping[str, Edit]) -> float:
+        with torch.no_grad(), eager(model), edited(model, edits):
+            logits = logits_of(model(**inputs))
+        logits = (logits if logits.ndim == 3 else logits.unsqueeze(1))[0].double().log_softmax(dim=-1)  # (T or 1, V)
+        return float(logits[chosen[:, 0], chosen[:, 1]].sum())
+
+    low, high = score(corrupted, {}), score(clean, {})
+    if abs(high - low) < LEAST:
+        raise ValueError("both inputs make the answer equally likely: there is no difference to explain")
+    effects = {}
+    for kind, layers in kinds.items():
+        stack, part = ("decoder", "cross_attn") if kind == "cross" else (kind, "self_attn")
+        counts = [attention.config.num_attention_heads for attention in layers]
+        names = {(n, head): f"{stack}.{n}.{part}.{head}" for n, count in enumerate(counts) for head in range(count)}
+        kept = values(model, clean, names.values())
+        effects[kind] = np.full((len(layers), max(counts)), np.nan)
+        for index, name in names.items():
+            effects[kind][index] = (score(corrupted, {name: kept[name]}) - low) / (high - low)
+    return effects
+
+
+def against(loaded: Any, example: Example, text: str) -> dict[str, torch.Tensor]:
+    """Return the inputs of a text to compare an example's with, which has as many tokens; its target is the same."""
+    prefix = loaded.prefix if loaded.model.config.is_encoder_decoder and text.strip() else ""  # as of the example
+    inputs = encoded(loaded.model, loaded.tokenizer, prefix + text, "--against")
+    clean = example.recording.inputs
+    counts = [each["input_ids"].shape[1] for each in (clean, inputs)]
+    if counts[0] != counts[1]:
+        raise ValueError(f"--against has {counts[1]} tokens, --text {counts[0]}: heads compare token by token")
+    return {**clean, **inputs}
+
+
+def patching(example: Example) -> list[Drawing]:
+    """Draw the indirect effect of each head."""
+    model, clean = example.model, example.recording.inputs
+    corrupted: Any = needed(example.against, "it needs a second text (--against)")
+    needed(stacks(model), "a recurrent model has no heads")
+    is_language_model = getattr(model, "predicts_next_token", False)  # whose answer is the token after the text
+    try:
+        answer = [(-1, int(example.recording.logits[0, -1].argmax()))] if is_language_model else outputs_of(example)
+        effects = head_effects(model, clean, corrupted, answer)
+    except ValueError as error:
+        raise NotApplicable(str(error)) from error
+    drawings = []
+    for kind, found in effects.items():
+        caption = f"The share of the answer that one head of {NAMES[kind]} brings back, after the second text."
+        rows, title = [f"{kind}.{layer}" for layer in range(len(found))], f"Heads of {NAMES[kind]}"
+        picture = heat_map(found, rows, counted(found.shape[1]), title, what="effect", signed=True, axes=("", ""))
+        table = [(f"{rows[row]}.{head}", value) for (row, head), value in np.ndenumerate(found)]
+        drawings.append(Drawing(f"patching_{kind}", caption, picture, ("head", "effect"), table))
+    return drawings

@@ -24,11 +24,10 @@ from vanillaformer.console.drawing import embedded, save, templates
 from vanillaformer.hub.atomic_files import write_text
 
 from .attention import attention_maps, distances, entropies, rollout
-from .attribution import token_attributions
+from .attribution import patching, token_attributions
 from .examples import Example
 from .lens import lens
 from .losses import ablations, position_losses
-from .patching import patching
 from .pictures import Drawing, NotApplicable
 from .positions import positions
 from .stream import factors, stream, sublayers

@@ -8,9 +8,10 @@ output projection, (B, T, K). Inside windows of patches, B are the windows and T
 Shape letters: B batch, T query length, S key length, D model width, H heads, K head width, L layers.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -170,6 +171,18 @@ def record(model: Any, inputs: dict[str, Any], edits: Mapping[str, Edit] | None 
     if not sides and outputs.cross_attentions is not None:
         found.attentions["cross"] = outputs.cross_attentions
     found.logits = logits_of(outputs)
+    return found
+
+
+def values(model: Any, inputs: Mapping[str, Any], names: Iterable[str]) -> dict[str, torch.Tensor]:
+    """Return what is in places of a model when it reads inputs."""
+    found: dict[str, torch.Tensor] = {}
+
+    def keep(place: str, value: torch.Tensor) -> torch.Tensor:
+        return found.setdefault(place, value)
+
+    with torch.no_grad(), eager(model), edited(model, {place: partial(keep, place) for place in names}):
+        model(**inputs)
     return found
 
 

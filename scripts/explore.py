@@ -23,10 +23,10 @@ import torch
 from vanillaformer.console.parsing import yaml_value
 from vanillaformer.console.program import CommandParser, program
 from vanillaformer.console.reporting import report
+from vanillaformer.exploration.attribution import against
 from vanillaformer.exploration.examples import Example, image_example, text_example
 from vanillaformer.exploration.figures import FIGURES, chosen, draw_all, write_page
 from vanillaformer.exploration.losses import Replacement
-from vanillaformer.exploration.patching import against
 from vanillaformer.exploration.server import HOST, PORT, serve
 from vanillaformer.hub.loading import saved_folder
 from vanillaformer.inference.arguments import GenerateArguments

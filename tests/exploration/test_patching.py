@@ -10,9 +10,9 @@ from modeling.toys import inputs_of, toy
 from refusals import refused
 from transformers import AutoTokenizer
 
+from vanillaformer.exploration.attribution import against, head_effects
 from vanillaformer.exploration.examples import text_example
-from vanillaformer.exploration.patching import against, head_effects, values
-from vanillaformer.exploration.recording import places, record, stacks
+from vanillaformer.exploration.recording import places, record, stacks, values
 from vanillaformer.scripts import explore
 
 from .test_page import TEXT, folder, loaded
