@@ -10,20 +10,18 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig
 
 from vanillaformer.console.reporting import report
 from vanillaformer.data.caching import changed_splits
 from vanillaformer.data.tasks import TASKS
-from vanillaformer.modeling.counts import build_on_meta, inputs_on_meta
+from vanillaformer.modeling.counts import build_on_meta, flops_of
 from vanillaformer.training.run_folder.files import locked
 
 from .plan import BUDGETS, Options, Plan, keep_added, merged
 from .resolving import check_tokenizers, check_variants, tokenizer_print
-from .results import LEAST_STEPS, Result, VariantResult, read_record, read_result
-from .running import Job, Outcome, Runner
+from .results import LEAST_STEPS, Result, VariantResult, read_result
+from .running import Job, Outcome, Runner, read_record
 from .verdicts import Verdict, judge
 
 MEASURED_STEPS = 4  # steps whose mean says whether a budget is too small
@@ -135,10 +133,8 @@ class Work:
                 return model.num_parameters()
             source, target = row_lengths(record["details"]["data"]["train"], config)
             lengths = (target, source) if config.is_encoder_decoder else (source, source)
-            inputs = inputs_on_meta(config, 1, *(max(1, round(length)) for length in lengths))
-            with FlopCounterMode(display=False) as counter, torch.no_grad():
-                model(**inputs)  # the forward pass over a row of mean length
-            return counter.get_total_flops()
+            # of the forward pass over a row of mean length
+            return sum(flops_of(model, 1, *(max(1, round(length)) for length in lengths)).values())
 
         target = measure(AutoConfig.from_pretrained(self.run_folder("measured", self.plan.baseline)))
         for name in self.plan.variants.keys() - added.keys():

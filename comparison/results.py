@@ -10,10 +10,10 @@ from typing import Any
 from transformers import AutoConfig
 
 from vanillaformer.training.report.plots import curve
-from vanillaformer.training.run_folder.files import RECORD, spent_of_budget
+from vanillaformer.training.run_folder.files import spent_of_budget
 
 from .plan import Plan
-from .running import Outcome, State
+from .running import Outcome, State, read_record
 
 TOLERANCE = {"seconds": 0.05}  # largest share by which a run may differ from its budget, if it is not `COUNTED`
 COUNTED = 0.02
@@ -75,10 +75,6 @@ class VariantResult:
         """Return the steps and values of a curve, each the mean over the runs."""
         curves = [run.curves[name] for run in self.runs if run.curves[name]]
         return [(steps[0], mean(values)) for steps, values in (zip(*each) for each in zip(*curves))]
-
-
-def read_record(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / RECORD).read_text(encoding="utf-8"))
 
 
 def read_result(plan: Plan, folder: Path, seed: int, outcome: Outcome) -> Result | Outcome:

@@ -105,7 +105,7 @@ class Runner:
         for job in jobs:  # those that would end in the same way again
             noted = self._read("outcomes", job)
             state = noted.get("state", "failed")
-            if state == "diverged" or (state != "failed" and _record(job).get("finished")):
+            if state == "diverged" or (state != "failed" and read_record(job.folder).get("finished")):
                 outcomes[job.name] = Outcome(**noted)
         left = [job for job in jobs if job.name not in outcomes]
         start = time.monotonic()
@@ -164,7 +164,7 @@ class Runner:
 
     def _changes(self, job: Job, begun: bool = False) -> str:
         """Return in what the run in the folder of a job, with a record or just `begun`, differs from it, in words."""
-        record, settings = _record(job), self._read("settings", job)
+        record, settings = read_record(job.folder), self._read("settings", job)
         if not record and not (begun and settings):
             return ""
         old, new = ({**options, "output_dir": ""} for options in (settings, job.options))
@@ -250,6 +250,7 @@ class Runner:
         )
 
 
-def _record(job: Job) -> dict[str, Any]:
-    path = job.folder / RECORD
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return the record of the run in a folder, empty if there is none."""
+    path = folder / RECORD
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

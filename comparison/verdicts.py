@@ -48,14 +48,9 @@ def judge(plan: Plan, scores: Scores, count: int | None = None) -> dict[str, Ver
             values = {name: list(drawn.get(name, {}).values()) for name in known}
             tests = against_baseline(values, plan.baseline, family=plan.tests, level=plan.tests * level)
             for name in batch:
-                word = _word(plan, tests.get(name), drawn.get(name, {}))
-                verdicts[name] = Verdict(word, tests.get(name), tuple(drawn.get(name, {})))
+                test, runs = tests.get(name), drawn.get(name, {})
+                word: Word = "cannot tell" if runs else "lost"
+                if runs and test is not None and test.found:
+                    word = "better" if (test.difference > 0) == plan.score.greater_is_better else "worse"
+                verdicts[name] = Verdict(word, test, tuple(runs))
     return verdicts
-
-
-def _word(plan: Plan, test: Test | None, runs: Mapping[int, float]) -> Word:
-    if not runs:
-        return "lost"
-    if test is None or not test.found:
-        return "cannot tell"
-    return "better" if (test.difference > 0) == plan.score.greater_is_better else "worse"

@@ -56,15 +56,11 @@ class VanillaConfig(PackageConfig):
         for key in given.keys() - known:
             types = [*VanillaConfig.__subclasses__(), *BlockConfig.__subclasses__()]
             types = [each for each in types if each.model_type and each.__module__.rpartition(".")[0] == package]
-            owners = [each.__name__ for each in types if key in each.type_fields()]
+            shared = BlockConfig.keywords() | STANDARD_NAMES  # which every config may have
+            owners = [each.__name__ for each in types if key in each.keywords() - shared]
             reason = f"it is a field of {' and '.join(owners)}" if owners else unknown_reason(key, sorted(known))
             if reason is not None:
                 raise ValueError(f"{cls.__name__} has no field {key!r} (value {given[key]!r}): {reason}")
-
-    @classmethod
-    def type_fields(cls) -> set[str]:
-        """Return the fields and keywords of this model type that not every config may have."""
-        return cls.keywords() - BlockConfig.keywords() - STANDARD_NAMES
 
     def validate_model_type(self) -> None:
         """A config makes one type of model, whose layers are of the same parts."""

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from vanillaformer.comparison.comparing import Work
 from vanillaformer.comparison.plan import Plan, mapping, read_plan
 from vanillaformer.comparison.resolving import check_variants
-from vanillaformer.comparison.results import LEAST_STEPS, Result, read_record, read_result
-from vanillaformer.comparison.running import Job, Outcome, Runner
+from vanillaformer.comparison.results import LEAST_STEPS, Result, read_result
+from vanillaformer.comparison.running import Job, Outcome, Runner, read_record
 from vanillaformer.console.drawing import save, style
 from vanillaformer.console.parsing import read_settings
 from vanillaformer.console.reporting import report

@@ -71,10 +71,11 @@ def count_flops(
     T is the `length` of a row (of the target, in an encoder-decoder, whose source has `source_length` tokens S, by
     default T); images have the size of the config.
     """
-    return _flops(build_on_meta(config), batch, length, source_length or length)
+    return flops_of(build_on_meta(config), batch, length, source_length or length)
 
 
-def _flops(model: Any, batch: int, length: int, source_length: int) -> dict[str, int]:
+def flops_of(model: Any, batch: int, length: int, source_length: int) -> dict[str, int]:
+    """Return what `count_flops` returns, of a model that `build_on_meta` made."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(**inputs_on_meta(model.config, batch, length, source_length))
     by_module, counts = counter.get_flop_counts(), Counter[str]()
@@ -97,7 +98,7 @@ class TextFlops:
         on_meta = build_on_meta(model.config, type(model))
         two_sided = model.config.is_encoder_decoder
         unit = max(1, min(UNIT, (getattr(model.config, "max_position_embeddings", None) or 3 * UNIT) // 3))
-        forward = cache(lambda length, source: _flops(on_meta, 1, unit * length, unit * source))
+        forward = cache(lambda length, source: flops_of(on_meta, 1, unit * length, unit * source))
         found = [forward(length, source if two_sided else length) for length, source in SAMPLED]
         head = [parts.get("head", 0) for parts in found]
         rest = [sum(parts.values()) - of_head for parts, of_head in zip(found, head)]
