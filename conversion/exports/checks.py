@@ -138,9 +138,9 @@ def score(model: Any, prompt: list[int], generated: list[int]) -> list[float]:
 
 def compare_logits(pairs: list[tuple[torch.Tensor, torch.Tensor]], what: str, exact: bool) -> str:
     """Report how far logits are apart, given pairs of our model's and the engine's, (labels) or (T, labels)."""
-    error, losses = 0.0, []
+    errors = [(got - expected).norm() / expected.norm().clamp(min=1e-12) for expected, got in pairs]
+    error, losses = torch.stack(errors).max().item(), []  # NaN where any is
     for expected, got in pairs:
-        error = max(error, ((got - expected).norm() / expected.norm().clamp(min=1e-12)).item())
         scores = expected.log_softmax(-1)
         chosen = scores.gather(-1, got.argmax(-1, keepdim=True)).flatten()
         losses += (scores.amax(-1).flatten() - chosen).tolist()
