@@ -25,13 +25,10 @@ BLOOD = {
 }
 
 
-def test_interval_is_that_of_students_t_and_holds_the_mean_as_often_as_it_says():
+def test_interval_is_that_of_students_t():
     low, high = stats.t.interval(0.95, 5, loc=np.mean(BLOOD["control"]), scale=stats.sem(BLOOD["control"]))
     assert interval(BLOOD["control"]) == pytest.approx((high - low) / 2, rel=1e-12)
     assert math.isnan(interval([1.0]))
-    samples = np.random.default_rng(0).normal(size=(2000, 3))
-    held = [abs(np.mean(sample)) <= interval(sample) for sample in samples]
-    assert 0.935 <= np.mean(held) <= 0.965
 
 
 @pytest.mark.parametrize(
@@ -45,28 +42,21 @@ def test_interval_of_a_score_keeps_to_its_values(name, scores, low, high):
     assert all(map(math.isnan, interval_of_mean(SCORES[name], scores[:1])))
 
 
-def test_numbers_of_the_paper():
-    """Its drug b differs from the control, its drug a does not; the joint intervals are those of its table."""
-    found = dunnett({name: BLOOD[name] for name in "ab"}, BLOOD["control"], 2)
-    assert not found["a"].found
-    assert found["b"].found
-    assert (found["a"].p, found["b"].p) == (pytest.approx(0.62004941, abs=1e-3), pytest.approx(0.0059035, abs=1e-3))
-    assert found["a"].difference == pytest.approx(0.65, abs=0.01)
-    assert (found["b"].low, found["b"].high) == pytest.approx((0.8, 4.4), abs=0.1)
-    assert found["b"].resolution == pytest.approx((found["b"].high - found["b"].low) / 2)
+DRAWN = np.random.default_rng(1)
+UNEQUAL = {str(number): DRAWN.normal(number / 2, 1, size).tolist() for number, size in enumerate((3, 5, 2, 4, 3))}
 
 
-def test_dunnett_is_scipys():
-    """Of unequal numbers of runs too; its own integration is at random."""
-    rng = np.random.default_rng(1)
-    groups = {str(number): rng.normal(number / 2, 1, size).tolist() for number, size in enumerate((3, 5, 2, 4, 3))}
-    control = groups.pop("0")
-    expected = stats.dunnett(*groups.values(), control=control, rng=np.random.default_rng(0))
-    found = dunnett(groups, control, 4)
-    assert [test.p for test in found.values()] == pytest.approx(expected.pvalue, abs=1e-3)
+@pytest.mark.parametrize("groups", [BLOOD, UNEQUAL], ids=["paper", "unequal"])
+def test_dunnett_is_scipys(groups):
+    """Whose own integration is at random."""
+    control, *others = groups.values()
+    expected = stats.dunnett(*others, control=control, rng=np.random.default_rng(0))
+    found = dunnett(dict(zip([*groups][1:], others)), control, len(others)).values()
+    assert [test.p for test in found] == pytest.approx(expected.pvalue, abs=1e-3)
+    assert [test.found for test in found] == [p < 0.05 for p in expected.pvalue]
     ends = expected.confidence_interval(0.95)
-    assert [test.low for test in found.values()] == pytest.approx(ends.low, abs=0.01)
-    assert [test.high for test in found.values()] == pytest.approx(ends.high, abs=0.01)
+    assert [test.low for test in found] == pytest.approx(ends.low, abs=0.01)
+    assert [test.high for test in found] == pytest.approx(ends.high, abs=0.01)
 
 
 @pytest.mark.parametrize("freedom", [2, 4, 8])
@@ -90,19 +80,6 @@ def test_a_difference_is_one_by_both_tests_and_what_cannot_be_tested_is_not():
     assert against_baseline({"control": [1.0], "a": [2.0, 3.0]}, "control") == {}
     assert against_baseline({"control": [1.0, 1.0], "a": [1.0, 1.0]}, "control") == {}
     assert set(against_baseline({"control": [1.0, 1.1], "a": [2.0], "b": [2.0, 2.1]}, "control")) == {"b"}
-
-
-def test_a_planted_difference_is_found_and_none_is_not():
-    """Of 200 comparisons of five seeds: four deviations are found in 95 % or more, nothing in 95 % or more."""
-    rng = np.random.default_rng(0)
-    found = []
-    for _ in range(200):
-        scores = {name: rng.normal(shift, 1.0, 5).tolist() for name, shift in (("base", 0), ("same", 0), ("far", 4))}
-        tests = against_baseline(scores, "base")
-        found.append((tests["far"].found, tests["same"].found))
-    planted, false = np.mean(found, axis=0)
-    assert planted >= 0.95
-    assert false <= 0.05
 
 
 def test_one_unstable_variant_hides_no_difference_and_equal_variances_are_not_outlying():
