@@ -1,13 +1,14 @@
 """Pairs of texts in two locales: dates, times, numbers, amounts and units as the Unicode CLDR writes them.
 
-A format is a function (value, locale) -> text. It must show the same fields in every locale, so that the text in one
-locale determines the text in the other; and amounts are never exactly one, because the singular of a unit would
-appear in a single pair, from which nobody can learn what to do with a pair held out.
+A value is the arguments of its formats, functions of Babel as a rule: (*value, locale=locale) -> text. A format must
+show the same fields in every locale, so that the text in one locale determines the text in the other; and amounts are
+never exactly one, because the singular of a unit would appear in a single pair, from which nobody can learn what to do
+with a pair held out.
 """
 
 import datetime
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -17,9 +18,9 @@ from typing import Any, Literal
 from babel import Locale, UnknownLocaleError, dates, numbers, units
 from datasets import Dataset, DatasetDict
 
-Format = Callable[[Any, Locale], str]
+Value = tuple[Any, ...]
+Format = Callable[..., str]
 Style = Literal["full", "long", "medium", "short"]
-Length = Literal["long", "short"]
 STYLES: tuple[Style, ...] = ("full", "long", "medium", "short")
 # No yMMMd: in English it is the medium format, which German writes in digits ("6. Juni 1991" or "06.06.1991").
 SKELETONS = ("yMMMEd", "yMEd", "MMMEd", "MEd", "MMMMd", "MMMd", "yMMMM", "yMMM", "yMd", "yQQQQ", "yQQQ", "GyMMM")
@@ -41,7 +42,7 @@ SECONDS: dict[Any, int] = dict(reversed(dates.TIMEDELTA_UNITS))  # of a unit of 
 class Kind:
     """Values of one sort: how to draw one, and all the formats it may appear in (none: nothing can be drawn)."""
 
-    draw: Callable[[Random], Any]
+    draw: Callable[[Random], Value]
     formats: Sequence[Format]
 
 
@@ -58,16 +59,16 @@ def _signed_amount(rng: Random, integer_digits: int, fraction_digits: int) -> De
     return -amount if rng.random() < 0.15 else amount
 
 
-def _distinct(members: Iterable[Any], formats: Sequence[Format], source: Locale, target: Locale) -> list[Any]:
+def _distinct(members: Sequence[Value], formats: Sequence[Format], source: Locale, target: Locale) -> list[Value]:
     """Leave out members that the source locale writes like another member and the target locale does not.
 
     Two formats that collide for one member are found when it is drawn.
     """
-    members = list(members)
-    meanings: dict[str, set[tuple[Any, str]]] = {}
+    meanings: dict[str, set[tuple[Value, str]]] = {}
     for member in members:
         for write in formats:
-            meanings.setdefault(write(member, source), set()).add((member, write(member, target)))
+            text = write(*member, locale=source)
+            meanings.setdefault(text, set()).add((member, write(*member, locale=target)))
     clashing = {
         member
         for found in meanings.values()
@@ -77,40 +78,29 @@ def _distinct(members: Iterable[Any], formats: Sequence[Format], source: Locale,
     return [member for member in members if member not in clashing]
 
 
-def _moment(rng: Random) -> datetime.datetime:
-    return FIRST_DAY + datetime.timedelta(days=rng.randrange(CENTURY), seconds=rng.randrange(86_400))
-
-
-def _date(style: Style, value: datetime.datetime, locale: Locale) -> str:
-    return dates.format_date(value, style, locale)
-
-
-def _time(style: Style, value: datetime.datetime, locale: Locale) -> str:
-    return dates.format_time(value, style, locale=locale)
-
-
-def _datetime(date_style: Style, time_style: Style, value: datetime.datetime, locale: Locale) -> str:
-    pattern = str(dates.get_datetime_format(date_style, locale=locale)).replace("'", "")
-    return pattern.replace("{0}", _time(time_style, value, locale)).replace("{1}", _date(date_style, value, locale))
+def _moment(rng: Random) -> tuple[datetime.datetime]:
+    return (FIRST_DAY + datetime.timedelta(days=rng.randrange(CENTURY), seconds=rng.randrange(86_400)),)
 
 
 def _dates(source: Locale, target: Locale) -> Kind:
-    def skeleton(name: str, value: datetime.datetime, locale: Locale) -> str:
-        return dates.format_skeleton(name, value, locale=locale)
-
     shared = [s for s in SKELETONS if s in source.datetime_skeletons and s in target.datetime_skeletons]
-    return Kind(_moment, [partial(_date, s) for s in STYLES] + [partial(skeleton, s) for s in shared])
+    styles = [partial(dates.format_date, format=style) for style in STYLES]
+    return Kind(_moment, [*styles, *(partial(dates.format_skeleton, name) for name in shared)])
+
+
+def _datetime(value: datetime.datetime, styles: tuple[Style, Style], locale: Locale) -> str:
+    date, time = dates.format_date(value, styles[0], locale), dates.format_time(value, styles[1], locale=locale)
+    pattern = str(dates.get_datetime_format(styles[0], locale=locale)).replace("'", "")
+    return pattern.replace("{0}", time).replace("{1}", date)
 
 
 def _relative_times(source: Locale, target: Locale) -> Kind:
-    def draw(rng: Random) -> tuple[int, Any]:
+    def draw(rng: Random) -> Value:
         return int(_amount(rng, 3, 0)) * rng.choice((-1, 1)), rng.choice(list(SECONDS))
 
-    def write(value: tuple[int, Any], locale: Locale) -> str:
-        count, unit = value
+    def write(count: int, unit: Any, locale: Locale) -> str:
         # A threshold that is never reached: the unit asked for, never a larger one.
-        settings: dict[str, Any] = {"granularity": unit, "threshold": 1e12, "add_direction": True}
-        return dates.format_timedelta(count * SECONDS[unit], locale=locale, **settings)
+        return dates.format_timedelta(count * SECONDS[unit], unit, 1e12, add_direction=True, locale=locale)
 
     return Kind(draw, [write])
 
@@ -118,48 +108,40 @@ def _relative_times(source: Locale, target: Locale) -> Kind:
 def _numbers(write: Callable[..., str], scale: int, digits: int, decimals: int) -> Kind:
     """Return numbers of as many digits and decimals, which are written after division by a scale."""
     return Kind(
-        lambda rng: _signed_amount(rng, digits, rng.randint(0, decimals)),
+        lambda rng: (_signed_amount(rng, digits, rng.randint(0, decimals)),),
         [lambda value, locale: write(value / scale, locale=locale, decimal_quantization=False)],
     )
 
 
 def _compact_numbers(source: Locale, target: Locale) -> Kind:
-    def draw(rng: Random) -> Decimal:
-        return _amount(rng, 3, 1).scaleb(rng.choice((3, 6, 9, 12)))
+    def draw(rng: Random) -> Value:
+        return (_amount(rng, 3, 1).scaleb(rng.choice((3, 6, 9, 12))),)
 
     def write(value: Decimal, locale: Locale) -> str:
         # Three digits: 25.5 thousand are 2.55万. Long forms are in CLDR only where they differ from the short ones.
-        form: Length = "long" if "long" in locale.compact_decimal_formats else "short"
+        form: Literal["long", "short"] = "long" if "long" in locale.compact_decimal_formats else "short"
         return numbers.format_compact_decimal(value, format_type=form, locale=locale, fraction_digits=3)
 
     return Kind(draw, [write])
 
 
-def _currency(form: Literal["standard", "name"], value: tuple[Decimal, str], locale: Locale) -> str:
-    return numbers.format_currency(*value, locale=locale, format_type=form)
-
-
 def _currencies(source: Locale, target: Locale) -> Kind:
-    formats = [partial(_currency, "standard"), partial(_currency, "name")]
-    codes = [c for _, c in _distinct([(Decimal(25), c) for c in CURRENCIES], formats, source, target)]
+    formats = [partial(numbers.format_currency, format_type=form) for form in ("standard", "name")]
+    codes = [code for _, code in _distinct([(Decimal(25), code) for code in CURRENCIES], formats, source, target)]
 
-    def draw(rng: Random) -> tuple[Decimal, str]:
+    def draw(rng: Random) -> Value:
         code = rng.choice(codes)
         return _signed_amount(rng, 7, numbers.get_currency_precision(code)), code
 
     return Kind(draw, formats if codes else [])
 
 
-def _unit(length: Length, value: tuple[Decimal, str], locale: Locale) -> str:
-    return units.format_unit(*value, length=length, locale=locale)
-
-
 def _units(source: Locale, target: Locale) -> Kind:
-    formats = [partial(_unit, "long"), partial(_unit, "short")]
+    formats = [partial(units.format_unit, length=length) for length in ("long", "short")]
     # Where CLDR has no pattern Babel writes the unit's identifier.
-    both = (source, target)
-    known = [u for u in UNITS if not any(u in write((Decimal(25), u), loc) for write in formats for loc in both)]
-    names = [u for _, u in _distinct([(Decimal(25), u) for u in known], formats, source, target)]
+    values, both = [(Decimal(25), name) for name in UNITS], (source, target)
+    known = [v for v in values if not any(v[1] in write(*v, locale=loc) for write in formats for loc in both)]
+    names = [name for _, name in _distinct(known, formats, source, target)]
     return Kind(lambda rng: (_signed_amount(rng, 4, rng.randint(0, 2)), rng.choice(names)), formats if names else [])
 
 
@@ -167,8 +149,8 @@ def _units(source: Locale, target: Locale) -> Kind:
 DATE_TIMES = (*((style, style) for style in STYLES[1:]), *((style, "short") for style in STYLES[:-1]))
 KINDS: dict[str, Callable[[Locale, Locale], Kind]] = {
     "date": _dates,
-    "time": lambda source, target: Kind(_moment, [partial(_time, style) for style in STYLES]),
-    "datetime": lambda source, target: Kind(_moment, [partial(_datetime, *styles) for styles in DATE_TIMES]),
+    "time": lambda source, target: Kind(_moment, [partial(dates.format_time, format=style) for style in STYLES]),
+    "datetime": lambda source, target: Kind(_moment, [partial(_datetime, styles=styles) for styles in DATE_TIMES]),
     "relative": _relative_times,
     "number": lambda source, target: _numbers(numbers.format_decimal, 1, 9, 4),
     "percent": lambda source, target: _numbers(numbers.format_percent, 100, 4, 3),
@@ -234,9 +216,9 @@ def _collect(kinds: dict[str, Kind], source: Locale, target: Locale, *, size: in
     def draw(name: str, kind: Kind) -> bool:
         """Draw one value in one format; return whether that made a new row."""
         value, write = kind.draw(rng), rng.choice(kind.formats)
-        text = _plain(write(value, source))
-        rivals = [other for other in kind.formats if _plain(other(value, source)) == text]
-        translations = {_plain(rival(value, target)) for rival in rivals}
+        text = _plain(write(*value, locale=source))
+        rivals = [other for other in kind.formats if _plain(other(*value, locale=source)) == text]
+        translations = {_plain(rival(*value, locale=target)) for rival in rivals}
         if text in pairs:
             translations.add(pairs[text]["target"])
         if len(translations) > 1:
