@@ -14,7 +14,6 @@ from vanillaformer.console.reporting import stage
 from .arguments import COLUMNS, MARKS, SPLITS, DataArguments
 from .files import Part, Parts, find_files, load_files, named, stream_files
 from .formats import NAME, READERS, ROW, Columns, ImageOptions, Paths, format_of
-from .marks import with_marks
 from .rows import GROUP, ORDER, RESERVED, SplitRows, encode_labels, text_columns, usable_rows, with_labels, with_pairs
 from .splits import divide
 from .streaming import TextStream, open_streams
@@ -92,6 +91,8 @@ def _checked_rows(sources: dict[str, SplitRows], data_args: DataArguments, task:
     if data_args.text_pair_column is not None:
         parts = {split: with_pairs(part, data_args.text_pair_column) for split, part in parts.items()}
     if any(getattr(data_args, name) for name in ("source_prefix", *MARKS)):
+        from .order import with_marks
+
         parts = {split: with_marks(part, data_args) for split, part in parts.items()}
     size, workers = data_args.image_size or 0, data_args.preprocessing_num_workers or 1
     for split, part in parts.items():

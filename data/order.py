@@ -1,4 +1,4 @@
-"""Rows divided or sorted by a column: names of splits; numbers, dates, or names."""
+"""Rows divided, sorted or marked by columns: names of splits; numbers, dates, or names; tasks and languages."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from .arguments import SPLITS
-from .rows import ORDER, SplitRows, distinct_words, select_rows
+from .rows import GROUP, ORDER, SplitRows, distinct_words, select_rows
 
 LIKE_A_DATE = re.compile(r"\d.*\b(?:19|20)\d\d\b|\b(?:19|20)\d\d\b.*\d")
 MONTH = re.compile(r"(?:0?[1-9]|1[0-2])\.(?:19|20)\d\d")
+LANGUAGE_TOKEN = "<2{}>"  # before a source, the language to write (Johnson et al. 2017)
 HOW = "write integers, decimal numbers, or dates such as 2019-01-31"
 
 
@@ -113,3 +114,39 @@ def in_order(split: SplitRows, column: str) -> SplitRows:
     ranks = ranks[ranks >= 0]
     values = pa.array([words[key] for key in rank], pa.string()).take(pa.array(ranks))
     return split.with_rows(select_rows(split.rows.add_column(ORDER, values), np.argsort(ranks, kind="stable")))
+
+
+def with_marks(split: SplitRows, data_args: Any) -> SplitRows:
+    """Return rows whose source follows `--source_prefix`, the row's task ("task: ") and its token of the language."""
+    forms = {data_args.task_column: "{}: ", data_args.target_lang_column: LANGUAGE_TOKEN}
+    forms = {column: form for column, form in forms.items() if column is not None}
+    names: list[np.ndarray] = []
+    for column in forms:
+        cells, number_of = distinct_words(split.rows, column)
+        words = ["" if cell is None else str(cell).strip() for cell in cells]
+        names.append(np.array(words, dtype=object)[number_of])
+    if forms:
+        empty = np.stack(names) == ""
+        split, names = split.without_empty(list(forms), empty), [side[~empty.any(axis=0)] for side in names]
+    source, prefix = split.columns["source_column"], data_args.source_prefix or ""
+    texts: list[str | None] = []
+    for text, *row in zip(split.rows[source][:], *names):
+        marks = "".join(form.format(name) for form, name in zip(forms.values(), row))
+        texts.append(text if text is None or not text.strip() else prefix + marks + text)
+    rows = split.rows.remove_columns(source).add_column(source, pa.array(texts, pa.large_string()))
+    return split.with_rows(rows.add_column(GROUP, pa.array(map("_".join, zip(*names)))) if names else rows)
+
+
+def sampled_rows(groups: Sequence[str], temperature: float, seed: int) -> np.ndarray:
+    """Return the rows of an epoch in which groups of n rows have shares of n^(1/T) (Arivazhagan et al. 2019).
+
+    The largest group is read once and the others are repeated; the last repetition is a random part of the group.
+    """
+    _, group_of, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
+    times = (counts.max() / counts) ** (1 - 1 / temperature)
+    draw, parts = np.random.default_rng(seed), []
+    for group, factor in enumerate(times):
+        rows = np.flatnonzero(group_of == group)
+        rest = round((factor - int(factor)) * len(rows))
+        parts += [np.tile(rows, int(factor)), draw.permutation(rows)[:rest]]
+    return np.sort(np.concatenate(parts))

@@ -13,7 +13,7 @@ from refusals import refused
 from vanillaformer.console.parsing import parse
 from vanillaformer.data.arguments import ClassifierDataArguments, DataArguments
 from vanillaformer.data.loading import load_data
-from vanillaformer.data.marks import sampled_rows
+from vanillaformer.data.order import sampled_rows
 from vanillaformer.data.rows import GROUP, label_names
 
 from .test_loading import load, write
@@ -201,9 +201,8 @@ def test_bad_bytes_are_named_with_their_line(tmp_path, capfd):
 def test_parquet_types(tmp_path):
     """Classes keep their names; categories are those of pandas."""
     features = Features({"text": Value("string"), "label": ClassLabel(names=["good", "bad"])})
-    rows = Dataset.from_dict({"text": ["one", "two"], "label": [1, 0]}, features=features)
     path = str(tmp_path / "a.parquet")
-    rows.to_parquet(path)
+    Dataset.from_dict({"text": ["one", "two"], "label": [1, 0]}, features=features).to_parquet(path)
     loaded = load("classification", train_file=path, validation_file=path)
     assert (label_names(loaded), list(loaded["train"]["label"])) == (["good", "bad"], [1, 0])
     pd.DataFrame({"text": ["one", "two"], "label": pd.Categorical(["x", "y"])}).to_parquet(path)
@@ -217,8 +216,8 @@ ROWS = [
 ]
 
 
-def loaded(folder, rows=ROWS, name="rows.jsonl", **options):
-    path = write(folder / name, rows)
+def loaded(folder, rows=ROWS, **options):
+    path = write(folder / "rows.jsonl", rows)
     return load("translation", train_file=path, validation_file=path, **options)["train"]
 
 
@@ -229,8 +228,11 @@ def test_marks_stand_before_the_source(tmp_path):
     assert rows["target"][:] == [row["target"] for row in ROWS]
     assert rows[GROUP][:] == ["translate_de", "translate_fr", "sum up_de"]
     assert loaded(tmp_path, target_lang_column="lang")[GROUP][:] == ["de", "fr", "de"]
-    numbered = [{**row, "task": number} for number, row in enumerate(ROWS)]
-    assert loaded(tmp_path, numbered, "rows.parquet", task_column="task")[GROUP][:] == ["0", "1", "2"]
+    numbered, path = [{**row, "task": number} for number, row in enumerate(ROWS)], str(tmp_path / "rows.parquet")
+    for feature, names in ((Value("int64"), "012"), (ClassLabel(names=[*"xyz"]), "xyz")):
+        Dataset.from_list(numbered).cast_column("task", feature).to_parquet(path)
+        splits = load("translation", train_file=path, validation_file=path, task_column="task")
+        assert splits["train"][GROUP][:] == [*names]
 
 
 @pytest.mark.parametrize(("column", "value"), [("task", " "), ("task", None), ("source", " ")])

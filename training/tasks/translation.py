@@ -24,13 +24,12 @@ from vanillaformer.console.reporting import report, warn
 from vanillaformer.data.arguments import MARKS, TranslationDataArguments
 from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.loading import TaskData
-from vanillaformer.data.marks import LANGUAGE_TOKEN, sampled_rows
+from vanillaformer.data.order import LANGUAGE_TOKEN, sampled_rows
 from vanillaformer.data.preprocessing.packing import fit_packing
 from vanillaformer.data.preprocessing.tokenizing import encode_pairs, translation_rows
 from vanillaformer.data.rows import GROUP
 from vanillaformer.data.streaming import StreamedRows, TextStream
-from vanillaformer.hub.loading import open_config
-from vanillaformer.hub.tokenizers import set_languages
+from vanillaformer.hub.loading import open_config, set_languages
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..arguments import ModelArguments, TokenizerArguments
