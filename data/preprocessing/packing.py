@@ -8,7 +8,6 @@ start at 0 in each, and lets each target attend to its own source. From position
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -208,13 +207,8 @@ def fit_packing(
             raise
         return padded
     if packing is None:
-        # A whole step is taken as one batch of one process: its parts have the same choice.
-        parts = training_args.gradient_accumulation_steps * training_args.data_processes
-        names = ("train_sampling_strategy", "tokens_per_batch", "seed", "data_seed")
-        step: dict[str, Any] = {name: getattr(training_args, name) for name in names}
-        step |= {"gradient_accumulation_steps": 1, "data_processes": 1, "data_process": 0}
-        step["train_batch_size"] = training_args.train_batch_size * parts
-        share = padding_share(rows, SimpleNamespace(**step))
+        # A whole step is taken as one batch: its parts have the same choice, on any number of processes
+        share = padding_share(rows, training_args, whole_steps=True)
         if share < PAYS:
             return padded
         report(f"Packing: {share:.0%} of a batch would be padding (--packing false for rows of one text each).")

@@ -62,12 +62,10 @@ def describe_data(
         words += describe_classes(part, stats[split])
         words += shortfalls(stats[split])
         report(f"{split.capitalize()} data: {'; '.join(words)}.")
-    for (column, tokenizer), name in zip(sides.items(), ("source ", "target ")):
-        if column == "input_ids" or tokenizers[0] is not tokenizers[1]:
-            name = name if tokenizers[0] is not tokenizers[1] else ""
-            size, seen = len(tokenizer), int((used[id(tokenizer)] > 0).sum())
-            stats["train"] |= {f"{name}vocabulary": size, f"{name}vocabulary used": seen}
-            report(f"Vocabulary: {seen:,} of {size:,} {name}tokens occur in the training data.")
+    for tokenizer, name in zip(dict.fromkeys(sides.values()), ("source ", "target ") if len(used) > 1 else ("",)):
+        size, seen = len(tokenizer), int((used[id(tokenizer)] > 0).sum())
+        stats["train"] |= {f"{name}vocabulary": size, f"{name}vocabulary used": seen}
+        report(f"Vocabulary: {seen:,} of {size:,} {name}tokens occur in the training data.")
     if tokenizers:
         stats["train"]["padding"] = padding_share(rows["train"], training_args, packed=packed)
         report(f"Padding: {stats['train']['padding']:.1%} of a training batch.")
@@ -112,10 +110,18 @@ def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
     return counts
 
 
-def padding_share(rows: Dataset, training_args: Any, *, packed: Callable[[np.ndarray], int] | None = None) -> float:
-    """Return the share of padding in the first batches of the first epoch."""
+def padding_share(
+    rows: Dataset,
+    training_args: Any,
+    *,
+    packed: Callable[[np.ndarray], int] | None = None,
+    whole_steps: bool = False,
+) -> float:
+    """Return the share of padding in the first batches, or whole steps, of the first epoch."""
     lengths, size = row_lengths(rows), training_args.train_batch_size
     parts = training_args.gradient_accumulation_steps * training_args.data_processes
+    if whole_steps:
+        size, parts = size * parts, 1
     if getattr(training_args, "tokens_per_batch", None) is not None:
         whole = TokenBatches.of(lengths, training_args, packed=packed is not None).epoch_batches()[:BATCHES]
         batches = [batch[part::parts] for batch in whole for part in range(parts)]
