@@ -15,9 +15,8 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK,
 
 from vanillaformer.console import limits
 from vanillaformer.console.help_page import OTHERS
-from vanillaformer.console.limits import check_limits, option
+from vanillaformer.console.limits import POSITIVE_INT, check_limits, option
 from vanillaformer.console.reporting import report
-from vanillaformer.data.preprocessing.batching import BatchArguments
 from vanillaformer.data.tasks import TaskName
 
 from .hardware import warn_of_emulation
@@ -67,7 +66,6 @@ def best_checkpoint_help(*tasks: TaskName) -> str:
 class RunDefaults(
     ParallelArguments,
     AveragingArguments,
-    BatchArguments,
     LossArguments,
     OptimizerArguments,
     GuardArguments,
@@ -91,6 +89,7 @@ class RunDefaults(
     license: str | None = option(None, "License of the model, such as apache-2.0", CARD)
     num_train_epochs: float = option(3.0, EPOCHS)
     per_device_train_batch_size: int = option(64, "Rows per batch and process")
+    tokens_per_batch: int | None = option(None, "Tokens per optimizer step, instead of rows", limit=POSITIVE_INT)
     per_device_eval_batch_size: int = option(128, "Rows per batch and process", EVALUATION)
     learning_rate: float = option(1e-3, "Peak learning rate", OPTIMIZER)
     warmup_steps: float = option(0.05, "Warm-up steps; below 1 a fraction of all", OPTIMIZER)

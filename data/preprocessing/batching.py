@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 from zlib import crc32
@@ -16,20 +15,10 @@ from torch.utils.data import Sampler
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from vanillaformer.console.limits import POSITIVE_INT, option
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 COLUMNS = ("input_ids", "labels")  # those whose tokens are counted: source and target
 POOL = 100  # number of batches whose rows are sorted together
-
-
-@dataclass
-class BatchArguments:
-    """Arguments of the number of tokens in a batch."""
-
-    HELP_GROUP = "Training"
-
-    tokens_per_batch: int | None = option(None, "Tokens per optimizer step, instead of rows", limit=POSITIVE_INT)
 
 
 class RandomEpochs(Sampler[int]):
