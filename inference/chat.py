@@ -1,6 +1,7 @@
 """Talking with a language model of dialogues, on the terminal or by the lines of a file."""
 
 import itertools
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +14,7 @@ from vanillaformer.tokenization.passages import text_tokenizer
 
 from .arguments import GenerateArguments
 from .tasks import continue_prompts, load
-from .text_files import at_terminal, hint, output_stream, prompted, read_texts, standard_input
+from .text_files import hint, output_stream, prompted, read_texts, standard_input
 
 RESET, QUIT = "/reset", "/quit"
 TOKENS = 64  # of a reply, by default
@@ -37,6 +38,9 @@ class Chat:
 
     def __post_init__(self) -> None:
         self.separator = separator_id(self.tokenizer)
+        start, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        self.start: list[int] = [] if start in (None, end) else [start]
+        self.ends = [self.separator, *([] if end is None else [end])]
         self.text_tokenizer = text_tokenizer(self.tokenizer, [SEPARATOR])
         self.room: int = self.options.get("max_new_tokens") or TOKENS
         limit = getattr(self.model.config, "max_position_embeddings", None)
@@ -62,51 +66,45 @@ class Chat:
         """Return the tokens of the candidates, without their end tokens."""
         prompt = self.prompt()
         inputs = torch.tensor([prompt], device=self.model.device)
-        ends = [self.separator, *([self.tokenizer.eos_token_id] if self.tokenizer.eos_token_id is not None else [])]
         with torch.inference_mode():
             output = self.model.generate(
                 inputs,
                 attention_mask=torch.ones_like(inputs),
                 **{**self.options, "max_new_tokens": self.room, "min_new_tokens": 1, "max_length": None},
                 num_return_sequences=self.candidates,
-                eos_token_id=ends,
+                eos_token_id=self.ends,
                 pad_token_id=self.separator if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id,
             )
         replies = output[:, len(prompt) :].tolist()
-        return [list(itertools.takewhile(lambda token: token not in ends, ids)) for ids in replies]
+        return [list(itertools.takewhile(lambda token: token not in self.ends, ids)) for ids in replies]
 
     def prompt(self) -> list[int]:
         """Return `<s> turn [SEP] ... turn [SEP]`: the latest turns that fit, of a single one that does not its end."""
-        start, (*earlier, kept) = self._start(), self._turns()
+        *earlier, kept = self._turns()
         if self.limit is None:
-            return [*start, *itertools.chain(*earlier), *kept]
-        room = self.limit - len(start)
+            return [*self.start, *itertools.chain(*earlier), *kept]
+        room = self.limit - len(self.start)
         for turn in reversed(earlier):
             if len(kept) + len(turn) > room:
                 break
             kept = [*turn, *kept]
-        return [*start, *kept[-room:]]
+        return [*self.start, *kept[-room:]]
 
     def backward_losses(self, replies: Sequence[Sequence[int]]) -> list[float]:
         """Return -log p(history | reply) of the backward model, for which the latest turn comes first."""
-        start, turns = self._start(), self._turns()[::-1]
         limit = getattr(self.reranker.config, "max_position_embeddings", None)
         longest = max(map(len, replies))
-        context = [token for turn in turns for token in turn]
+        context = [token for turn in reversed(self._turns()) for token in turn]
         if limit is not None:  # the same tokens for every candidate: sums over more would not compare
-            context = context[: max(1, limit - len(start) - longest - 1)]
+            context = context[: max(1, limit - len(self.start) - longest - 1)]
         losses = []
         for reply in replies:
-            known = [*start, *reply, self.separator]
+            known = [*self.start, *reply, self.separator]
             ids = torch.tensor([[*known, *context]], device=self.reranker.device)
             with torch.inference_mode():
                 logits = self.reranker(ids).logits[0, len(known) - 1 : -1].float()
             losses.append(torch.nn.functional.cross_entropy(logits, ids[0, len(known) :], reduction="sum").item())
         return losses
-
-    def _start(self) -> list[int]:
-        same = self.tokenizer.bos_token_id == self.tokenizer.eos_token_id
-        return [] if self.tokenizer.bos_token_id is None or same else [self.tokenizer.bos_token_id]
 
     def _turns(self) -> list[list[int]]:
         """Return the tokens of the turns that the model may see, each with its separator."""
@@ -147,7 +145,7 @@ def converse(generate_args: GenerateArguments) -> None:
     given = read_texts(generate_args.text, generate_args.input_file) if is_given else None
     chat = open_chat(generate_args)
     turns: Iterable[str] = given or standard_input()
-    if given is None and at_terminal():
+    if given is None and sys.stdin.isatty():
         path = generate_args.model_name_or_path
         hint(f"Chatting with {path}: {RESET} forgets the dialogue, {QUIT} or Ctrl-D ends it.")
         turns = prompted(turns)

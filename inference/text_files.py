@@ -47,7 +47,7 @@ def read_texts(texts: list[str], file: str | None) -> list[str]:
         with open(file, "rb") as stream:
             texts = list(read_lines(stream, source))
     elif not texts:
-        if at_terminal():
+        if sys.stdin.isatty():
             hint("Type texts, one per line; Ctrl-D on an empty line ends the input.")
         texts, source = list(standard_input()), STANDARD_INPUT
     if not any(text.strip() for text in texts):
@@ -65,10 +65,6 @@ def check_text(option: str, texts: Iterable[str]) -> None:
     for text in texts:
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             raise ValueError(f"{option} {text!r} is not UTF-8")
-
-
-def at_terminal() -> bool:
-    return sys.stdin.isatty()
 
 
 def hint(message: str, end: str = "\n") -> None:

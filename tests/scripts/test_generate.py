@@ -18,7 +18,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoModelForTokenClassification,
 
 from vanillaformer.acceleration import int8
 from vanillaformer.console import reporting
-from vanillaformer.inference import generation, tasks, whole_files
+from vanillaformer.inference import generation, tasks
 from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.inference.chat import Chat
 from vanillaformer.scripts import generate
@@ -45,7 +45,7 @@ def test_translates_a_file_line_by_line(kind: str, trained, tmp_path: Path) -> N
 
 def test_a_file_is_worked_on_in_parts_and_goes_on_after_each_stop(trained, tmp_path: Path, monkeypatch, capfd) -> None:
     """With the tokens of one run, drawn ones too; a bad line harms no other, and what was there stays until then."""
-    monkeypatch.setattr(whole_files, "SORTED", 2)
+    monkeypatch.setattr(generation, "SORTED", 2)
     continued, calls = tasks.FUNCTIONS["causal"], []
     lines = [f"def f{number}(" for number in range(30)]
     lines[3:5] = ["", "\udcff"]
@@ -122,15 +122,15 @@ def test_a_job_is_the_same_whatever_else_is_written_beside_its_model(trained, tm
     folder = shutil.copytree(trained("causal"), tmp_path / "model")
     arguments = GenerateArguments(model_name_or_path=str(folder), device="cpu")
     loaded, *_ = tasks.load(arguments)
-    before = whole_files.job(arguments, loaded)
+    before = generation.job(arguments, loaded)
     (folder / "out.txt.part.json").write_text("{}")
-    assert whole_files.job(arguments, loaded) == before
+    assert generation.job(arguments, loaded) == before
 
 
 def test_lines_of_another_job_are_gone_before_the_record_of_this_one_is_there(tmp_path: Path) -> None:
     (tmp_path / "part").write_text("old\n" * 4)
     (tmp_path / "record").mkdir()  # which cannot be written
-    refused("record", whole_files.resumed, tmp_path / "part", tmp_path / "record", {}, error=OSError, size=2)
+    refused("record", generation.resumed, tmp_path / "part", tmp_path / "record", {}, error=OSError, size=2)
     assert (tmp_path / "part").read_text() == ""
 
 
@@ -141,8 +141,8 @@ def test_an_engine_has_the_seed_of_each_part(tmp_path: Path, monkeypatch) -> Non
     loaded: Any = SimpleNamespace(model=model, tokenizer=SimpleNamespace(name_or_path=str(tmp_path)))
     paths = {"input_file": str(tmp_path / "in.txt"), "output_file": str(tmp_path / "out.txt")}
     arguments = GenerateArguments(model_name_or_path="-", seed=5, batch_size=1, **paths)
-    monkeypatch.setattr(whole_files, "SORTED", 1)
-    whole_files.generate_file(arguments, lambda _: (loaded, lambda *_: [str(model.seed)], {}))
+    monkeypatch.setattr(generation, "SORTED", 1)
+    generation.generate_file(arguments, lambda _: (loaded, lambda *_: [str(model.seed)], {}))
     assert (tmp_path / "out.txt").read_text() == "5\n6\n7\n"
 
 
