@@ -15,8 +15,7 @@ from vanillaformer.hub.atomic_files import new_folder
 from vanillaformer.hub.card_merging import native_card
 from vanillaformer.hub.checks import class_of, few, read_json
 from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, TOKENIZERS, matching_files
-from vanillaformer.hub.loading import open_config, open_model, saved_folder
-from vanillaformer.hub.tokenizers import readable_length
+from vanillaformer.hub.loading import open_config, open_model, readable_length, saved_folder
 
 from .convert import architecture_of, from_native, to_native
 from .mapping.canonical import NATIVE_NEUTRAL_FIELDS, equal

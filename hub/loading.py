@@ -1,21 +1,33 @@
 """Opening saved models from untrusted sources: downloaded if they are on the Hub, and checked before they are built.
 
 The programs load only safetensors and configs: no pickle is read, no code of a repository runs, and weights
-that are not exactly those of the model in the config are refused before memory is taken for it.
+that are not exactly those of the model in the config are refused before memory is taken for it. Tokenizers are limited
+in what they make of a text, and set to languages.
 """
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, snapshot_download
-from transformers import AutoImageProcessor
+from transformers import AutoImageProcessor, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from .checks import HubError, check_folder, damage, file_errors, hub_errors, no_weights, open_config
+from vanillaformer.configuration.options import DECODING_CHOICES
+from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER, Pair, load_pair
+
+from .checks import HubError, check_folder, damage, few, file_errors, hub_errors, no_weights, open_config
 from .file_names import CARRIED, CODE, EXPORT, INDEX, NEEDED, UNSAFE, WEIGHTS
 
-__all__ = ["open_config", "open_image_processor", "open_model", "saved_folder"]
+__all__ = ["open_config", "open_image_processor", "open_model", "open_tokenizers", "saved_folder"]
 
 LARGEST_SIDE = 4_096  # pixels of a side that images may be scaled to
+OFFSET_POSITIONS = (
+    "camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm",
+    "xlm-roberta", "xlm-roberta-xl", "xmod",
+)  # fmt: skip
+"""Types of native models whose first position is that after the padding token's."""
+LARGEST_GROWTH = 1000  # characters that replacements make of one
 
 
 def saved_folder(source: str, revision: str | None = None, option: str = "--model", *, exported: bool = False) -> Path:
@@ -76,3 +88,88 @@ def open_image_processor(folder: Path, source_name: str = "the model") -> Any:
     if not all(isinstance(side, int) and 0 < side <= LARGEST_SIDE for side in sides):
         raise ValueError(f"{source_name}: its images would be scaled to {sides}, at most {LARGEST_SIDE} are allowed")
     return processor
+
+
+def open_tokenizers(folder: Path, config: PreTrainedConfig | None = None, source_name: str = "the model") -> Pair:
+    """Return the tokenizers of source and target in the folder of a model."""
+    for path in (folder / "tokenizer.json", folder / TARGET_SUBFOLDER / "tokenizer.json"):
+        if path.is_file() and (growth := largest_growth(path)) > LARGEST_GROWTH:
+            raise ValueError(
+                f"{source_name}: the replacements in {path.name} make up to {growth:,.0f} characters of one, at most "
+                f"{LARGEST_GROWTH:,} are allowed"
+            )
+    with file_errors(f"{source_name}: the tokenizer cannot be loaded", folder):
+        source, target = load_pair(folder, trust_remote_code=False)
+    if config is not None:
+        sizes = {"vocab_size": config.vocab_size}
+        sizes["decoder_vocab_size"] = getattr(config, "decoder_vocab_size", None) or config.vocab_size
+        for (name, size), tokenizer in zip(sizes.items(), (source, target)):
+            largest = max(tokenizer.get_vocab().values(), default=-1) + 1
+            if largest > size:
+                raise ValueError(
+                    f"{source_name}: the tokenizer makes {largest:,} tokens, but the model has {name}={size:,}"
+                )
+            tokenizer.model_max_length = min(tokenizer.model_max_length, readable_length(config) or math.inf)
+    return source, target
+
+
+def readable_length(config: PreTrainedConfig) -> int | None:
+    """Return how many tokens a model reads or is made for at most, `None` if its config does not say."""
+    length = getattr(config, "max_position_embeddings", None)
+    offset = config.pad_token_id + 1 if length and config.model_type in OFFSET_POSITIONS else 0
+    return length and length - offset
+
+
+def largest_growth(path: Path) -> float:
+    """Return how many characters the normalizer of a tokenizer.json can make of one by its replacements."""
+    try:
+        waiting, growth = [json.loads(path.read_text(encoding="utf-8"))["normalizer"]], 1.0
+        while waiting:
+            step = waiting.pop() or {}
+            waiting += step.get("normalizers", [])
+            if step.get("type") == "Replace":
+                shortest = max(1, len(step["pattern"].get("String", "")))  # a regular expression may match one
+                growth *= max(1.0, len(step["content"]) / shortest)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return 0.0  # whoever loads it says what is wrong
+    return growth
+
+
+def set_languages(tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None) -> None:
+    """Set the languages that a multilingual tokenizer (mBART, M2M-100, NLLB) marks in sources and targets, by codes.
+
+    One that was saved with both keeps them where none are given. Raises ValueError for codes that it does not have.
+    """
+    multilingual: Any = tokenizer
+    known = list(getattr(tokenizer, "lang_code_to_id", tokenizer.extra_special_tokens))
+    if not known or not (hasattr(tokenizer, "src_lang") and hasattr(tokenizer, "tgt_lang")):
+        if source or target:
+            raise ValueError(f"--source_lang {source} --target_lang {target}: the tokenizer has no codes of languages")
+        return
+    saved = tokenizer.init_kwargs.get("src_lang"), tokenizer.init_kwargs.get("tgt_lang")
+    chosen = saved if all(saved) and source is None and target is None else (source, target)
+    if not set(chosen) <= set(known):
+        raise ValueError(
+            f"--source_lang {source} --target_lang {target}: the tokenizer is multilingual, and both must be one of "
+            f"its codes: {few(known)}"
+        )
+    multilingual.src_lang, multilingual.tgt_lang = chosen
+
+
+def set_language(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make a model translate into the target language of a multilingual tokenizer, by its generation config.
+
+    mBART has the language at the end of a target, and starts from it; others write it first. A model that predicts all
+    tokens at once takes no first one.
+    """
+    parallel = DECODING_CHOICES[getattr(model.config, "decoding", "autoregressive")].is_parallel
+    if getattr(tokenizer, "tgt_lang", None) is None or parallel:
+        return
+    ids = tokenizer(text_target="")["input_ids"]
+    if len(ids) < 2:  # FSMT's, which has no tokens of languages
+        return
+    *_, first, last = ids
+    if last == tokenizer.eos_token_id:
+        model.generation_config.forced_bos_token_id = first
+    if last != tokenizer.eos_token_id or model.config.decoder_start_token_id is None:
+        model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = last

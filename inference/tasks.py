@@ -14,10 +14,9 @@ from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.console.program import hide_progress_bars
 from vanillaformer.data.tasks import TASKS, TaskName, seqeval_tag
+from vanillaformer.hub import loading
 from vanillaformer.hub.checks import few, file_errors
 from vanillaformer.hub.file_names import EXPORT
-from vanillaformer.hub.loading import open_config, open_model, saved_folder
-from vanillaformer.hub.tokenizers import open_tokenizers, readable_length, set_language, set_languages
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 from vanillaformer.tokenization.passages import as_pair, first_pieces, text_tokenizer
 from vanillaformer.training.hardware import inference_dtype
@@ -60,7 +59,7 @@ class LoadedModel:
         Padding and cut are at the given side, or the padding on the right and the cut where the tokenizer has it.
         Names of control tokens in the texts are text, but for the mask token that a masked language model fills in.
         """
-        limit = readable_length(self.model.config)
+        limit = loading.readable_length(self.model.config)
         length = None if limit is None else limit - room
         self.tokenizer.padding_side = side or "right"
         self.tokenizer.truncation_side = side or self.tokenizer.truncation_side
@@ -85,7 +84,7 @@ class LoadedModel:
         if any(length is not None for length in lengths):
             return options
         length = start + NEW_TOKENS
-        return {"max_length": min(length, readable_length(self.model.config) or length)} | options
+        return {"max_length": min(length, loading.readable_length(self.model.config) or length)} | options
 
 
 def translate(loaded: LoadedModel, texts: list[str], **options: Any) -> list[str]:
@@ -179,22 +178,22 @@ def load(arguments: GenerateArguments) -> tuple[LoadedModel, Function, bool]:
         raise ValueError(f"{source_name} was exported without a tokenizer")
     check_options(arguments, config, architecture, function, generates)
     model = exported or model_on_device(auto_class, folder, arguments)
-    tokenizers = open_tokenizers(folder, None if exported else config, source_name)
+    tokenizers = loading.open_tokenizers(folder, None if exported else config, source_name)
     if arguments.source_lang:
-        set_languages(tokenizers[0], arguments.source_lang, arguments.target_lang)
-        set_language(getattr(model, "engine", model), tokenizers[1])
+        loading.set_languages(tokenizers[0], arguments.source_lang, arguments.target_lang)
+        loading.set_language(getattr(model, "engine", model), tokenizers[1])
     return LoadedModel(model, *tokenizers, architecture), function, generates
 
 
 def open_folder(arguments: GenerateArguments) -> tuple[Path, Any, Any, str]:
     """Return the folder of `--model`, an exported model as an engine runs it or `None`, config and architecture."""
     hide_progress_bars()
-    folder = saved_folder(arguments.model_name_or_path, arguments.revision, exported=True)
+    folder = loading.saved_folder(arguments.model_name_or_path, arguments.revision, exported=True)
     asked = f"--engine {arguments.engine}: --model {arguments.model_name_or_path}"
     if not (folder / EXPORT).is_file():
         if arguments.engine not in (None, TORCH, AUTO):
             raise ValueError(f"{asked} is not a folder made by vanillaformer export")
-        config = open_config(folder)
+        config = loading.open_config(folder)
         return folder, None, config, next(iter(config.architectures or []), "none")
     from vanillaformer.conversion.exports import EngineModel, exporter_of, load_engine, read_record  # no part of torch
 
@@ -219,7 +218,7 @@ def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments
     rounded = arguments.quantization is not None
     dtype = torch.float32 if rounded else inference_dtype(torch.device(device).type, arguments.bf16)
     source = f"--model {arguments.model_name_or_path}"
-    model, found = open_model(model_class, folder, source, dtype=dtype, output_loading_info=True)
+    model, found = loading.open_model(model_class, folder, source, dtype=dtype, output_loading_info=True)
     if missing := found["missing_keys"]:  # of a model saved for another task
         raise ValueError(f"{source} has weights without {few(missing)}, which a {type(model).__name__} has")
     if not isinstance(model, VanillaPreTrainedModel):
@@ -260,7 +259,7 @@ def check_options(
     unrejected = function is not classify or getattr(config, "problem_type", None) in UNREJECTED
     if arguments.reject_below is not None and unrejected:
         raise ValueError(f"--reject_below {arguments.reject_below}: {architecture} is not a classifier")
-    new, limit = arguments.max_new_tokens, readable_length(config)
+    new, limit = arguments.max_new_tokens, loading.readable_length(config)
     if new is not None and limit is not None and new > limit - (function is continue_prompts):  # a token of the prompt
         raise ValueError(f"--max_new_tokens {new}: the model handles no more than {limit} tokens")
 

@@ -16,8 +16,7 @@ from vanillaformer.console.parsing import was_given
 from vanillaformer.console.reporting import one_line, report
 from vanillaformer.data.tasks import KINDS, TASKS, Task, TaskName
 from vanillaformer.hub.checks import check_unquantized
-from vanillaformer.hub.loading import open_config, open_model
-from vanillaformer.hub.tokenizers import readable_length
+from vanillaformer.hub.loading import open_config, open_model, readable_length
 
 from .arguments import ModelArguments
 from .hardware import warn_of_emulation

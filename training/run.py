@@ -31,8 +31,7 @@ from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.preprocessing.statistics import describe_data
 from vanillaformer.data.streaming import check_streaming
 from vanillaformer.data.tasks import KINDS, TASKS
-from vanillaformer.hub.loading import open_config
-from vanillaformer.hub.tokenizers import readable_length, set_language
+from vanillaformer.hub.loading import open_config, readable_length, set_language
 
 from .arguments import Arguments
 from .auto_defaults import explicit_settings, follow_data

@@ -17,8 +17,7 @@ import vanillaformer.modeling as modeling
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.hub.engines import ENGINES
 from vanillaformer.hub.file_names import CARD, IMAGE_PROCESSOR
-from vanillaformer.hub.loading import open_config, open_image_processor, open_model, saved_folder
-from vanillaformer.hub.tokenizers import open_tokenizers
+from vanillaformer.hub.loading import open_config, open_image_processor, open_model, open_tokenizers, saved_folder
 
 from ..convert import from_native, native_architectures
 from ..folders import carried_files

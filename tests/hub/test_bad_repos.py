@@ -18,8 +18,7 @@ from transformers import AutoModelForCausalLM, BertConfig, BertForPreTraining
 
 from vanillaformer.hub.checks import read_headers
 from vanillaformer.hub.file_names import INDEX, WEIGHTS
-from vanillaformer.hub.loading import saved_folder
-from vanillaformer.hub.tokenizers import open_tokenizers
+from vanillaformer.hub.loading import open_tokenizers, saved_folder
 from vanillaformer.inference import tasks
 from vanillaformer.modeling.parts.positions import SinusoidalPositions
 from vanillaformer.scripts import generate

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, Seq2SeqTrainer
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.data.caching import tokenizer_key
-from vanillaformer.hub.tokenizers import set_language
+from vanillaformer.hub.loading import set_language
 from vanillaformer.scripts import export, generate, train_translation
 from vanillaformer.tokenization import pairs
 
