@@ -36,8 +36,8 @@ class HeldOutRows:
         revision: str | None,
         files: list[str],
         *,
-        target_file: list[str] | None = None,
-        max_rows: int | None = None,
+        validation_target_file: list[str] | None = None,
+        max_validation_samples: int | None = None,
         **columns: str,
     ):
         self.source, self.files = source, files
@@ -48,12 +48,13 @@ class HeldOutRows:
         architecture = self.loaded.architecture
         if self.function not in SCORERS or getattr(self.loaded.model.config, "problem_type", None) in UNREJECTED:
             raise ValueError(f"--validation_file {files[0]}: {architecture} has no scores to compare")
-        if max_rows is not None and max_rows < 1:
-            raise ValueError(f"--max_validation_samples {max_rows}: it must be at least 1")
+        most = max_validation_samples
+        if most is not None and most < 1:
+            raise ValueError(f"--max_validation_samples {most}: it must be at least 1")
         task, self.scores = SCORERS[self.function]
         arguments = DATA_ARGUMENTS[task]
         data: dict[str, Any] = {"train_file": files, **columns}
-        data |= {} if target_file is None else {"train_target_file": target_file}
+        data |= {} if validation_target_file is None else {"train_target_file": validation_target_file}
         data |= {"sample_by": "passage"} if task == "causal" else {}
         allowed = {field.name for field in dataclasses.fields(arguments)}
         if unknown := sorted(data.keys() - allowed):
@@ -61,7 +62,7 @@ class HeldOutRows:
             raise ValueError(f"--{named} {data[unknown[0]]}: {architecture} reads {', '.join(COLUMNS[task])}")
         names = list(self.loaded.model.config.id2label.values()) if task == "classification" else []
         rows = load_held_out(arguments(**data), task, names)
-        rows = rows.select(range(min(max_rows or len(rows), len(rows))))
+        rows = rows.select(range(min(most or len(rows), len(rows))))
         self.rows: Rows = {name: rows[name][:] for name in COLUMNS[task]}
 
     def compare(self, export: str) -> str:

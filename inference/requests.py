@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from vanillaformer.console.limits import Limit
+
 # Arguments of the template's function, which a request would otherwise replace: the template itself among them
 TEMPLATE_ARGUMENTS = frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
 
@@ -28,16 +30,9 @@ class Limits(NamedTuple):
     max_body_bytes: int
 
 
-class Setting(NamedTuple):
-    """Allowed values of a field: a test, and its description."""
-
-    holds: Callable[[Any], bool]
-    allowed: str
-
-
-def integer(low: int, high: int) -> Setting:
-    """Return the setting that is a whole number within bounds, and no Boolean."""
-    return Setting(lambda value: type(value) is int and low <= value <= high, f"an integer from {low:,} to {high:,}")
+def integer(low: int, high: int) -> Limit:
+    """Return the limit of a whole number within bounds, and no Boolean."""
+    return f"an integer from {low:,} to {high:,}", lambda value: type(value) is int and low <= value <= high
 
 
 def is_number(value: Any) -> bool:
@@ -54,32 +49,29 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def number(low: float, high: float) -> Setting:
-    return Setting(lambda value: is_number(value) and low <= value <= high, f"a number from {low:g} to {high:g}")
+def number(low: float, high: float) -> Limit:
+    return f"a number from {low:g} to {high:g}", lambda value: is_number(value) and low <= value <= high
 
 
-def only(value: Any) -> Setting:
-    """Return the setting of a field that may only have the value that asks for nothing."""
-    return Setting(
-        lambda given: given == value and isinstance(given, bool) == isinstance(value, bool),
-        f"{json.dumps(value)}, others are not supported",
-    )
+def only(value: Any) -> Limit:
+    """Return the limit of a field that may only have the value that asks for nothing."""
+    words = f"{json.dumps(value)}, others are not supported"
+    return words, lambda given: given == value and isinstance(given, bool) == isinstance(value, bool)
 
 
-BOOLEAN = Setting(lambda value: isinstance(value, bool), "true or false")
-TEXT = Setting(lambda value: isinstance(value, str), "a text")
-OBJECTS = Setting(lambda value: is_list(value, lambda item: isinstance(item, dict)), "a list of objects")
-FIELDS: dict[str, Setting] = {
+TEXT: Limit = ("a text", lambda value: isinstance(value, str))
+FIELDS: dict[str, Limit] = {
     "model": TEXT,
-    "stream": BOOLEAN,
+    "stream": ("true or false", lambda value: isinstance(value, bool)),
     "temperature": number(0, 2),
     "top_p": number(0, 1),
     # 1 + this is the repetition penalty, which is above 0
-    "frequency_penalty": Setting(lambda v: is_number(v) and -1 < v <= 2, "a number above -1, at most 2"),
+    "frequency_penalty": ("a number above -1, at most 2", lambda v: is_number(v) and -1 < v <= 2),
     "seed": integer(0, 2**63 - 1),
-    "stop": Setting(lambda v: is_text(v) or (is_list(v, is_text) and 0 < len(v) <= 16), "a text or up to 16 of them"),
-    "stream_options": Setting(
-        lambda v: isinstance(v, dict) and v.keys() <= {"include_usage"}, "an object with include_usage only"
+    "stop": ("a text or up to 16 of them", lambda v: is_text(v) or (is_list(v, is_text) and 0 < len(v) <= 16)),
+    "stream_options": (
+        "an object with include_usage only",
+        lambda v: isinstance(v, dict) and v.keys() <= {"include_usage"},
     ),
     "user": TEXT,
     "n": only(1),
@@ -87,27 +79,28 @@ FIELDS: dict[str, Setting] = {
     "presence_penalty": only(0),
 }
 COMPLETION_FIELDS = {**FIELDS, "best_of": only(1), "echo": only(False), "logit_bias": only({})}
-CHAT_FIELDS: dict[str, Setting] = {
+CHAT_FIELDS: dict[str, Limit] = {
     **FIELDS,
-    "logit_bias": Setting(
-        lambda v: isinstance(v, dict) and all(key.isdecimal() and is_number(bias) for key, bias in v.items()),
+    "logit_bias": (
         "an object of numbers by token id",
+        lambda v: isinstance(v, dict) and all(key.isdecimal() and is_number(bias) for key, bias in v.items()),
     ),
-    "tools": OBJECTS,
-    "chat_template_kwargs": Setting(lambda value: isinstance(value, dict), "an object"),
+    "tools": ("a list of objects", lambda value: is_list(value, lambda item: isinstance(item, dict))),
+    "chat_template_kwargs": ("an object", lambda value: isinstance(value, dict)),
 }
 LENGTHS = ("max_tokens", "max_completion_tokens")
 
 
-def check_fields(body: dict[str, Any], fields: dict[str, Setting], content: str) -> None:
+def check_fields(body: dict[str, Any], fields: dict[str, Limit], content: str) -> None:
     """Raise RequestError for a field other than the content that is unknown, not supported or outside its limits."""
     for name, value in body.items():
         if name == content:
             continue
         if name not in fields:
             raise RequestError(f"{name} is not accepted from clients: use {', '.join((content, *fields))}")
-        if not fields[name].holds(value):
-            raise RequestError(f"{name}={value!r:.80}: it must be {fields[name].allowed}")
+        allowed, holds = fields[name]
+        if not holds(value):
+            raise RequestError(f"{name}={value!r:.80}: it must be {allowed}")
     if taken := sorted(TEMPLATE_ARGUMENTS & body.get("chat_template_kwargs", {}).keys()):
         raise RequestError(f"chat_template_kwargs: {', '.join(taken)} cannot be set by a request")
 

@@ -28,13 +28,8 @@ from .requests import Limits, RequestError, check_chat, check_completion, new_to
 KEPT = ("/health",)  # of transformers' endpoints, as they are
 LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
 
-BODY: ContextVar[dict[str, Any]] = ContextVar("body")
+BODY: ContextVar[dict[str, Any]] = ContextVar("body")  # of the request, with a list of stop sequences
 GONE: ContextVar[threading.Event] = ContextVar("gone")
-
-
-def stop_sequences(body: dict[str, Any]) -> list[str]:
-    stop = body.get("stop", [])
-    return [stop] if isinstance(stop, str) else stop
 
 
 def stopped(text: str, stops: Sequence[str]) -> str:
@@ -124,7 +119,7 @@ class Limited:
             generation_config.do_sample = BODY.get().get("temperature") != 0
         gone = GONE.get()
         criteria: list[Any] = [lambda ids, scores: ids.new_full((len(ids),), gone.is_set()).bool()]
-        if stops := stop_sequences(BODY.get()):
+        if stops := BODY.get()["stop"]:
             generation_config.stop_strings = None  # which would also find what begins in the prompt
             criteria.append(StopText(stops, processor, prompt))
             holder: Any
@@ -153,7 +148,7 @@ class LimitedChat(Limited, ChatCompletionHandler):
         return name, model, processor
 
     def _build_completion(self, request_id: str, content: str, *given: Any, **named: Any) -> Any:
-        content = stopped(content, stop_sequences(BODY.get()))  # parsed again where the model has a response template
+        content = stopped(content, BODY.get()["stop"])  # parsed again where the model has a response template
         return super()._build_completion(request_id, content, *given, **named)
 
 
@@ -213,7 +208,8 @@ def add_endpoint(app: FastAPI, path: str, handler: Any, check: Callable[[dict[st
     async def endpoint(request: Request) -> Response:
         body = await json_body(request, handler.limits.max_body_bytes)
         check(body, handler.limits)
-        BODY.set(dict(body))
+        stop = body.get("stop", [])
+        BODY.set({**body, "stop": [stop] if isinstance(stop, str) else stop})
         body.pop("max_new_tokens", None)  # which handlers do not know, and the limits take care of
         try:
             return await answered(request, handler.handle_request(body, request.state.request_id))

@@ -56,9 +56,7 @@ def held_out_rows(args: Namespace) -> Any:
         return None
     from vanillaformer.inference.held_out import HeldOutRows  # which takes a moment
 
-    columns = {name: given[name] for name in COLUMNS if name in given}
-    files = {"target_file": args.validation_target_file, "max_rows": args.max_validation_samples}
-    return HeldOutRows(args.source, args.revision, args.validation_file, **files, **columns)
+    return HeldOutRows(args.source, args.revision, args.validation_file, **given)
 
 
 @program
