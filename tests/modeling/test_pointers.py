@@ -14,7 +14,7 @@ COPYING = {"output_distribution": "pointer_generator", **ONE_VOCABULARY}
 MASK = padding(3, 7)
 # Words that repeat, padding, and a word with its number
 SOURCE = tokens(3, 4)[:, [0, 1, 0, 2, 1, 3, 2]].masked_fill(MASK == 0, PAD)
-SOURCE[0, 3] = PAD
+SOURCE[:, 3] = PAD
 INPUTS = {"input_ids": SOURCE, "attention_mask": MASK, "decoder_input_ids": tokens(3, 5, seed=3)}
 LABELS = tokens(3, 5, seed=4)
 LABELS[:, 4] = LABELS[0, 1] = -100
