@@ -44,6 +44,9 @@ class Int8Linear(nn.Module):
         out = out if self.bias is None else out.add_(self.bias)
         return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
+    def __deepcopy__(self, _: Any) -> "Int8Linear":
+        return self  # which nothing changes, and whose weights torch cannot copy
+
     def _save_to_state_dict(self, *_: Any, **__: Any) -> None:
         raise ValueError("layers in int8 are for inference and are not saved: save the model before to_int8()")
 

@@ -1,5 +1,7 @@
 """Layers in int8 compute what their integers say, and models with them answer as before, nearly."""
 
+import copy
+
 import pytest
 import torch
 from modeling.toys import ALL_KINDS, inputs_of, relative_error, sharpen, tokens, toy
@@ -82,6 +84,7 @@ def test_logits_of_every_kind_of_model_are_nearly_the_same(kind):
     inputs = inputs_of(kind, config=model.config)
     with torch.no_grad():
         expected, found = model(**inputs).logits, to_int8(model)(**inputs).logits
+        assert torch.equal(copy.deepcopy(model)(**inputs).logits, found)
     assert 0 < relative_error(found, expected) < 0.1
 
 
