@@ -81,6 +81,8 @@ class BlockFields(PreTrainedConfig):
             weight for `each_head` and no bias, or over the `full` width.
         attention_scale: Factor on the dot products. Default 1/√head_dim, with `parametrization="mup"` 8/head_dim,
             which is the same in heads of 64.
+        value_residual: Mix the values of each layer with those of the first, by a trained factor for each layer that
+            starts at 1/2 (ResFormer, Zhou et al. 2024).
         attn_logit_softcapping: Bound c of the scores, `c tanh(score / c)` (Gemma 2).
         sliding_window: Window size in tokens of windowed layers: a token sees the last `sliding_window` tokens, itself
             included; in an encoder, the tokens up to that distance on either side. At least 2 in a model that
@@ -153,6 +155,7 @@ class BlockFields(PreTrainedConfig):
     attention_bias: bool | list[str] = projections(default=True)
     qk_norm: QueryKeyNorm = "none"
     attention_scale: float | int | None = above_zero(default=None)
+    value_residual: bool = False
     attn_logit_softcapping: float | int | None = above_zero(default=None)
     sliding_window: int | None = positive(default=None)
     scale_embedding: bool = False

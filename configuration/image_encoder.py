@@ -9,8 +9,8 @@ from .fields import Derived, above_zero, activation, non_negative, positive
 from .options import POSITION_CHOICES, ImagePooling, ImagePosition, PatchEmbedding
 from .rules import LARGEST
 
-# Fields of `BlockConfig` that only language models read
-TEXT_FIELDS = ("position_offset", "lm_head_bias", "logit_scale", "final_logit_softcapping")
+# Fields of `BlockConfig` that only models of texts read
+TEXT_FIELDS = ("position_offset", "value_residual", "lm_head_bias", "logit_scale", "final_logit_softcapping")
 
 
 def image_sides(size: int | list[int] | tuple[int, ...]) -> list[int]:
@@ -276,7 +276,7 @@ class VanillaImageEncoderConfig(BlockConfig):
         return super().attention_obstacle(implementation)
 
     def validate_block_text_fields(self) -> None:
-        """Fields of language models keep their defaults."""
+        """Fields of models of texts keep their defaults."""
         for name in TEXT_FIELDS:
             if getattr(self, name) != getattr(type(self), name):
                 raise ValueError(f"{name}={getattr(self, name)!r} has no effect on images")

@@ -77,6 +77,7 @@ class CrossAttentionBlock(SelfAttentionBlock):
 
     def cross_attend(self, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """Return the output of cross-attention for the stream `x`."""
+        kwargs.pop("first_values", None)  # of self-attention
         return acceleration.cross_attend(self.cross_attn, self.cross_attn_residual.before(x), **kwargs)[0]
 
     def forward(  # type: ignore[override]  # a third argument is required

@@ -105,6 +105,8 @@ class Stack(VanillaPreTrainedModel):
         position_embeddings = self.embeddings.positions.position_embeddings(hidden_states, positions)
         checkpoints = self.training and self.layers[0].gradient_checkpointing and torch.is_grad_enabled()
         kwargs["past_key_values"] = None if checkpoints else past_key_values  # to which a second pass would add again
+        if self.config.value_residual:
+            kwargs["first_values"] = self.place_of_first_values(bool(checkpoints))
         # a causal stack may exit early (`assistant_early_exit`)
         depth = self.config.num_hidden_layers if self.is_causal else len(self.layers)
         layers = zip(self.layer_drop(self.layers), self.layer_types, biases)
@@ -118,6 +120,15 @@ class Stack(VanillaPreTrainedModel):
                 **kwargs,
             )
         return self.norm(hidden_states)
+
+    def place_of_first_values(self, checkpoints: bool) -> list[torch.Tensor]:
+        """Return the list for the values of the first layer, which the others mix theirs with."""
+        layer: Any = self.layers[0]
+        if isinstance(layer, PipelineIdentityLayer):
+            raise ValueError("value_residual=True: no stage of a pipeline gets the values of the first layer")
+        if checkpoints and layer._gradient_checkpointing_func.keywords.get("use_reentrant"):
+            raise ValueError("value_residual=True needs gradient checkpointing with use_reentrant=False")
+        return []
 
     def position_biases(self, hidden_states: torch.Tensor, cache: Cache | None) -> list[torch.Tensor | None]:
         """Return each layer's term of the attention scores (1 or B, H, T, S), computed once for equal layers."""

@@ -86,6 +86,7 @@ PLAIN_BLOCKS = (
     Rule("residual_scale", "the engine adds sublayers' outputs as they are", lambda c: c.residual_scale != 1),
     Rule("skip_first_norm", "the engine has a norm in every sublayer"),
     Rule("attn_logit_softcapping", "the engine has no bound of attention scores"),
+    Rule("value_residual", "the engine has values of each layer by itself"),
     Rule("sliding_window", "the engine has full attention", lambda c: "sliding_attention" in all_layer_types(c)),
 )
 # Of the exports that translate

@@ -17,7 +17,7 @@ WIDTH_AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "up_proj", "gate_proj"), (1,)),
     **dict.fromkeys(("lm_head", "classifier", "score", "seq_relationship", "qa_outputs", "gate"), (1,)),
     **dict.fromkeys(("o_proj", "down_proj", "norm", "out_norm", "omega", "layer_scale"), (0,)),
-    **dict.fromkeys(("q_norm", "k_norm", "alpha", "ngram_logits"), ()),
+    **dict.fromkeys(("q_norm", "k_norm", "mix_values", "alpha", "ngram_logits"), ()),
     **dict.fromkeys(("dense", "query"), (0, 1)),
 }
 SIDE_BY_SIDE = {"gate": 2}

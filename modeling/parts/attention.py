@@ -91,6 +91,45 @@ def build_query_key_norm(config: BlockConfig, heads: int) -> nn.Module:
     return build_norm(config, config.head_dim if config.qk_norm == "head" else heads * config.head_dim)
 
 
+def own_values(value: torch.Tensor, first: list[torch.Tensor] | None) -> torch.Tensor:
+    """Return the values of a layer as they are."""
+    return value
+
+
+class FirstValues(nn.Module):
+    """Keeps the values V₁ of the first layer for the others."""
+
+    def forward(self, value: torch.Tensor, first: list[torch.Tensor]) -> torch.Tensor:
+        first[:] = [value]
+        return value
+
+
+class ValueResidual(nn.Module):
+    """Value residual (ResFormer, Zhou et al. 2024): `(1 - λ) V + λ V₁` for the values of a later layer, λ trained.
+
+    Where layer drop has left out the first layer, the values stay as they are.
+    """
+
+    START = 0.5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((1,), self.START))
+
+    def forward(self, value: torch.Tensor, first: list[torch.Tensor]) -> torch.Tensor:
+        return torch.lerp(value, first[0], self.weight.to(value.dtype)) if first else value
+
+    def initial_values(self) -> dict[str, torch.Tensor]:
+        return {"weight": torch.full((1,), self.START)}
+
+
+def build_value_residual(config: BlockConfig, layer_idx: int) -> Callable[..., torch.Tensor]:
+    """Return what becomes of the values of a layer."""
+    if not config.value_residual:
+        return own_values
+    return ValueResidual() if layer_idx > 0 else FirstValues()
+
+
 class Attention(nn.Module):
     """Multi-head self-attention (Vaswani et al. 2017, section 3.2), with H query and G ≤ H key/value heads.
 
@@ -135,6 +174,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.has_attention_bias("o_proj"))
         self.q_norm = None if config.qk_norm == "none" else build_query_key_norm(config, heads)
         self.k_norm = None if config.qk_norm == "none" else build_query_key_norm(config, key_heads)
+        self.mix_values = build_value_residual(config, layer_idx) if key_value_width is None else own_values
 
     def query_key_value(
         self,
@@ -148,6 +188,7 @@ class Attention(nn.Module):
         query = self.to_heads(self.q_proj(hidden_states), self.head_dim, self.q_norm)
         key = self.to_heads(self.k_proj(hidden_states), self.head_dim, self.k_norm)
         value = split_heads(self.v_proj(hidden_states), self.head_dim)
+        value = self.mix_values(value, inputs.pop("first_values", None))
         query, key = self.rotate(query, key, position_embeddings)
         # the cache of an encoder-decoder is a pair, any other is the self-attention cache itself
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)

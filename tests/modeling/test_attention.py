@@ -13,7 +13,18 @@ from vanillaformer.configuration.fields import PROJECTIONS
 from vanillaformer.modeling.parts.attention import Attention, CrossAttention, eager_attention, repeat_heads
 from vanillaformer.modeling.parts.positions import no_rotation
 
-from .toys import KINDS, assert_close, inputs_of, shared_toy, sharpen, toy, toy_config, toys, ways_to_attend
+from .toys import (
+    KINDS,
+    assert_close,
+    inputs_of,
+    relative_error,
+    shared_toy,
+    sharpen,
+    toy,
+    toy_config,
+    toys,
+    ways_to_attend,
+)
 
 B, T, S, D, H, G, K = 2, 5, 6, 24, 4, 2, 8
 
@@ -137,3 +148,26 @@ def test_eager_attention_of_rows_without_a_visible_token_is_finite(dtype):
     assert torch.isfinite(output).all()
     assert_close(probabilities.double().sum(-1), torch.ones(1, heads, T, dtype=torch.float64), "sums", 1e-2)
     assert torch.equal(output[:, -1], repeat_heads(value, 2)[:, :, 0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_are_mixed_with_those_of_the_first_layer(kind):
+    """As in a model without it, in which hooks do so; a cache and rows of other texts are the axes' business."""
+    model, inputs = toy(kind, value_residual=True), inputs_of(kind)
+    plain = toy(kind)
+    weights = model.state_dict()
+    plain.load_state_dict({name: value for name, value in weights.items() if "mix_values" not in name})
+    factors = {name.rpartition(".mix_values")[0]: value for name, value in weights.items() if "mix_values" in name}
+    assert len(factors) == (2 if kind == "encoder_decoder" else 1)
+    assert relative_error(plain(**inputs).logits, model(**inputs).logits) > 0.01
+    first = {}
+    for name, module in plain.named_modules():
+        stack = name.partition(".layers.")[0]
+        if name.endswith("layers.0.self_attn"):
+            module.v_proj.register_forward_hook(lambda _, args, out, stack=stack: first.update({stack: out}))
+        elif name in factors:
+            mix = lambda _, args, out, stack=stack, factor=factors[name]: out.lerp(first[stack], factor)  # noqa: E731
+            module.v_proj.register_forward_hook(mix)
+    assert_close(model(**inputs).logits, plain(**inputs).logits, "logits")
+    model.train().gradient_checkpointing_enable({"use_reentrant": True})
+    refused("value_residual=True needs gradient checkpointing with use_reentrant=False", model, **inputs)

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
@@ -54,7 +55,8 @@ def test_gradient_checkpointing_changes_no_gradient_and_every_parameter_has_one(
         # what is added to all keys moves all scores of a query alike: its gradient is rounding, unless keys are turned
         moves_nothing = name.endswith(SAME_FOR_ALL_KEYS) and gradient.norm() < 1e-12 * largest
         assert gradient.norm() > 0 or moves_nothing, f"{name} has no gradient"
-    reentrant = zlib.crc32(str(overrides).encode()) % 2 == 0  # one of the ways for each of many configs
+    # one of the ways for each of many configs
+    reentrant = zlib.crc32(str(overrides).encode()) % 2 == 0 and not overrides.get("value_residual")
     runs.clear()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
     actual = gradients(model, kind)
@@ -315,6 +317,9 @@ def test_two_stages_of_a_pipeline_give_the_logits_of_the_whole(kind, overrides):
     rest = {name: value for name, value in inputs.items() if name != "input_ids"}
     with torch.no_grad():
         states = first.model(**inputs).last_hidden_state
+        if whole.config.value_residual:
+            refused("no stage of a pipeline gets the values of the first layer", last, inputs_embeds=states, **rest)
+            return
         toys.assert_close(
             last(inputs_embeds=states, **rest).logits, whole(**inputs).logits, "logits of the last stage"
         )
