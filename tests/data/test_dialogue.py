@@ -7,7 +7,6 @@ from refusals import refused
 
 from vanillaformer import VanillaDecoderForCausalLM, preset
 from vanillaformer.data import dialogue
-from vanillaformer.data.arguments import LanguageModelDataArguments
 from vanillaformer.data.arguments import LanguageModelDataArguments as LmData
 from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.dialogue import SEPARATOR, dialogue_text, reverse_dialogues, separator_id
@@ -54,21 +53,21 @@ def test_dialogues_from_files(form, kind, tmp_path):
     rows, path = Dataset.from_dict({kind: cells}), tmp_path / f"d.{form}"
     rows.to_json(path, force_ascii=False) if form == "jsonl" else rows.to_parquet(path)
     files = {f"{split}_file": str(path) for split in ("train", "validation")}
-    found = load_data(LanguageModelDataArguments(**files, turns_column=kind), "causal").splits
+    found = load_data(LmData(**files, turns_column=kind), "causal").splits
     assert list(found["train"]["text"]) == ["[SEP]".join([*turns, ""]) for turns in DIALOGUES]
     assert reverse_dialogues(found)["train"][0]["text"] == "再见[SEP]你好呀[SEP]你好[SEP]"
 
 
 def test_what_is_no_dialogue_and_a_single_one_which_is_not_cut(tmp_path):
     Dataset.from_dict({"turns": ["a", "b"]}).to_json(tmp_path / "d.jsonl")
-    arguments = LanguageModelDataArguments(train_file=str(tmp_path / "d.jsonl"), turns_column="turns")
+    arguments = LmData(train_file=str(tmp_path / "d.jsonl"), turns_column="turns")
     refused("d.jsonl, row 1: --turns_column must name lists of strings .* not 'a'", load_data, arguments, "causal")
-    refused("--reverse_turns needs --turns_column", LanguageModelDataArguments, reverse_turns=True)
+    refused("--reverse_turns needs --turns_column", LmData, reverse_turns=True)
     (tmp_path / "d.jsonl").write_text('{"turns": ["how are you", "well, and you", "I am fine"]}')
     for hold_out in ("end", "random"):
         arguments = {"train_file": str(tmp_path / "d.jsonl"), "turns_column": "turns", "hold_out": hold_out}
         message = "1 rows: too few for train, validation|split from 1 distinct text"
-        refused(message, load_data, LanguageModelDataArguments(**arguments), "causal")
+        refused(message, load_data, LmData(**arguments), "causal")
 
 
 def test_the_template_is_the_training_form(tokenizer):

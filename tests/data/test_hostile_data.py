@@ -177,8 +177,9 @@ def test_any_bytes(data, suffix):
     found = read(f"a.{suffix}", head + data, {"text_column": "text"})
     try:
         data.decode()
-    except UnicodeDecodeError:
-        assert "not UTF-8: line" in found
+    except UnicodeDecodeError as error:
+        line = (head + data[: error.start]).count(b"\n") + 1
+        assert f"not UTF-8: line {line}: " in found
 
 
 @pytest.mark.parametrize("suffix", [".csv.gz", ".txt.gz"])

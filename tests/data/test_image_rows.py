@@ -114,13 +114,6 @@ def test_folders_that_cannot_be_used(folder, tmp_path):
     refused("--streaming needs files, not the folder", load, folder, streaming=True)
 
 
-def test_one_image_and_one_class_are_too_few(tmp_path):
-    (tmp_path / "a" / "cat").mkdir(parents=True)
-    (tmp_path / "a" / "cat" / "1.png").write_bytes(png(1))
-    refused("a: all labels have one value only, 'cat': nothing to classify", load, tmp_path / "a")
-    refused("cannot be split from 1 distinct image", load, tmp_path / "a", "masked_image")
-
-
 @pytest.mark.parametrize(("side", "patch"), [(8, 2), (16, 2), (28, 4), (32, 4), (64, 8), (224, 32)])
 def test_usual_patches(side, patch):
     assert usual_patch(side) == patch

@@ -6,7 +6,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from refusals import refused
 
-from vanillaformer.data.arguments import DATA_ARGUMENTS, ClassifierDataArguments
+from vanillaformer.data.arguments import ClassifierDataArguments
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.rows import label_names
 
@@ -292,33 +292,6 @@ def test_what_also_occurs_in_the_training_data_is_reported(tmp_path, capsys):
         assert capped.stats[split]["also in train"] == shared
         fewer.append(shared < stats[split]["also in train"])
     assert any(fewer)
-
-
-def alike(tmp_path, task="classification", **options):
-    """Return what is loaded of training texts, and of others that differ in case, punctuation or form."""
-    quoted, rice, to_drink = "It's \u201cgood\u201d, really!", "\u0e02\u0e49\u0e32\u0e27", "\u0e02\u0e32\u0e27"
-    texts = {
-        "train": [quoted, "caf\u00e9 au lait", "3 * 5", "[a] [b]", rice, ":-)"],
-        "validation": ["it\u2019s good really", "CAFE\u0301  au lait.", "3 - 5", "[a [b]]", to_drink, ":-("],
-    }
-    column, other = ("source", "target") if task == "translation" else ("text", "label")
-    for split, cells in texts.items():
-        rows = [{column: text, other: str(n % 2)} for n, text in enumerate(cells)]
-        options[f"{split}_file"] = write(tmp_path / f"{split}.jsonl", rows)
-    return load_data(DATA_ARGUMENTS[task](**options), task)
-
-
-@pytest.mark.parametrize("task", ["classification", "translation"])
-def test_texts_that_are_alike_are_reported_and_left_out(tmp_path, task, capsys):
-    column = "text" if task == "classification" else "source"
-    assert alike(tmp_path, task).stats["validation"] == {"also in train": 2}
-    assert f"the {column} of 2 of 6 rows also occurs in the training data" in capsys.readouterr().out
-    data = alike(tmp_path, task, drop_leaked_rows=True)
-    assert (list(data.splits["train"][column])[:2], len(data.splits["train"])) == (["3 * 5", "[a] [b]"], 4)
-
-
-def test_texts_that_are_alike_are_not_the_same_to_a_language_model(tmp_path):
-    assert alike(tmp_path, "masked").stats["validation"] == {"also in train": 0}
 
 
 def test_test_data_that_chose_the_checkpoint_and_what_occurs_twice_can_be_left_out(tmp_path, capsys):

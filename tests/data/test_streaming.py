@@ -14,11 +14,9 @@ from refusals import refused
 from vanillaformer.console.limits import BUDGETS
 from vanillaformer.data import arguments, files, formats, loading
 from vanillaformer.data.arguments import ClassifierDataArguments, LanguageModelDataArguments
-from vanillaformer.data.arguments import ClassifierDataArguments as ClassData
 from vanillaformer.data.arguments import LanguageModelDataArguments as LmData
 from vanillaformer.data.arguments import TranslationDataArguments as PairData
 from vanillaformer.data.loading import load_data
-from vanillaformer.data.preprocessing import tokenizing
 from vanillaformer.data.preprocessing.language_model import block_cutter, block_rows
 from vanillaformer.data.preprocessing.tokenizing import encode_pairs, encode_texts, translation_rows
 from vanillaformer.data.rows import label_names
@@ -67,18 +65,6 @@ def test_pairs(tmp_path, translator_tokenizer, decoder_tokenizer):
     assert all(list(texts[split]) == list(dataset[split]) for split in ("train", "validation"))
     streamed = StreamedRows(stream, encode_pairs(pair, lengths))
     assert list(epoch_rows(streamed, 0)) == list(loaded["train"])
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_classes(tmp_path, encoder_tokenizer):
-    options = {"train_file": labeled(tmp_path), "validation_file": labeled(tmp_path, "b.jsonl", count=4)}
-    dataset = load("classification", **options)
-    loaded = tokenizing.classification_rows(dataset, encoder_tokenizer, ClassData(max_length=12))
-    texts, stream = open_stream("classification", **options)
-    assert label_names(texts) == label_names(dataset) == ["a", "b"]
-    assert list(texts["validation"]["label"]) == list(dataset["validation"]["label"])
-    streamed = list(epoch_rows(StreamedRows(stream, encode_texts(encoder_tokenizer, 12)), 0))
-    assert streamed == list(loaded["train"])
 
 
 @pytest.mark.parametrize(
@@ -133,8 +119,6 @@ def test_hub_data(monkeypatch):
     assert {split: len(part) for split, part in texts.items()} == {"train": 2, "validation": 1, "test": 1}
     assert label_names(texts) == stream.names == ["bad", "good"]
     assert [row["label"] for row in stream_rows(stream)] == [1, 1, 1, 1, 1, 0]
-    options = hub(monkeypatch, {"test": rows}, streams=True)
-    refused("no split 'train'; its splits are: test", open_stream, "classification", **options)
 
 
 def test_first_rows_are_held_out(tmp_path, capsys):

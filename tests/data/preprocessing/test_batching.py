@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
 from refusals import refused
 
-from vanillaformer.data.preprocessing.batching import LengthGroupedEpochs, RandomEpochs, TokenBatches, row_lengths
+from vanillaformer.data.preprocessing.batching import LengthGroupedEpochs, RandomEpochs, TokenBatches
 
 LENGTHS = [(7 * index) % 40 + 1 for index in range(1000)]
 
@@ -33,13 +32,6 @@ def test_batches_hold_rows_of_similar_length_in_random_order() -> None:
     longest = torch.tensor([max(batch) for batch in batches], dtype=torch.float)
     following = torch.corrcoef(torch.stack([longest[:-1], longest[1:]]))[0, 1]
     assert abs(following) < 0.3  # sorted batches would have 0.9
-
-
-def test_row_lengths() -> None:
-    pairs = Dataset.from_dict({"input_ids": [[1, 2], [3]], "labels": [[1], [2, 3, 4]]})
-    assert row_lengths(pairs).tolist() == [[2, 1], [1, 3]]
-    assert row_lengths(Dataset.from_dict({"input_ids": [[1, 2], [3]], "labels": [0, 1]})).tolist() == [[2], [1]]
-    assert row_lengths(Dataset.from_dict({"input_ids": [[1, 2], [3]]})).tolist() == [[2], [1]]
 
 
 def pairs(count: int = 5000) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import copy
 from collections import Counter
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -122,14 +121,7 @@ def test_infilling(tokenizer, density):
     assert masks / hidden == pytest.approx(1 / 3, rel=0.05)  # spans of 3 on average
 
 
-def test_spans_are_placed_apart():
-    for draw in draws(200):
-        lengths = np.random.default_rng(1).integers(1, 6, 8)
-        spans = denoising.placed_spans(40, lengths, draw)
-        assert sorted(last - first for first, last in spans) == sorted(lengths.tolist())
-        assert all(one[1] <= other[0] for one, other in pairwise(spans))
-        assert spans[0][0] >= 0
-        assert spans[-1][1] <= 40
+def test_spans_are_placed_anywhere():
     firsts = Counter(denoising.placed_spans(5, np.array([2]), draw)[0][0] for draw in draws(2_000))
     assert set(firsts) == {0, 1, 2, 3}
     assert stats.chisquare(list(firsts.values())).pvalue > SURE

@@ -172,28 +172,19 @@ def test_any_packed_rows_can_be_groups(lengths, rows, groups, monkeypatch):
     assert_close(found, expected, "logits", 1e-12)
 
 
-def test_many_short_texts_have_masks(monkeypatch):
-    def grouped(*lengths: int) -> bool:
-        positions = torch.tensor([[place for length in lengths for place in range(length)]])
-        return length_buckets.length_buckets(positions, None, 1) is not None
-
-    assert grouped(300, 300, 200)
-    assert not grouped(30, 20, 10)
-    assert not grouped(300)
-
-
-class Told(torch.nn.Module):
+class AddsOne(torch.nn.Module):
     """Adds 1 where there are no groups."""
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         return positions + int(length_buckets.length_buckets(positions, None, 1) is None)
 
 
-def test_what_is_exported_has_masks():
-    positions = torch.tensor([[*range(300), *range(300)]])
-    assert torch.equal(Told()(positions), positions)
-    assert torch.equal(torch.export.export(Told(), (positions,)).module()(positions), positions + 1)
-    assert torch.equal(torch.jit.trace(Told(), positions, check_trace=False)(positions), positions + 1)
+def test_short_texts_and_what_is_exported_have_masks():
+    model, positions, short = AddsOne(), torch.tensor([[*range(300)] * 2]), torch.tensor([[*range(10)] * 2])
+    assert torch.equal(model(positions), positions)
+    assert torch.equal(model(short), short + 1)
+    assert torch.equal(torch.export.export(model, (positions,)).module()(positions), positions + 1)
+    assert torch.equal(torch.jit.trace(model, positions, check_trace=False)(positions), positions + 1)
 
 
 @pytest.mark.parametrize("fields", [{"max_ngram": 3, "ngram_buckets": 50}, {"wide_max_ngram": 2, "wide_buckets": 50}])

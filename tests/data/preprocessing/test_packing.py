@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
-from modeling.axes import FIRST_WORD
+from modeling.axes import FIRST_WORD, PAD
 from refusals import refused
+from torch.nn.utils.rnn import pad_sequence
 
 from modeling import toys
 from vanillaformer.data.arguments import LanguageModelDataArguments as LmData
 from vanillaformer.data.preprocessing.batching import BlockCollator, RowMasking
 from vanillaformer.data.preprocessing.language_model import pack, packed_rows
 from vanillaformer.data.preprocessing.packing import check_attention
+
+from .test_packed_batches import assert_packed_as_padded
 
 TEXTS = ["one", "x", "three and more", "", "five", "a text that is longer than a row"]
 
@@ -31,27 +34,21 @@ def documents(row):
 
 
 @pytest.mark.parametrize("size", [7, 8, 64])
-def test_bins_hold_every_item_once_and_no_more_than_fits(size):
-    lengths = np.random.default_rng(0).integers(1, size + 1, 500)
-    bins = pack(lengths, size)
-    assert sorted(item for items in bins for item in items) == list(range(500))
-    assert all(lengths[items].sum() <= size for items in bins)
-    assert bins == sorted(map(sorted, bins)) == pack(lengths.copy(), size)
-    assert len(bins) <= 11 / 9 * np.ceil(lengths.sum() / size) + 6 / 9  # Dósa 2007, for any optimum at least this
-
-
-def test_bins_are_the_naive_best_fit():
-    lengths, size = np.random.default_rng(1).integers(1, 20, 60), 20
+def test_bins_are_as_full_as_those_of_the_naive_best_fit(size):
+    lengths = np.random.default_rng(1).integers(1, size + 1, 200)
     naive: list[list[int]] = []
-    for item in sorted(range(60), key=lambda i: -lengths[i]):
+    for item in sorted(range(200), key=lambda i: -lengths[i]):
         rooms = [(size - lengths[items].sum(), items) for items in naive]
         fitting = [room for room, _ in rooms if room >= lengths[item]]
         if fitting:
             next(items for room, items in rooms if room == min(fitting)).append(item)
         else:
             naive.append([item])
+    bins = pack(lengths, size)
+    assert sorted(item for items in bins for item in items) == list(range(200))
+    assert bins == sorted(map(sorted, bins)) == pack(lengths.copy(), size)
     # Of equally full bins either may be chosen: how full they become is the same.
-    packed, plain = (sorted(lengths[items].sum() for items in bins) for bins in (pack(lengths, size), naive))
+    packed, plain = (sorted(lengths[items].sum() for items in found) for found in (bins, naive))
     assert packed == plain
 
 
@@ -101,64 +98,42 @@ def test_masked_batch(encoder_tokenizer):
 LENGTHS = [[5, 1, 3], [2, 2, 6], [4]]  # of the texts in each row; the others are padded to the longest
 
 
-def packed_batch(tokenizer):
-    """Texts as rows of one batch, and each for itself."""
+def packed_and_apart(tokenizer):
+    """Texts as rows of one batch, and each as a row of its own."""
     generator = torch.Generator().manual_seed(5)
-    rows, texts = [], []
-    for lengths in LENGTHS:
-        own = [torch.randint(FIRST_WORD, 20, (length,), generator=generator).tolist() for length in lengths]
-        texts.append(own)
-        positions = [place for length in lengths for place in range(length)]
-        rows.append({"input_ids": [token for text in own for token in text], "position_ids": positions})
-    return BlockCollator(tokenizer)(rows), texts
+    texts = [
+        [torch.randint(FIRST_WORD, 20, (length,), generator=generator) for length in lengths] for lengths in LENGTHS
+    ]
+    rows = [
+        {"input_ids": torch.cat(own).tolist(), "position_ids": [place for text in own for place in range(len(text))]}
+        for own in texts
+    ]
+    packed = BlockCollator(tokenizer)(rows)
+    labels = [own for row, lengths in zip(packed["labels"], LENGTHS) for own in row[: sum(lengths)].split(lengths)]
+    ids = pad_sequence([text for own in texts for text in own], True, PAD)
+    return packed, {
+        "input_ids": ids, "attention_mask": (ids != PAD).long(), "labels": pad_sequence(labels, True, -100)
+    }  # fmt: skip
 
 
-def assert_logits_of_texts(logits, model, texts):
-    """Each text's logits in its packed row are those it has alone; return the latter."""
-    alone = []
-    for row, own in enumerate(texts):
-        start = 0
-        for text in own:
-            alone.append(model(input_ids=torch.tensor([text])).logits[0])
-            assert toys.relative_error(logits[row, start : start + len(text)], alone[-1]) < 1e-5
-            start += len(text)
-    return alone
-
-
-def assert_gradients_of_texts(model, batch, packed, alone, shift):
-    """The gradients of the packed loss are those of the sum over the texts."""
-    count = (batch["labels"][:, shift:] != -100).sum()
-    (packed.loss * count).backward()
-    ours, losses = toys.gradients(model), []
-    of_rows = [batch["labels"][row, : sum(lengths)].split(lengths) for row, lengths in enumerate(LENGTHS)]
-    labels = [own for row in of_rows for own in row]
-    for scores, wanted in zip(alone, labels):
-        scores, wanted = scores[: len(scores) - shift], wanted[shift:]
-        losses.append(torch.nn.functional.cross_entropy(scores, wanted, reduction="sum", ignore_index=-100))
-    together = torch.stack(losses).sum()
-    together.backward()
-    theirs = toys.gradients(model)
-    assert toys.relative_error(packed.loss * count, together) < 1e-5
-    toys.assert_same_gradients(ours, theirs, 1e-5, 1e-6)
-
-
-@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("window", [{}, {"sliding_window": 3}], ids=["whole", "window"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "flex_attention"])
 @pytest.mark.parametrize("choices", toys.position_choices(), ids=lambda choices: "-".join(choices.values()))
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
 def test_packed_rows_equal_their_texts(kind, choices, implementation, window, decoder_tokenizer, monkeypatch):
     toys.plain_flex_attention(monkeypatch)
-    model = toys.toy(kind, **choices, **({"sliding_window": window} if window else {}))
+    model = toys.toy(kind, **choices, **window)
     model.set_attn_implementation(implementation)
     check_attention(model)
-    batch, texts = packed_batch(decoder_tokenizer)
-    if kind == "encoder":
+    batches = packed_and_apart(decoder_tokenizer)
+    for batch in batches if kind == "encoder" else ():
         batch["labels"] = torch.where(batch["labels"] % 2 == 0, batch["labels"], -100)
-    with torch.set_grad_enabled(implementation != "flex_attention"):  # which has none on a processor
-        packed = model(**batch)
-        alone = assert_logits_of_texts(packed.logits, model, texts)
     if implementation != "flex_attention":
-        assert_gradients_of_texts(model, batch, packed, alone, shift=int(kind == "decoder"))
+        assert_packed_as_padded(model.double(), *batches)
+    else:
+        with torch.no_grad():  # it has no gradient on a processor
+            packed, apart = (model(**batch) for batch in batches)
+        toys.assert_close(packed.loss, apart.loss, "loss", 1e-5)
 
 
 def test_attention_without_masks_is_refused():

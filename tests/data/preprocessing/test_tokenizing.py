@@ -228,14 +228,6 @@ def test_classifier_and_its_unknown_tokens(encoder_tokenizer, capsys):
     assert "25.00% unknown" in capsys.readouterr().out
 
 
-def test_blocks(decoder_tokenizer):
-    texts = DatasetDict(train=Dataset.from_dict({"text": ["abcdefgh", "ijk"]}))
-    rows = block_rows(texts, decoder_tokenizer, LmData(block_size=8))
-    stats = describe_data(rows, (decoder_tokenizer,) * 2, settings(train_sampling_strategy="sequential"))
-    assert (stats["train"]["rows"], stats["train"]["longest"]) == (2, 8)
-    assert stats["train"]["padding"] == pytest.approx(1 / 16)
-
-
 def many_rows():
     return Dataset.from_dict({"input_ids": [[1] * (7 * n % 40 + 1) for n in range(300)]})
 
@@ -248,12 +240,9 @@ def test_padding_of_random_batches():
     assert padding_share(rows, settings(train_batch_size=8)) == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"train_sampling_strategy": "group_by_length"}, {"tokens_per_batch": 400}, {"data_seed": 3}]
-)
-def test_padding_by_kind_of_batch(changes):
-    share = padding_share(many_rows(), settings(train_batch_size=8, **changes))
-    assert (0.0 < share < 0.12) if "data_seed" not in changes else share > 0.3
+@pytest.mark.parametrize("changes", [{"train_sampling_strategy": "group_by_length"}, {"tokens_per_batch": 400}])
+def test_padding_of_batches_by_length(changes):
+    assert 0.0 < padding_share(many_rows(), settings(train_batch_size=8, **changes)) < 0.12
 
 
 def test_padding_of_packed_batches():
