@@ -20,7 +20,8 @@ from vanillaformer.conversion.mapping.canonical import canonical_native_value
 from vanillaformer.conversion.mapping.weights import head_names, tensors_of
 from vanillaformer.hub.loading import saved_folder
 
-from .natives import CASES, MAIN, MAIN_CASES, batch_for, converted, native_model
+from . import natives
+from .natives import CASES, MAIN, MAIN_CASES, SEQ2SEQ, T5, UNTIED, D, V, batch_for, converted, native_model
 
 
 def assert_equal(actual: PreTrainedModel, expected: PreTrainedModel) -> None:
@@ -169,19 +170,9 @@ def test_weights_decide_what_is_tied_and_a_bias_of_zeros_that_is_not_trained_is_
 
 
 Weights = dict[str, torch.Tensor]
-V, TARGETS, D = 40, 50, 16  # tokens of source and target, width
-T5 = {"d_model": D, "num_heads": 2, "num_layers": 1, "d_ff": 32, "d_kv": 8, "vocab_size": V}
-UNTIED = T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-BART = {
-    "d_model": D, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_layers": 1, "decoder_layers": 1,
-    "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64, "vocab_size": V, "pad_token_id": 3,
-    "decoder_start_token_id": 3,
-}  # fmt: skip
-SEPARATE = BART | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": TARGETS}
-LLAMA = {"hidden_size": D, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 32, "vocab_size": V}
-GPT2 = {
-    "n_embd": D, "n_head": 2, "n_layer": 1, "n_positions": 32, "vocab_size": V, "bos_token_id": 1, "eos_token_id": 1,
-}  # fmt: skip
+TARGETS = 50  # tokens of a vocabulary of its own
+GATED = T5 | UNTIED | {"feed_forward_proj": "gated-gelu"}
+SEPARATE = SEQ2SEQ | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": TARGETS}
 TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 
 
@@ -209,26 +200,26 @@ def old_bert(weights: Weights) -> Weights:
 def old_gpt2(weights: Weights) -> Weights:
     """The bare stack's names, and masks."""
     bare = {name.removeprefix("transformer."): value for name, value in weights.items() if name != "lm_head.weight"}
-    return bare | {"h.0.attn.bias": torch.ones(1, 1, 32, 32)}
+    return bare | {"h.0.attn.bias": torch.ones(1, 1, natives.LENGTH, natives.LENGTH)}
 
 
 # Class, fields of config.json, and what the file has of the weights
 FILES: dict[str, tuple[str, dict[str, Any], Callable[[Weights], Weights]]] = {
     "t5": ("T5ForConditionalGeneration", T5, only("shared.weight")),
-    "t5-1.1": ("T5ForConditionalGeneration", UNTIED, only("shared.weight", head=(V, D))),
-    "t5-1.1-all-names": ("T5ForConditionalGeneration", UNTIED, only(*TABLES[:3], head=(V, D))),
-    "madlad": ("T5ForConditionalGeneration", UNTIED, only("decoder.embed_tokens.weight", head=(V, D))),
-    "t5-by-encoder": ("T5ForConditionalGeneration", UNTIED, only("encoder.embed_tokens.weight", head=(V, D))),
-    "mt5": ("MT5ForConditionalGeneration", UNTIED, only("shared.weight", head=(V, D))),
-    "umt5": ("UMT5ForConditionalGeneration", UNTIED, only("shared.weight", head=(V, D))),
-    "marian": ("MarianMTModel", BART, only("shared.weight", bias=(1, V))),
+    "t5-1.1": ("T5ForConditionalGeneration", GATED, only("shared.weight", head=(V, D))),
+    "t5-1.1-all-names": ("T5ForConditionalGeneration", GATED, only(*TABLES[:3], head=(V, D))),
+    "madlad": ("T5ForConditionalGeneration", GATED, only("decoder.embed_tokens.weight", head=(V, D))),
+    "t5-by-encoder": ("T5ForConditionalGeneration", GATED, only("encoder.embed_tokens.weight", head=(V, D))),
+    "mt5": ("MT5ForConditionalGeneration", GATED, only("shared.weight", head=(V, D))),
+    "umt5": ("UMT5ForConditionalGeneration", GATED, only("shared.weight", head=(V, D))),
+    "marian": ("MarianMTModel", SEQ2SEQ, only("shared.weight", bias=(1, V))),
     "marian-separate": ("MarianMTModel", SEPARATE, only(*TABLES[1:3], bias=(1, TARGETS))),
-    "marian-untied": ("MarianMTModel", SEPARATE | {"tie_word_embeddings": False},
+    "marian-untied": ("MarianMTModel", SEPARATE | UNTIED,
                       only(*TABLES[1:3], head=(TARGETS, D), bias=(1, TARGETS))),
-    "bart": ("BartForConditionalGeneration", BART, only("shared.weight", bias=(1, V))),
-    "bert": ("BertForMaskedLM", LLAMA | {"max_position_embeddings": 64}, old_bert),
-    "gpt2": ("GPT2LMHeadModel", GPT2, old_gpt2),
-    "llama": ("LlamaForCausalLM", LLAMA,
+    "bart": ("BartForConditionalGeneration", SEQ2SEQ, only("shared.weight", bias=(1, V))),
+    "bert": ("BertForMaskedLM", natives.ENCODER, old_bert),
+    "gpt2": ("GPT2LMHeadModel", natives.GPT, old_gpt2),
+    "llama": ("LlamaForCausalLM", natives.DECODER,
               lambda weights: weights | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}),
 }  # fmt: skip
 UNREAD = ("position_ids", "attn.bias", "inv_freq")

@@ -38,13 +38,6 @@ def test_prompts_go_in_without_padding_and_come_out_with_it():
     assert out.tolist() == [[5, 6, 9, 0, 0, 0], [7, 8, 9, 4, 9, 9]]
 
 
-def test_translations_begin_with_the_start_token_of_the_generation_config():
-    out = EngineModel(Parrot("encoder_decoder")).generate(IDS, MASK, max_new_tokens=5)
-    assert out.tolist() == [[2, 9, 0], [2, 9, 9]]
-    out = EngineModel(Parrot("encoder_decoder", decoder_start_token_id=7)).generate(IDS, MASK, max_new_tokens=5)
-    assert out.tolist() == [[7, 9, 0], [7, 9, 9]]
-
-
 @pytest.mark.parametrize(("settings", "given", "tokens", "options"), [
     ({}, {}, 20, {}), ({"max_length": 9}, {}, 5, {}), ({"max_length": 3}, {}, 1, {}),
     ({"max_new_tokens": 7, "num_beams": 3, "length_penalty": 0.5}, {}, 7, {"num_beams": 3, "length_penalty": 0.5}),
