@@ -38,27 +38,17 @@ class File:
 
     @property
     def blob_id(self) -> str:
-        """The id that git gives the file, or the pointer that stands for it."""
-        text = self.data
-        if self.large:
-            text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {len(text)}\n".encode()
-        return hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()
+        """The id that git gives the file."""
+        return hashlib.sha1(b"blob %d\0" % len(self.data) + self.data).hexdigest()
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit: its id, the one before it, and all files."""
+    """A commit: its id, its summary and all files."""
 
     oid: str
-    parent: str | None
     summary: str
     files: dict[str, File]
-
-
-def commit_of(parent: Commit | None, summary: str, files: dict[str, File]) -> Commit:
-    listing = "".join(f"{name} {file.blob_id}\n" for name, file in sorted(files.items()))
-    text = f"{parent.oid if parent else ''}\n{summary}\n{listing}"
-    return Commit(hashlib.sha1(text.encode()).hexdigest(), parent.oid if parent else None, summary, files)
 
 
 @dataclass
@@ -74,11 +64,14 @@ class Repository:
     stored: dict[str, bytes] = field(default_factory=dict)  # large files, by SHA-256, committed or not
 
     def __post_init__(self) -> None:
-        self.branches["main"] = self.add(commit_of(None, "initial commit", {})).oid
+        self.branches["main"] = self.add("", "initial commit", {})
 
-    def add(self, commit: Commit) -> Commit:
-        self.commits[commit.oid] = commit
-        return commit
+    def add(self, before: str, summary: str, files: dict[str, File]) -> str:
+        """Commit all files after a commit; return the new id."""
+        listing = "".join(f"{name} {file.blob_id}\n" for name, file in sorted(files.items()))
+        oid = hashlib.sha1(f"{before}\n{summary}\n{listing}".encode()).hexdigest()
+        self.commits[oid] = Commit(oid, summary, files)
+        return oid
 
     def at(self, revision: str) -> Commit:
         """Return the commit of a branch, tag, pull request or id."""
@@ -92,13 +85,13 @@ class Repository:
         """Commit files (`None` deletes one); return the commit and the branch or pull request it is on."""
         before = self.at(revision)
         files = {name: file for name, file in (before.files | changes).items() if file is not None}
-        after = self.add(commit_of(before, summary, files))
+        after = self.add(before.oid, summary, files)
         if request:
             revision = f"refs/pr/{len(self.requests) + 1}"
         elif revision not in self.branches | self.requests:
             raise Refused(400, f"{revision} is no branch: nothing can be committed to it")
-        (self.branches if revision in self.branches else self.requests)[revision] = after.oid
-        return after.oid, revision
+        (self.branches if revision in self.branches else self.requests)[revision] = after
+        return after, revision
 
 
 class Hub:

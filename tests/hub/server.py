@@ -21,47 +21,25 @@ ID = r"(?P<id>[^/]+/[^/]+)"
 MODELS = rf"/api/models/{ID}"
 
 
-@dataclass
-class Fault:
-    """A connection to break, once: of which request, and after how many bytes of the body."""
-
-    method: str
-    path: str
-    after: int = 0
-
-
 @dataclass(frozen=True)
 class Seen:
-    """A request that came: the bytes of its body that arrived, and those of the answer."""
+    """A request that came, and the bytes of its body that arrived."""
 
     method: str
     path: str
     received: int
-    sent: int
-
-
-class Dropped(Exception):
-    """The connection is broken."""
 
 
 class Server(ThreadingHTTPServer):
-    """Serves a `Hub`; `faults` says which connections break, `seen` which requests came."""
+    """Serves a `Hub`; `faults` are paths of requests whose connection breaks, once, `seen` the requests that came."""
 
     daemon_threads = True
 
     def __init__(self, hub: Hub):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.hub, self.faults, self.seen = hub, list[Fault](), list[Seen]()
+        self.hub, self.faults, self.seen = hub, list[str](), list[Seen]()
         self.url, self.errors = f"http://127.0.0.1:{self.server_port}", list[str]()
         self.watch: Callable[[str], None] | None = None  # is told of each request before it is answered
-
-    def fault(self, method: str, path: str) -> Fault | None:
-        """Return the fault that strikes a request, which is then over."""
-        for fault in self.faults:
-            if fault.method == method and re.search(fault.path, path):
-                self.faults.remove(fault)
-                return fault
-        return None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Keep what went wrong here for the tests to see; clients that are gone are none of that."""
@@ -100,22 +78,21 @@ class Handler(BaseHTTPRequestHandler):
         """Keep quiet."""
 
     def answer_request(self) -> None:
-        self.received, self.sent = 0, 0
         address = urlsplit(self.path)
         self.query = {name: values[0] for name, values in parse_qs(address.query).items()}
-        self.broken = self.server.fault(self.command, address.path)
+        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         try:
-            self.body = self.read(int(self.headers.get("Content-Length", 0)))
-            if self.broken and self.command in ("POST", "PUT"):
-                raise Dropped
+            for fault in [fault for fault in self.server.faults if fault in address.path]:
+                self.server.faults.remove(fault)
+                raise ConnectionError(f"planted: {fault}")
             self.dispatch(address.path)
         except Refused as error:
             self.refuse(error)
-        except (Dropped, ConnectionError):
+        except ConnectionError:
             self.close_connection = True
             self.connection.close()
         finally:
-            self.server.seen.append(Seen(self.command, unquote(address.path), self.received, self.sent))
+            self.server.seen.append(Seen(self.command, unquote(address.path), len(self.body)))
 
     do_GET = do_HEAD = do_POST = do_PUT = answer_request
 
@@ -131,34 +108,14 @@ class Handler(BaseHTTPRequestHandler):
                 return found() if callable(found) else self.send_json(200, found)
         raise Refused(404, f"this server has no {self.command} {path}")
 
-    def read(self, size: int) -> bytes:
-        """Read bytes of the body, as long as the connection is whole."""
-        upload = self.broken if self.broken and self.command in ("POST", "PUT") else None
-        parts, left = [], size
-        while left:
-            part = self.rfile.read1(min(left, 65536, max(1, upload.after - self.received) if upload else left))
-            if not part:
-                raise Dropped
-            parts.append(part)
-            self.received, left = self.received + len(part), left - len(part)
-            if upload and self.received >= upload.after:
-                raise Dropped
-        return b"".join(parts)
-
     def send(self, status: int, body: bytes, headers: dict[str, Any]) -> None:
         self.send_response(status)
         for name, value in ({"Content-Length": len(body)} | headers).items():
             self.send_header(name, str(value))
         self.end_headers()
-        if self.command == "HEAD":
-            return
-        if self.broken:
-            body = body[: self.broken.after]
-        self.wfile.write(body)
-        self.wfile.flush()
-        self.sent = len(body)
-        if self.broken:
-            raise Dropped
+        if self.command != "HEAD":
+            self.wfile.write(body)
+            self.wfile.flush()
 
     def send_json(self, status: int, content: Any, **headers: Any) -> None:
         self.send(status, json.dumps(content).encode(), {"Content-Type": "application/json", **headers})
@@ -304,18 +261,13 @@ class Handler(BaseHTTPRequestHandler):
         if repository.gated and not self.hub.owns(self.user, id):
             raise Refused(401 if self.user is None else 403, "Access to this model is restricted", "GatedRepo")
         commit = repository.at(revision)
-        headers = {"X-Repo-Commit": commit.oid, "Accept-Ranges": "bytes"}
+        headers = {"X-Repo-Commit": commit.oid}
         if path not in commit.files:
             error = {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"}
             return lambda: self.send_json(404, {"error": "Entry not found"}, **headers, **error)
         file = commit.files[path]
         headers["ETag"] = f'"{file.sha256 if file.large else file.blob_id}"'
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        if asked is None:
-            return lambda: self.send(200, file.data, headers | {"Content-Length": len(file.data)})
-        first, size = int(asked[1]), len(file.data)
-        headers["Content-Range"] = f"bytes {first}-{size - 1}/{size}"
-        return lambda: self.send(206, file.data[first:], headers | {"Content-Length": size - first})
+        return lambda: self.send(200, file.data, headers)
 
 
 ENDPOINTS: list[tuple[str, str, Callable[..., Any]]] = [

@@ -1,24 +1,18 @@
 """Run in a process of its own, where the package cannot be imported: loads models from a Hub by their ids."""
 
-import torch
 import transformers
-from without_package import do_jobs, refusal, same_answers
+from without_package import do_jobs, refusal
 
 
 def check(job):
-    """Load a model by its id, compare, push it, load and compare that again, and use its tokenizers."""
-    auto_class, expected = getattr(transformers, job["class"]), torch.load(job["expected"])
-    refused = refusal(auto_class, job["id"])
-    model = auto_class.from_pretrained(job["id"], trust_remote_code=True).eval()
+    """Load a model by its id, push it, and use its tokenizers."""
+    auto_class = getattr(transformers, job["class"])
+    report = {"refused": refusal(auto_class, job["id"])}
+    model = auto_class.from_pretrained(job["id"], trust_remote_code=True)
+    report["module"] = type(model).__module__
     model.push_to_hub(f"{job['id']}-again")
-    again = auto_class.from_pretrained(f"{job['id']}-again", trust_remote_code=True).eval()
-    equal = [same_answers(one, expected) for one in (model, again)]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(job["id"])
-    report = {"refused": refused, "module": type(model).__module__, "equal": equal}
-    report["ids"] = tokenizer(job["text"])["input_ids"]
-    if job["task"]:
-        answer = transformers.pipeline(job["task"], job["id"], trust_remote_code=True)(job["text"], **job["options"])
-        report["pipeline"] = sorted(answer[0])
+    answer = transformers.pipeline(job["task"], job["id"], trust_remote_code=True)(job["text"], **job["options"])
+    report["pipeline"] = sorted(answer[0])
     if job["pair"]:
         target = transformers.AutoTokenizer.from_pretrained(job["id"], subfolder="target_tokenizer")
         report["target"] = target.get_vocab()
