@@ -14,7 +14,7 @@ from scipy.stats import entropy as scipy_entropy
 
 from exploration.toys import KINDS, doubled, example_of, recorded
 from vanillaformer.exploration import attention, positions
-from vanillaformer.exploration.attention import attention_rollout, entropy, head_distances, image_rollout
+from vanillaformer.exploration.attention import attention_rollout, head_distances, image_rollout
 from vanillaformer.exploration.pictures import NotApplicable
 from vanillaformer.exploration.recording import record, stacks
 from vanillaformer.modeling.parts.position_schemes import Grid
@@ -22,13 +22,6 @@ from vanillaformer.modeling.parts.residual import RESIDUALS, PostNorm
 
 MEAN = {"use_cls_token": False, "image_pooling": "mean"}
 WINDOWS = MEAN | {"position_embedding_type": "window_relative", "window_size": 2}
-
-
-def test_entropy_is_scipys():
-    probabilities = torch.randn(2, 3, 5, 7, dtype=torch.double).softmax(dim=-1)
-    probabilities[0, 0, 0] = torch.eye(7)[3]
-    np.testing.assert_allclose(entropy(probabilities), scipy_entropy(probabilities, axis=-1), rtol=1e-5, atol=1e-6)
-    assert entropy(torch.full((1, 8), 1 / 8)).item() == pytest.approx(math.log(8))
 
 
 @pytest.mark.parametrize(("kind", "fields"), [*((kind, {}) for kind in KINDS), ("encoder_decoder", COPYING)])

@@ -16,15 +16,12 @@ pytest.importorskip("gradio_client", reason="pip install 'vanillaformer[explore]
 from gradio_client import Client, handle_file
 from transformers import ViTImageProcessorPil
 
-from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.exploration.server import FAILED, MAX_BYTES, alert
 from vanillaformer.scripts import explore, generate
-from vanillaformer.tokenization import train
 
 from .chromium import KEYS, MISSING, chromium
+from .test_page import TEXT, loaded
 
-TEXTS = ["a small model translates a line", "another line of words", "the page shows what it does"] * 4
-TEXT = "a line of words"
 TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 OPTION = ".options textarea, .options input"
 
@@ -36,20 +33,13 @@ CLASSES = {0: "short", 1: "a_name_" * 12, 2: "odd"}
 def models(tmp_path_factory):
     """Folders of toys, saved once."""
     root = tmp_path_factory.mktemp("models")
-    for name, kind in (("translator", "encoder_decoder"), ("classifier", "encoder")):
-        tokenizer = train(TEXTS, kind=kind, algorithm="bpe", vocab_size=60)
-        fields = TINY | {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-        fields["max_position_embeddings"] = 32
+    labels = {"id2label": CLASSES, "label2id": {label: number for number, label in CLASSES.items()}}
+    for name, case, fields in (("translator", "translation", {}), ("classifier", "classification", labels)):
+        found = loaded(case, **TINY, max_position_embeddings=32, **fields)
         if name == "translator":
-            fields |= {each: getattr(tokenizer, each) for each in ("bos_token_id", "eos_token_id")}
-            fields |= {"decoder_start_token_id": tokenizer.bos_token_id, "decoder_vocab_size": len(tokenizer)}
-            model = toy(kind, **fields)
-            model.generation_config.update(max_length=12, num_beams=2)
-        else:
-            fields |= {"id2label": CLASSES, "label2id": {label: number for number, label in CLASSES.items()}}
-            model = toy(kind, VanillaEncoderForSequenceClassification, **fields)
-        model.save_pretrained(root / name)
-        tokenizer.save_pretrained(root / name)
+            found.model.generation_config.num_beams = 2
+        found.model.save_pretrained(root / name)
+        found.tokenizer.save_pretrained(root / name)
     (root / "translator/README.md").write_text("`vanillaformer generate --model runs/x --text 'another line'`\n")
     names = {"id2label": {0: "dark", 1: "bright"}, "label2id": {"dark": 0, "bright": 1}}
     toy("image_encoder", **TINY, **names, image_size=8, patch_size=4, num_channels=3).save_pretrained(root / "images")

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ WITHOUT = {
 }
 
 
-def loaded(case: str) -> LoadedModel:
+def loaded(case: str, **more: Any) -> LoadedModel:
     """A toy with a tokenizer, as `vanillaformer.inference.tasks.load` gives it."""
     kind, fields = CASES[case]
     tokenizer = train(TEXTS, kind=kind.removeprefix("recurrent_"), algorithm="bpe", vocab_size=60)
@@ -47,7 +48,7 @@ def loaded(case: str) -> LoadedModel:
     if kind.endswith("encoder_decoder"):
         sizes |= {"decoder_vocab_size": len(tokenizer), "decoder_start_token_id": tokenizer.bos_token_id}
     model_class = VanillaEncoderForSequenceClassification if case == "classification" else None
-    model = toy(kind, model_class, **(sizes | fields))
+    model = toy(kind, model_class, **(sizes | fields | more))
     if case not in ("masked", "classification"):
         model.generation_config.update(max_length=12, eos_token_id=tokenizer.eos_token_id)
     return LoadedModel(model, tokenizer, tokenizer, type(model).__name__)

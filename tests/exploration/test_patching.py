@@ -92,17 +92,6 @@ def test_effects_are_those_of_weights_that_were_changed_by_hand(kind):
     refused("both inputs make the answer equally likely", head_effects, model, clean, clean, outputs)
 
 
-def test_all_heads_of_one_layer_together_bring_back_what_the_last_position_reads():
-    """Of a model of one layer whose last token is the same: all that differs there came through attention."""
-    model = toy("decoder", num_hidden_layers=1).double()
-    clean, corrupted = clean_and_corrupted("decoder")
-    corrupted = {"input_ids": torch.cat([corrupted["input_ids"][:, :-1], clean["input_ids"][:, -1:]], dim=1)}
-    kept = values(model, clean, [place for place in places(model) if place.count(".") == 3])
-    found, expected = (record(model, *each).logits[0] for each in ((corrupted, kept), (clean,)))
-    torch.testing.assert_close(found[-1], expected[-1])
-    assert not torch.allclose(found[0], expected[0])
-
-
 def test_the_program_draws_the_effects_of_two_texts_of_one_length(folder, tmp_path, capsys):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     count = len(tokenizer("a line of words")["input_ids"])
