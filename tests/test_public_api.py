@@ -37,9 +37,6 @@ def test_the_public_names_have_docstrings_of_their_own(package):
     assert set(module.__all__) == PUBLIC[package]
     assert len(module.__all__) == len(PUBLIC[package]), "a name stands twice"
     for name in module.__all__:
-        assert getattr(module, name) is not None
-    module = importlib.import_module(package)
-    for name in module.__all__:
         value = getattr(module, name)
         if isinstance(value, type | FunctionType):
             text = vars(value).get("__doc__") if isinstance(value, type) else value.__doc__
