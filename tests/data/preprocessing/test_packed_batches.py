@@ -180,7 +180,8 @@ class AddsOne(torch.nn.Module):
 
 
 def test_short_texts_and_what_is_exported_have_masks():
-    model, positions, short = AddsOne(), torch.tensor([[*range(300)] * 2]), torch.tensor([[*range(10)] * 2])
+    model = AddsOne()
+    positions, short = torch.tensor([[*range(300), *range(300)]]), torch.tensor([[*range(20), *range(10)]])
     assert torch.equal(model(positions), positions)
     assert torch.equal(model(short), short + 1)
     assert torch.equal(torch.export.export(model, (positions,)).module()(positions), positions + 1)
