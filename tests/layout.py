@@ -31,21 +31,9 @@ def tree(module: str) -> ast.Module:
     return ast.parse(sources()[module].read_text(encoding="utf-8"))
 
 
-def functions(module: str) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Every function and method of a module with its qualified name."""
-    found = []
-
-    def visit(node: ast.AST, prefix: str) -> None:
-        for child in ast.iter_child_nodes(node):
-            name = prefix
-            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                name = f"{prefix}.{child.name}"
-                if not isinstance(child, ast.ClassDef):
-                    found.append((name, child))
-            visit(child, name)
-
-    visit(tree(module), module)
-    return found
+def functions(module: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function and method of a module."""
+    return [node for node in ast.walk(tree(module)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def imports(module: str) -> set[str]:

@@ -16,9 +16,6 @@ RUN_EVERY_TIME = (
     "loss_and_logits",
 )  # fmt: skip
 
-# Qualified name: reason. An entry that is not needed any more fails the test below.
-LONGER: dict[str, str] = {}
-
 
 def lines_of(node: ast.AST) -> int:
     return node.end_lineno - node.lineno + 1
@@ -30,34 +27,26 @@ def code_lines(function: ast.FunctionDef) -> int:
     return len(ast.unparse(body).splitlines()) if body else 0
 
 
-def too_long() -> set[str]:
-    names = {module for module, path in sources().items() if len(path.read_text("utf-8").splitlines()) > FILE_LINES}
-    for module in sources():
-        for name, function in functions(module):
-            is_forward = function.name == "forward"
-            if lines_of(function) > FUNCTION_LINES or (is_forward and code_lines(function) > FORWARD_CODE_LINES):
-                names.add(name)
-    return names
-
-
-def test_nothing_is_longer_than_agreed_and_every_exception_is_needed():
-    assert too_long() == set(LONGER)
+@pytest.mark.parametrize("module", sources())
+def test_nothing_is_longer_than_agreed(module):
+    assert len(sources()[module].read_text("utf-8").splitlines()) <= FILE_LINES
+    for function in functions(module):
+        assert lines_of(function) <= FUNCTION_LINES, function.name
+        assert function.name != "forward" or code_lines(function) <= FORWARD_CODE_LINES, function.lineno
 
 
 @pytest.mark.parametrize("module", [name for name in sources() if name.startswith("vanillaformer.modeling.")])
 def test_no_forward_compares_an_option(module):
     """The choice is made once, in `__init__`: a forward compares nothing with a string."""
-    for name, function in functions(module):
-        if function.name not in RUN_EVERY_TIME:
-            continue
-        for node in ast.walk(function):
+    for function in functions(module):
+        for node in ast.walk(function) if function.name in RUN_EVERY_TIME else ():
             if isinstance(node, ast.Compare):
                 compared = [child.value for child in ast.walk(node) if isinstance(child, ast.Constant)]
                 strings = [value for value in compared if isinstance(value, str)]
-                assert not strings, f"{name} compares with {strings}"
-            assert not isinstance(node, ast.Match), f"{name} matches on a value"
+                assert not strings, f"{function.name} compares with {strings}"
+            assert not isinstance(node, ast.Match), f"{function.name} matches on a value"
 
 
 def test_functions_are_short_as_a_rule():
-    lengths = sorted(lines_of(function) for module in sources() for _, function in functions(module))
+    lengths = sorted(lines_of(function) for module in sources() for function in functions(module))
     assert lengths[len(lengths) // 2] <= 15, "the median function has grown"
