@@ -12,7 +12,7 @@ from vanillaformer.conversion import ARCHITECTURES, from_native, native_architec
 from vanillaformer.conversion.folders import convert_folder, random_inputs
 from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
 from vanillaformer.conversion.mapping.dimensions import WIDTH_AXES, module_of, reordered
-from vanillaformer.conversion.mapping.fitting import adjustments_towards, changed_fields, fit, with_fields
+from vanillaformer.conversion.mapping.fitting import changed_fields, fit, with_fields
 from vanillaformer.conversion.mapping.weights import convert_weights, tensors_of
 
 from .natives import (
@@ -124,14 +124,6 @@ def test_what_fits_as_it_is_comes_first():
         to_native(vanillaformer.VanillaDecoderForCausalLM(vanillaformer.preset("gpt2", **SMALL, position_offset=3)))
 
 
-def test_biases_that_the_native_model_has_not_and_rows_of_sines_stand_in_the_way():
-    mismatches = fit(ARCHITECTURES["qwen2"], vanillaformer.preset("llama-tiny", attention_bias=True), "lm").mismatches
-    assert len(mismatches) == 1
-    assert mismatches[0].startswith("attention_bias=")
-    config = vanillaformer.preset("marian", position_offset=2)
-    assert any("position_offset=2" in text for text in fit(ARCHITECTURES["marian"], config, "lm").mismatches)
-
-
 SINUSOIDAL = {"position_embedding_type": "sinusoidal"}
 
 
@@ -192,11 +184,7 @@ def test_a_tensor_of_unknown_axes_is_refused():
         reordered("model.layers.0.mixer.kernel", torch.ones(4), "interleaved", "halves")
 
 
-def test_other_wavelengths_are_no_other_order_and_the_bare_stack_keeps_its_own():
-    config = vanillaformer.VanillaEncoderDecoderConfig(sinusoidal_layout="tensor2tensor")
-    assert adjustments_towards(config, {"sinusoidal_layout": ("tensor2tensor", "halves")}, "lm") == {}
-    obstacles = fit(ARCHITECTURES["marian"], config, "lm").mismatches
-    assert obstacles == ["sinusoidal_layout='tensor2tensor', where marian has 'halves'"]
+def test_the_bare_stack_keeps_its_own_order():
     config = vanillaformer.VanillaEncoderDecoderConfig()
     assert fit(ARCHITECTURES["marian"], config, "lm").mismatches == []
     (mismatch,) = fit(ARCHITECTURES["marian"], config, "base").mismatches

@@ -143,13 +143,6 @@ def test_a_native_model_that_ours_cannot_say_is_refused(name, change, field):
     refused(field, from_native, native_model(Case(name, MAIN[name].config | change, MAIN[name].head)))
 
 
-def test_untied_tables_that_one_switch_calls_shared_are_refused():
-    untied = {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": False}
-    tied, other = (fit(ARCHITECTURES["bart"], preset("bart", **SMALL, **more), "lm") for more in ({}, untied))
-    assert tied.mismatches == []
-    assert any("share_encoder_decoder_embeddings" in text for text in other.mismatches)
-
-
 SMALL = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 1, "vocab_size": 41}
 
 

@@ -89,7 +89,6 @@ def test_effects_are_those_of_weights_that_were_changed_by_hand(kind):
     found = head_effects(model, clean, corrupted, outputs)[name]
     assert found[0, 0] == pytest.approx(0, abs=1e-12)
     assert np.abs(found[0, 1:]).min() > 0
-    refused("both inputs make the answer equally likely", head_effects, model, clean, clean, outputs)
 
 
 def test_the_program_draws_the_effects_of_two_texts_of_one_length(folder, tmp_path, capsys):

@@ -42,7 +42,6 @@ def test_pairs_are_read_by_the_columns_of_the_run(tmp_path):
     _, few = read("translation", file, tmp_path, count=3)
     assert [len(batch["labels"]) for batch in few] == [3]
     refused("has no column 'other'", read, "translation", file, tmp_path, source_column="other")
-    refused("--rows_set colour: the settings are .*source_column", read, "translation", file, tmp_path, colour=1)
 
 
 @pytest.mark.parametrize("case", ["causal", "masked"])

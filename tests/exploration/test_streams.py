@@ -248,10 +248,3 @@ def test_factors_are_the_parameters(fields, names):
     expected = torch.as_tensor(getattr(residual, name) if name else residual.layer_scale.weight).detach().numpy()
     assert found.mean[-1] == pytest.approx(expected.mean())
     assert (found.smallest[-1], found.largest[-1]) == pytest.approx((expected.min(), expected.max()))
-
-
-def test_most_models_have_no_factors_and_recurrent_ones_no_stream():
-    refused("no factors", residual_factors, toy("decoder"), error=NotApplicable)
-    found = recorded("recurrent_encoder_decoder")
-    for function in (stream_norms, contributions):
-        refused("no residual stream", function, found, error=NotApplicable)
