@@ -237,11 +237,15 @@ def constants(config: VanillaConfig) -> dict[str, Any]:
 
 
 def fixed_fields(config: VanillaConfig) -> dict[str, Any]:
-    """Return the fields that a config does not use, whose value is `None`, false or 0, but for those set later."""
+    """Return the fields that a config does not use, whose value is `None`, false or 0, but for those set later.
+
+    An empty list is none of them: it cannot be the default of a field.
+    """
     inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}
     names = {field.name for field in dataclasses.fields(config)} - inherited
     values = {name: getattr(config, name) for name in sorted(names - config.derived_fields.keys() - OPTIONS.keys())}
-    return {name: value for name, value in values.items() if not value and not re.search(CHANGING, name)}
+    unused = {name: value for name, value in values.items() if not value and not isinstance(value, list)}
+    return {name: value for name, value in unused.items() if not re.search(CHANGING, name)}
 
 
 def types_in_models(config: VanillaConfig, classes: list[type]) -> set[type]:

@@ -28,7 +28,7 @@ MORE: dict[str, Sequence[Any]] = {
     "relative_attention_num_buckets": (4, 8), "relative_attention_max_distance": (100, 200),
     "initializer_range": (0.001, 0.05, 0.2),  # gated layers square what no norm keeps in range
     "layer_scale_init_value": (1e-3, 1), "residual_scale": (0.1, 2), "embedding_scale": (0.1, 2),
-    "attention_scale": (0.01, 2, 1), "attn_logit_softcapping": (0.5, 30), "attention_bias": (["k_proj"],),
+    "attention_scale": (0.01, 2, 1), "attn_logit_softcapping": (0.5, 30), "attention_bias": (["k_proj"], []),
     "logit_scale": (0.01, 4, 2), "final_logit_softcapping": (0.5, 30), "head_act": ("gelu",),
     "max_ngram": (4,), "ngram_buckets": (7, 1000), "wide_max_ngram": (3,), "wide_buckets": (7, 1000),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "layer_drop", "drop_path_rate"), RATES),
