@@ -125,10 +125,10 @@ def edit(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def generated(captured: pytest.CaptureFixture, *words: object) -> Any:
-    """Return what `generate` writes to standard output and standard error."""
+def generated(captured: pytest.CaptureFixture, *words: object, main: Callable[..., Any] = generate.main) -> Any:
+    """Return what a program, `generate` or another, writes to standard output and standard error."""
     captured.readouterr()  # what the training of the model has printed
-    generate.main([str(word) for word in words])
+    main([str(word) for word in words])
     return captured.readouterr()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from conversion.test_imports import checkpoint_of, gpt
+from script_runs import generated
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM, preset
@@ -14,24 +15,6 @@ from vanillaformer.scripts import convert
 from vanillaformer.scripts.eject import main
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "convert.py"
-
-
-@pytest.fixture
-def run(capfd):
-    """Return a function that calls the program, and returns its exit code and what it printed, errors included."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code: object = None
-        try:
-            convert.main([*map(str, arguments)])
-        except SystemExit as ended:
-            code = ended.code
-        out, err = capfd.readouterr()
-        # Python itself writes a message that a program exits with
-        return (1, out, f"{err}{code}") if isinstance(code, str) else (int(code or 0), out, err)
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +25,12 @@ def ours(tmp_path_factory):
     return folder
 
 
-def test_it_says_what_it_made_and_how_exact_it_is(ours, tmp_path, run):
-    code, out, err = run(ours, tmp_path / "native", "--to", "llama")
-    assert code == 0, err[-2000:]
+def test_it_says_what_it_made_and_how_exact_it_is(ours, tmp_path, capfd):
+    out, _ = generated(capfd, ours, tmp_path / "native", "--to", "llama", main=convert.main)
     assert "VanillaDecoderForCausalLM -> LlamaForCausalLM" in out
     assert float(out.split("relative error ")[1].split()[0]) <= 1e-6
     assert (tmp_path / "native" / "model.safetensors").is_file()
-    _, out, _ = run(tmp_path / "native", tmp_path / "back", "--from")
+    out, _ = generated(capfd, tmp_path / "native", tmp_path / "back", "--from", main=convert.main)
     assert "LlamaForCausalLM -> VanillaDecoderForCausalLM" in out
 
 
@@ -63,12 +45,11 @@ def test_an_error_is_one_line_and_writes_nothing(ours, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_checkpoint_of_nanogpt_becomes_ours(tmp_path, run):
+def test_a_checkpoint_of_nanogpt_becomes_ours(tmp_path, capfd):
     state = checkpoint_of(gpt(), bias=True)
     torch.save(state, tmp_path / "ckpt.pt")
     options = "--from-state-dict", "nanogpt", "--set", "eos_token_id=3"
-    code, out, err = run(tmp_path / "ckpt.pt", tmp_path / "ours", *options)
-    assert code == 0, err[-2000:]
+    out, _ = generated(capfd, tmp_path / "ckpt.pt", tmp_path / "ours", *options, main=convert.main)
     assert "nanogpt -> VanillaDecoderForCausalLM" in out
     model = VanillaDecoderForCausalLM.from_pretrained(tmp_path / "ours")
     assert (model.config.num_attention_heads, model.config.eos_token_id) == (state["model_args"]["n_head"], 3)
