@@ -115,11 +115,10 @@ def text_columns(split: SplitRows) -> SplitRows:
         options = {"remove_columns": old, "features": Features(features), "desc": "Reading texts"}
 
         known = {name: getattr(rows.features[name], "feature", None) for name in others.values()}
-        names = {name: feature.names for name, feature in known.items() if isinstance(feature, ClassLabel)}
+        names = {name: dict(enumerate(each.names)) for name, each in known.items() if isinstance(each, ClassLabel)}
 
         def text_cells(row: Mapping[str, Any]) -> dict[str, Any]:
-            ids = {name: row[name] for name in names if row[name]}
-            tags = {name: [dict(enumerate(names[name])).get(number) for number in ids[name]] for name in ids}
+            tags = {name: list(map(names[name].get, row[name])) for name in names if row[name]}
             cells, problem = needed_cells({**row, **tags}, others)
             return {**cells, PROBLEM: row.get(PROBLEM) or problem}
 

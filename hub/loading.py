@@ -135,12 +135,11 @@ def largest_growth(path: Path) -> float:
     return growth
 
 
-def set_languages(tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None) -> None:
+def set_languages(tokenizer: Any, source: str | None, target: str | None) -> None:
     """Set the languages that a multilingual tokenizer (mBART, M2M-100, NLLB) marks in sources and targets, by codes.
 
     One that was saved with both keeps them where none are given. Raises ValueError for codes that it does not have.
     """
-    multilingual: Any = tokenizer
     known = list(getattr(tokenizer, "lang_code_to_id", tokenizer.extra_special_tokens))
     if not known or not (hasattr(tokenizer, "src_lang") and hasattr(tokenizer, "tgt_lang")):
         if source or target:
@@ -153,7 +152,7 @@ def set_languages(tokenizer: PreTrainedTokenizerBase, source: str | None, target
             f"--source_lang {source} --target_lang {target}: the tokenizer is multilingual, and both must be one of "
             f"its codes: {few(known)}"
         )
-    multilingual.src_lang, multilingual.tgt_lang = chosen
+    tokenizer.src_lang, tokenizer.tgt_lang = chosen
 
 
 def set_language(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

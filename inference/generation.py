@@ -146,7 +146,7 @@ def on_engine(model: PreTrainedModel, folder: Path) -> Any:
     return EngineModel(engine)
 
 
-# --------- a whole file
+# --------------------------------------------------------------------------------------------------------- whole files
 def lines_of(path: str, report: Callable[[str], None]) -> Iterator[str]:
     """Yield the lines of a file; one that is not UTF-8 is empty, and reported."""
     with open(path, "rb") as stream:

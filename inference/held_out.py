@@ -64,6 +64,7 @@ class HeldOutRows:
         rows = load_held_out(arguments(**data), task, names)
         rows = rows.select(range(min(most or len(rows), len(rows))))
         self.rows: Rows = {name: rows[name][:] for name in COLUMNS[task]}
+        self.count = len(rows)
 
     def compare(self, export: str) -> str:
         """Return a table of the scores and of rows per second, of the model and of its export in a folder."""
@@ -75,17 +76,14 @@ class HeldOutRows:
             lines.append([where, *(SCORES[name].format(found[name]) for name in names), f"{found[SPEED]:.1f}"])
         widths = [max(map(len, column)) for column in zip(*lines)]
         table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines]
-        return "\n".join([f"{len(self):,} rows of {', '.join(self.files)}:", *table])
+        return "\n".join([f"{self.count:,} rows of {', '.join(self.files)}:", *table])
 
     def score(self, loaded: LoadedModel) -> Scores:
         """Return the scores of a model, and the rows that it works on in a second."""
         start = time.perf_counter()
         with torch.inference_mode():
             scores = self.scores(loaded, self.rows)
-        return scores | {SPEED: len(self) / (time.perf_counter() - start)}
-
-    def __len__(self) -> int:
-        return len(next(iter(self.rows.values())))
+        return scores | {SPEED: self.count / (time.perf_counter() - start)}
 
 
 def translation_scores(loaded: LoadedModel, rows: Rows) -> Scores:

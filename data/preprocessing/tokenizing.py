@@ -259,6 +259,5 @@ class Blocks:
             yield self._framed(held.tokens[None])
 
     def _framed(self, blocks: np.ndarray) -> np.ndarray:
-        frame = (np.tile(np.array(ids, blocks.dtype), (len(blocks), 1)) for ids in (self.start, self.end))
-        start, end = frame
+        start, end = (np.tile(np.array(ids, blocks.dtype), (len(blocks), 1)) for ids in (self.start, self.end))
         return np.concatenate([start, blocks, end], axis=1)
