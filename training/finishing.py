@@ -199,7 +199,6 @@ def finish(run: Run, task: TrainingTask, *, example: str) -> None:
             config = AutoConfig.from_pretrained(run.folder, trust_remote_code=False)
             text = card_example(data_args, task.name, example)
             facts = run_facts(run, task.name, training_args, data_args, config=config, example=text)
-            facts.baselines = {name: does for name, does, _ in (*task.baselines, *task.trained_baselines)}
             update_card(run, facts)
         run.finished = True
         run.write()

@@ -12,6 +12,7 @@ from vanillaformer.console.reporting import report
 from vanillaformer.data.preprocessing.batching import row_lengths
 from vanillaformer.data.preprocessing.denoising import DENOISING
 from vanillaformer.data.tasks import TASKS
+from vanillaformer.hub.loading import open_config
 from vanillaformer.modeling.counts import polynomial_terms, text_flops
 
 from .hardware import memory_of_process
@@ -28,12 +29,15 @@ USABLE = 0.9  # of the memory; libraries, fragments and communication need the r
 LAYOUTS = (1, 2, 4, 8, 16, 32, 64)
 
 
-def print_plan(task: Any, config: Any, rows: Any) -> None:
+def print_plan(task: Any, build: Callable[[], Any], rows: Any) -> None:
     """Print what a run takes: parameters, rows and steps, operations and time, memory in several layouts, checkpoints.
 
-    `rows` are those of the training data, or the first of a stream; the memory is that of a batch of the longest.
+    `build` makes a new model, `rows` are those of the training data, or the first of a stream; the memory is that of a
+    batch of the longest.
     """
-    args = task.training_args
+    args, saved = task.training_args, task.model_args.saved
+    with torch.device("meta"):
+        config: Any = open_config(saved) if saved else build().config
     if args.parallel == AUTO:
         args.parallel = chosen_layout(task, config, rows)
     sizes = parallel_sizes(args.parallel)

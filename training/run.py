@@ -31,7 +31,7 @@ from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.preprocessing.statistics import describe_data
 from vanillaformer.data.streaming import check_streaming
 from vanillaformer.data.tasks import KINDS, TASKS
-from vanillaformer.hub.loading import open_config, readable_length, set_language
+from vanillaformer.hub.loading import readable_length, set_language
 
 from .arguments import Arguments
 from .auto_defaults import explicit_settings, follow_data
@@ -83,10 +83,13 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         with first(desc="preparing the rows"):
             rows = task.rows(data)
         stream = None if data.stream is None else task.stream(data.stream)
+        build = partial(new_model, run, task, task.labels(data))
         if task.training_args.dry_run:
-            show_plan(run, task, rows["train"], task.labels(data))
+            from .plan import print_plan  # which other runs do not need
+
+            print_plan(task, build, rows["train"])
             return run
-        model = built_by_first(partial(new_model, run, task, task.labels(data)))
+        model = built_by_first(build)
         task.fit_model(model, run)
         collator = task.collator(model, rows)
         transformers_logging.disable_progress_bar()  # from here on: it has one for each file
@@ -114,16 +117,6 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         train_and_save(run, task, trainer, rows, data, example)
         task.finish(run, data)
         return run
-
-
-def show_plan(run: Run, task: TrainingTask, rows: Any, labels: list[str] | None) -> None:
-    """Print what a training would do."""
-    from .plan import print_plan  # which other runs do not need
-
-    with torch.device("meta"):
-        saved = task.model_args.saved
-        config = open_config(saved) if saved else new_model(run, task, labels).config
-    print_plan(task, config, rows)
 
 
 @contextmanager

@@ -34,20 +34,9 @@ EVALUATION, LOGGING, CARD = "Evaluation and checkpoints", "Logging", "Model card
 TABLES = yaml.safe_load(Path(__file__).with_name("transformers_options.yaml").read_text(encoding="utf-8"))
 REFUSED: dict[str, str] = TABLES["refused"]
 """Options of transformers that are refused with any value but their default, and what to use instead."""
-# Limits of each number, checked before anything is loaded.
-LIMITS: dict[str, limits.Limit] = {
-    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), limits.POSITIVE_INT),
-    **dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps"), limits.POSITIVE_INT),
-    "save_total_limit": limits.POSITIVE_INT,
-    **dict.fromkeys(("adam_epsilon", "num_train_epochs"), limits.POSITIVE),
-    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps"), limits.NOT_NEGATIVE),
-    "eval_delay": limits.NOT_NEGATIVE,
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), limits.BELOW_ONE),
-    **dict.fromkeys(("seed", "data_seed"), limits.SEED),
-    "neftune_noise_alpha": limits.NOT_NEGATIVE,
-    "max_steps": ("at least 1, or -1 for as many as --num_train_epochs has", lambda value: value == -1 or value >= 1),
-    "dataloader_num_workers": limits.NOT_NEGATIVE,
-}
+# Limits of each number, checked before anything is loaded
+LIMITS = {name: getattr(limits, limit) for limit, names in TABLES["limits"].items() for name in names}
+LIMITS["max_steps"] = "at least 1, or -1 for as many as --num_train_epochs has", lambda n: n == -1 or n >= 1
 STRATEGIES = {"eval_strategy": ("steps", "epoch", "no"), "save_strategy": ("steps", "epoch", "best", "no")}
 
 EPOCHS = "Passes over the data (default: by the budget)"

@@ -30,7 +30,7 @@ from transformers import AutoModelForSequenceClassification, GenerationConfig, T
 from vanillaformer.training import finishing
 from vanillaformer.training import run as runs
 from vanillaformer.training.report import calibration, classes
-from vanillaformer.training.run_folder.files import PREVIOUS, checkpoints
+from vanillaformer.training.run_folder.files import PREVIOUS, SAVING, checkpoints
 from vanillaformer.training.run_folder.run import recover
 
 ROWS = [(f"{'good' if n % 3 else 'bad'} text number {n}", "yes" if n % 3 else "no") for n in range(40)]
@@ -242,7 +242,7 @@ RANDOM += [(LONGER, "", number) for number in Random(SEED).sample(range(1, 131),
 
 @pytest.mark.parametrize(("more", "file", "number"), [
     *RANDOM, (OVER, f"{PREVIOUS}/", 4),  # while it is moved aside
-    (OVER, "checkpoint-1/", 3),  # before the first checkpoint
+    (OVER, f"{SAVING}/checkpoint-1/", 3),  # before the first checkpoint
     (OVER, "model.safetensors", 1),  # in the last save
     (LONGER, "tokenizer_config.json", 1),
 ])  # fmt: skip

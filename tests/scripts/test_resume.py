@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from script_runs import answers, arguments, assert_equal_weights, kill, logged, losses, text_file, train, unfinished
 
 from vanillaformer.scripts import generate, train_translation
-from vanillaformer.training.run_folder.files import checkpoints, is_complete
+from vanillaformer.training.run_folder.files import SAVING, checkpoints
 
 
 @pytest.mark.parametrize("job", script_runs.PROGRAMS)
@@ -28,16 +28,13 @@ def test_killed_and_resumed_equals_uninterrupted(job: str, trained, tmp_path: Pa
     assert (tmp_path / name).read_bytes() == (whole / name).read_bytes()
 
 
-@pytest.mark.parametrize(("path", "files"), [("", 1), ("", 3), ("/trainer_state.json", 1)])
+@pytest.mark.parametrize(("path", "files"), [(f"{SAVING}/", 1), (f"{SAVING}/", 3), ("", 1)])
 def test_killed_while_it_saves(path: str, files: int, trained, tmp_path: Path, capfd) -> None:
-    """The state of the trainer is written last: a checkpoint without it is not complete."""
-    whole, unfinished = trained("causal"), tmp_path / "checkpoint-4"
-    kill("causal", arguments("causal", tmp_path), script_runs.die_while_saving, f"{unfinished}{path}", files)
-    assert unfinished.exists()
-    assert not is_complete(unfinished)
-    if path:
-        names, left = ({file.name for file in folder.iterdir()} for folder in (whole / "checkpoint-4", unfinished))
-        assert names - left <= {"trainer_state.json"}
+    """A checkpoint has its name only once it is complete."""
+    whole, name = trained("causal"), f"{path}checkpoint-4"
+    kill("causal", arguments("causal", tmp_path), script_runs.die_while_saving, f"{tmp_path}/{name}", files)
+    assert (tmp_path / SAVING / "checkpoint-4").exists()
+    assert not (tmp_path / "checkpoint-4").exists()
     train("causal", tmp_path)
     assert f"resuming from {tmp_path / 'checkpoint-2'}" in capfd.readouterr().out
     for part in ("", "checkpoint-4", "checkpoint-6"):

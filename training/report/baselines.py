@@ -43,10 +43,9 @@ class BaselineData(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """A baseline: its name in a sentence, what it does, for the card, and what fits it to the data."""
+    """A baseline: its name in a sentence, whose words in cards `techniques.yaml` has, and what fits it to the data."""
 
     name: str
-    does: str
     fit: Callable[[BaselineData], Scorer]
 
 
@@ -165,7 +164,7 @@ def copied_source(**bleu_options: Any) -> Baseline:
         sources, targets = list(rows["source"]), list(rows["target"])
         return {"bleu": bleu(sources, targets, **bleu_options), "chrf": chrf(sources, targets)}
 
-    return Baseline("copied source", "the source in place of its translation", lambda data: score)
+    return Baseline("copied source", lambda data: score)
 
 
 def target_unigram(data: BaselineData) -> Scorer:
@@ -194,17 +193,11 @@ def _column(rows: Dataset, name: str) -> np.ndarray:
     return np.asarray(rows.with_format("arrow")[name])
 
 
-MAJORITY = Baseline("majority class", "the most frequent class of the training data, for every row", majority_class)
-UNIGRAM = Baseline("unigram", "tokens by their frequency in the training data, without any context", unigram)
-TARGET_UNIGRAM = Baseline(
-    "unigram of the targets",
-    "target tokens by their frequency in the training data, without any context",
-    target_unigram,
-)
-LINEAR = Baseline(
+MAJORITY = Baseline("majority class", majority_class)
+UNIGRAM = Baseline("unigram", unigram)
+TARGET_UNIGRAM = Baseline("unigram of the targets", target_unigram)
+LINEAR = Baseline(  # Joachims 1998
     "linear classifier",
-    "a linear support vector machine on the TF-IDF of words and pairs of words (of characters, where words are not "
-    "separated by spaces), trained on the same texts",  # Joachims 1998
     linear_model(
         new_svm,
         lambda rows: _column(rows, "labels" if "labels" in rows.column_names else "label"),

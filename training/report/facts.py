@@ -48,7 +48,6 @@ class CardFacts:
     details: Mapping[str, Any]  # those of the record (`run.json`), with `training_facts` as `training`
     choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings by group of arguments
     metrics: Mapping[str, float] = field(default_factory=dict)  # named as the Trainer names them (`eval_bleu`)
-    baselines: Mapping[str, str] = field(default_factory=dict)  # what those of the task do, by their names
     pictures: tuple[str, ...] = ()  # names of those next to the card
     samples: tuple[str, ...] = ()
     license: str | None = None

@@ -240,14 +240,12 @@ def smaller(pixels: np.ndarray) -> np.ndarray:
 
 
 NEAREST_MEAN = Baseline(
-    "nearest mean image",
-    "the class whose mean training image is the nearest, pixel by pixel",  # Rocchio
+    "nearest mean image",  # Rocchio
     lambda data: fit_on_pixels(data.texts, lambda count: NearestCentroid()),
 )
-MEAN_IMAGE = Baseline("mean image", "the mean training image in place of hidden patches", mean_image)
+MEAN_IMAGE = Baseline("mean image", mean_image)
 PIXELS = Baseline(
     "linear classifier of pixels",
-    "a linear classifier on the pixels (ridge regression of the classes), trained on the same images",
     lambda data: fit_on_pixels(
         data.texts, lambda count: make_pipeline(FunctionTransformer(smaller), RidgeClassifier(alpha=RIDGE * count))
     ),

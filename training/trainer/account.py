@@ -18,6 +18,7 @@ from transformers.trainer_callback import ExportableState
 from vanillaformer.data.targets import targets_of
 from vanillaformer.modeling.counts import TextFlops, patch_grid, polynomial_terms, text_flops
 from vanillaformer.modeling.heads import IGNORE_INDEX
+from vanillaformer.modeling.parts.packed_texts import text_numbers
 
 WITH_GRADIENT = 3  # a forward and a backward pass cost as much as three forward passes
 COUNTED = ("steps", "rows", "tokens", "flops")
@@ -145,7 +146,7 @@ def text_lengths(inputs: Mapping[str, Any], model: Any, padding: int | None) -> 
         if positions is not None:  # the rest of a row is a text of nothing but padding
             padding = model.config.pad_token_id if padding is None else padding
             words = lengths_in_rows(ids != padding, positions)
-            mask = (words.gather(1, texts_in_rows(positions)) > 0).long()
+            mask = (words.gather(1, text_numbers(positions, None, len(positions))) > 0).long()
     read = lengths_in_rows(mask, positions)
     if model.config.is_encoder_decoder:
         targets = lengths_in_rows((labels != IGNORE_INDEX).long(), inputs.get("decoder_position_ids"))
@@ -160,15 +161,10 @@ def text_lengths(inputs: Mapping[str, Any], model: Any, padding: int | None) -> 
     return torch.stack(found).flatten(1).double()
 
 
-def texts_in_rows(positions: torch.Tensor) -> torch.Tensor:
-    """Return the number of each position's text in its row (R, T); a text begins at each position 0."""
-    return ((positions == 0).cumsum(dim=1) - 1).clamp(min=0)
-
-
 def lengths_in_rows(mask: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
     """Return how many tokens of each text count (R, N), given 1 for those that do (R, T) and 0 for others."""
     if positions is None:
         return mask.sum(dim=1, keepdim=True)
-    texts = texts_in_rows(positions)
+    texts = text_numbers(positions, None, len(positions))
     lengths = torch.zeros(len(mask), int(texts.max()) + 1, dtype=torch.long, device=mask.device)
     return lengths.scatter_add_(1, texts, mask.long())

@@ -1,10 +1,9 @@
-"""Callbacks of a run: its reports and record, and reasons to stop: no improvement, a NaN loss, a signal."""
+"""Callbacks of a run: its reports and record, and reasons to stop: no improvement, a signal."""
 
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -15,7 +14,6 @@ from vanillaformer.console.limits import NOT_NEGATIVE, option
 from vanillaformer.console.reporting import report
 
 from ..metrics.scores import SCORES, Evaluation, Score, best_of, evaluations, gain, is_better
-from ..run_folder.files import resume_point
 from ..run_folder.run import Run, Stopping, discard
 from .account import StatefulCallback, from_all
 from .budget import Budget
@@ -180,21 +178,6 @@ class EarlyStopping(StatefulCallback, EarlyStoppingCallback):
             return True
         moved = any(abs(gain(entry, earlier[0], score)) > score.resolution for entry in (new, *earlier))
         return not moved and is_better(new, best_of(earlier, SCORES["loss"]), SCORES["loss"])
-
-
-class NanGuard(TrainerCallback):
-    """Stops at a step whose loss or gradient is not finite, on all processes alike."""
-
-    non_finite = False  # whether this process has had such a loss or gradient in the current step
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if any(from_all(int(self.non_finite), args.device)):
-            rate = kwargs["optimizer"].param_groups[0]["lr"]
-            raise ValueError(
-                f"the loss or its gradient is NaN or infinite at step {state.global_step + 1:,} (learning rate "
-                f"{rate:.3g}); the weights are those before it, {resume_point(Path(args.output_dir))}. Try a lower "
-                "--learning_rate or a longer --warmup_steps"
-            )
 
 
 class StopWithCheckpoint(TrainerCallback):

@@ -56,10 +56,6 @@ class ParallelArguments:
     parallel: str | None = option(None, "Layout: auto, or fsdp=4,replicate=2,tp=2")
     dry_run: bool = option(False, "Print what a run would take, and run nothing")
 
-    def check(self: Any) -> None:
-        """Raise ValueError for settings that cannot work."""
-        parallel_sizes(self.parallel)
-
     def check_processes(self: Any) -> None:
         """Raise ValueError where there are not as many processes as the layout has."""
         if parse_flag_from_env("ACCELERATE_USE_FSDP"):
@@ -221,13 +217,7 @@ class ParallelTrainer(Trainer):
 
         return recursively_apply(once, self.accelerator.gather(values))
 
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if self.is_distributed_loading_by_transformers:
-            self.save_parts(Path(output_dir))
-        else:
-            super()._save_optimizer_and_scheduler(output_dir)
-
-    def save_parts(self, folder: Path, *, later: bool = False) -> Any:
+    def save_parts(self, folder: Path, *, later: bool) -> Any:
         """Save the state of the optimizer in parts, and the schedule; return when it will be there, if `later`."""
         if self.args.should_save:
             torch.save(self.lr_scheduler.state_dict(), folder / "scheduler.pt")

@@ -25,11 +25,9 @@ from vanillaformer.hub.atomic_files import flush
 from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
 
 from ..metrics.scores import SCORES, evaluations, is_better
-from ..run_folder.files import EXTRA, SAVING, extra_checkpoints, flush_all, is_complete, resume_point, written_aside
+from ..run_folder.files import EXTRA, SAVING, extra_checkpoints, flush_all, resume_point, written_aside
 from .averaging import TRAINING_WEIGHTS, MovingAverage
 from .parallel import ParallelTrainer, whole
-
-INTERVALS = ("logging_steps", "eval_steps", "save_steps")
 
 
 @contextmanager
@@ -59,15 +57,12 @@ def make_writable(folder: Path) -> None:
 def reporting_write_errors(folder: Path, content: str) -> Iterator[None]:
     """Turn an error of writing into one that names the content and the last checkpoint.
 
-    An unfinished checkpoint is deleted, for it takes room.
+    What is unfinished is deleted, for it takes room.
     """
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:  # of Python, torch and safetensors
-        checkpoint = folder.name.startswith("checkpoint-")
-        if checkpoint and not is_complete(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-        run = folder.parent if checkpoint else folder
+        run = folder.parent if folder.name.startswith("checkpoint-") else folder
         shutil.rmtree(run / SAVING, ignore_errors=True)
         raise OSError(
             f"{content} could not be written to {folder} ({error}); {resume_point(run)}, "
@@ -128,22 +123,17 @@ class Background:
         if pending is not None:
             pending.result()
 
-    def keep(self, trainer: Any, checkpoint: Path, average: Any) -> Callable[[], None]:
-        """Copy what a checkpoint holds to host memory, and return what writes it, under its name once it is whole.
+    def keep(self, trainer: Any, part: Path, *, later: bool) -> Callable[[], None]:
+        """Write what is small of a checkpoint into a folder of unfinished work, and return what writes the rest.
 
-        What is small is written at once, into a folder of unfinished work. `average` is a copy of the moving average's
-        `content`.
+        Of what is written `later` there are copies in host memory.
         """
-        part, saves, divided = checkpoint.parent / SAVING / checkpoint.name, trainer.args.should_save, None
-        if saves:
-            shutil.rmtree(part.parent, ignore_errors=True)
-            part.mkdir(parents=True)
-        trainer.accelerator.wait_for_everyone()
-        if trainer.is_distributed_loading_by_transformers:
-            divided, weights = trainer.save_parts(part, later=True), trainer.whole_weights()
+        divided, written, weights = trainer.is_distributed_loading_by_transformers, None, None
+        if divided:
+            written, weights = trainer.save_parts(part, later=later), trainer.whole_weights()
         trainer._save_rng_state(str(part))
-        if not saves:
-            return lambda: divided and divided.result()
+        if not trainer.args.should_save:
+            return lambda: written and written.result()
         trainer._save_scaler(str(part))
         save_state(trainer, part)
         then: Any = copy(trainer)  # as the trainer is now, whatever the next steps do
@@ -152,9 +142,10 @@ class Background:
         vars(then.model).update(vars(trainer.model))
         then.model.config = deepcopy(trainer.model.config)
         then.model.config.distributed_config = None
-        self.tokenizers = self.tokenizers or deepcopy((trainer.processing_class, trainer.target_tokenizer))
-        then.processing_class, then.target_tokenizer = self.tokenizers
-        if divided is None:
+        if later:
+            self.tokenizers = self.tokenizers or deepcopy((trainer.processing_class, trainer.target_tokenizer))
+            then.processing_class, then.target_tokenizer = self.tokenizers
+        if later and not divided:
             weights = on_host(trainer.without_ties(trainer.whole_weights()))
             for name in ("optimizer", "lr_scheduler"):
                 state = on_host(getattr(trainer, name).state_dict())
@@ -162,16 +153,10 @@ class Background:
 
         def write() -> None:
             then._save(str(part), weights)
-            if divided is None:
+            if not divided:
                 then._save_optimizer_and_scheduler(str(part))
-            else:
-                divided.result()
-            if average is not None:
-                save_file(average[0], part / TRAINING_WEIGHTS, average[1])
-            flush_all(part)
-            shutil.rmtree(checkpoint, ignore_errors=True)  # one that a killed run left unfinished
-            os.replace(part, checkpoint)
-            flush(checkpoint.parent)
+            elif written is not None:
+                written.result()
 
         return write
 
@@ -243,45 +228,58 @@ class SavingTrainer(ParallelTrainer):
         super()._save_rng_state(output_dir)
         if isinstance(self.train_dataset, StreamedRows):
             self.train_dataset.save(Path(output_dir))
-        self.accelerator.wait_for_everyone()  # a checkpoint is complete with the file that the first one writes next
+        self.accelerator.wait_for_everyone()  # the first process renames the folder once it has written the rest
 
     def _save_checkpoint(self, *arguments: Any, **keywords: Any) -> None:
+        """Write a checkpoint aside, maybe while training continues, and give it its name once it is whole."""
         self.background.wait()
-        folder, step = Path(self.args.output_dir), self.state.global_step
+        self.store_flos()
+        folder, step, saves = Path(self.args.output_dir), self.state.global_step, self.args.should_save
         checkpoint, content = folder / f"checkpoint-{step}", f"the checkpoint of step {step:,}"
+        part, best = folder / SAVING / checkpoint.name, folder / f"checkpoint-{self.state.best_global_step}"
+        if best == checkpoint or best.exists():
+            self.state.best_model_checkpoint = str(best)
         ends = self.control.should_training_stop or step >= self.state.max_steps
         begins = not self.has_checkpoint and self.resumed_from is None
-        if self.args.async_save and not (begins or ends or self.extra_checkpoint):
-            self.store_flos()
-            if self.state.best_global_step == step:
-                self.state.best_model_checkpoint = str(checkpoint)
+        later = self.args.async_save and not (begins or ends or self.extra_checkpoint)
+
+        def write_average() -> None:
+            if saves and average is not None:
+                save_file(average[0], part / TRAINING_WEIGHTS, average[1])
+
+        def finish() -> None:
             with reporting_write_errors(checkpoint, content):
-                average = on_host(self.average.content())
-                with self.average.exchanged():
-                    write = self.background.keep(self, checkpoint, average)
-
-            def write_and_delete() -> None:
-                with reporting_write_errors(checkpoint, content):
+                if later:
                     write()
-                self._delete_older(checkpoint)
+                    write_average()
+                if saves:
+                    flush_all(part)
+                    shutil.rmtree(checkpoint, ignore_errors=True)  # one that a killed run left unfinished
+                    os.replace(part, checkpoint)
+                    flush(folder)
+            self._delete_older(checkpoint)
 
-            return self.background.start(write_and_delete)
-        # Older ones are deleted once this one is on the disk; intervals of a resumed run follow from its options
-        settings = temporarily(self.args, save_total_limit=None), temporarily(self.state, **dict.fromkeys(INTERVALS))
         with reporting_write_errors(checkpoint, content):
-            average = self.average.content()
-            if self.args.should_save:
-                checkpoint.mkdir(parents=True, exist_ok=True)
+            if saves:
+                shutil.rmtree(part.parent, ignore_errors=True)
+                part.mkdir(parents=True)
                 if self.extra_checkpoint:
-                    (checkpoint / EXTRA).touch()
-                if average is not None:  # first: a checkpoint is complete with its last file
-                    save_file(average[0], checkpoint / TRAINING_WEIGHTS, average[1])
-            with settings[0], settings[1], self.average.exchanged():
-                super()._save_checkpoint(*arguments, **keywords)
-            if self.args.should_save:
-                flush_all(checkpoint)
+                    (part / EXTRA).touch()
+            self.accelerator.wait_for_everyone()
+            average = self.average.content()
+            if later:
+                average = on_host(average)
+            else:
+                write_average()  # before it is exchanged
+            with self.average.exchanged():
+                write = self.background.keep(self, part, later=later)
+                if not later:
+                    write()
         self.has_checkpoint = True
-        self._delete_older(checkpoint)
+        if later:
+            return self.background.start(finish)
+        finish()
+        self.accelerator.wait_for_everyone()  # others may load the best one next
 
     def _delete_older(self, checkpoint: Path) -> None:
         """Delete checkpoints that a run no longer needs, now that it has this one."""

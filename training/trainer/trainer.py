@@ -29,11 +29,12 @@ from vanillaformer.data.streaming import PLACES, StreamedRows, with_places
 from vanillaformer.data.targets import PAIRS, PATCHES, predicts_next, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
+from ..run_folder.files import resume_point
 from . import losses
 from .account import WITH_GRADIENT, Account, from_all
 from .adaptation import MergeAdapters, prepare_parameters
 from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, TimeBudget, budget_option, follow
-from .callbacks import EarlyStopping, FollowRun, NanGuard
+from .callbacks import EarlyStopping, FollowRun
 from .evaluation import EvaluatingTrainer
 from .optimizers import OPTIMIZERS, build_optimizer, decaying_names, scale_rates, schedule_options
 from .saving import temporarily
@@ -57,7 +58,8 @@ class RunTrainer(EvaluatingTrainer):
         self.label_smoother = None  # `compute_loss` smooths, and in training only
         self.model_accepts_loss_kwargs = True  # so that the targets of a step are counted, a classifier's too
         self._loss_shifts_labels = predicts_next(self.model)  # which Trainer does not know of GPT2LMHeadModel
-        self.account, self.nan_guard = Account(self), NanGuard()
+        self.account = Account(self)
+        self.non_finite = False  # whether this process has had such a loss or gradient in the current step
         self.optimizer_options: list[dict[str, Any]] = []  # of its groups, as it was built
         self.budget: Budget | None = None
         if option == "max_time":
@@ -65,7 +67,7 @@ class RunTrainer(EvaluatingTrainer):
         elif option is not None:
             self.budget = CountedBudget(option, getattr(args, option), self.account)
         patience = args.early_stopping_patience
-        callbacks: list[Any] = [FollowRun(self), self.account, self.budget, self.average, self.nan_guard]
+        callbacks: list[Any] = [FollowRun(self), self.account, self.budget, self.average]
         callbacks += [EarlyStopping(patience)] if patience else []
         callbacks += [MergeAdapters(self)] if args.lora_rank else []
         for callback in filter(None, callbacks):
@@ -228,7 +230,7 @@ class RunTrainer(EvaluatingTrainer):
             self.account.step[0] += reading.rows
             self.account.step[1] += reading.tokens
         loss = super().training_step(model, inputs, *arguments, **keywords)
-        self.nan_guard.non_finite |= not bool(loss.isfinite().all())
+        self.non_finite |= not bool(loss.isfinite().all())
         if self.budget is not None:
             images = "pixel_values" in inputs
             self.budget.unit = "images" if images else "tokens"
@@ -236,9 +238,17 @@ class RunTrainer(EvaluatingTrainer):
         return loss
 
     def _get_grad_norm(self, *arguments: Any, **keywords: Any) -> Any:
+        """Return the norm of a step's gradient; where loss or gradient are not finite, stop all processes alike."""
         norm = super()._get_grad_norm(*arguments, **keywords)
         # In half precision overflowing gradients are what the loss scale is found by: its steps are skipped anyway
-        self.nan_guard.non_finite |= not (self.args.fp16 or bool(torch.as_tensor(norm).isfinite()))
+        self.non_finite |= not (self.args.fp16 or bool(torch.as_tensor(norm).isfinite()))
+        if any(from_all(int(self.non_finite), self.args.device)):
+            rate = self.optimizer.param_groups[0]["lr"]
+            raise ValueError(
+                f"the loss or its gradient is NaN or infinite at step {self.state.global_step + 1:,} (learning rate "
+                f"{rate:.3g}); the weights are those before it, {resume_point(Path(self.args.output_dir))}. Try a "
+                "lower --learning_rate or a longer --warmup_steps"
+            )
         return norm
 
     def compute_loss(

@@ -207,7 +207,7 @@ def test_scores_are_named_by_split_and_what_cannot_be_trained_is_left_out(capsys
     held_out = {"eval": labelled(["one"], [0], "labels")}
     assert list(baseline_scores((MAJORITY, LINEAR), data(train), held_out)) == ["majority class"]
     assert "Warning: The baseline (linear classifier) could not be created: " in capsys.readouterr().err
-    baseline = Baseline("constant", "a number", lambda data: lambda rows: {"loss": float(len(rows))})
+    baseline = Baseline("constant", lambda data: lambda rows: {"loss": float(len(rows))})
     held_out = {"eval": labelled(["a"], [0]), "test": labelled(["a", "b"], [0, 1])}
     assert baseline_scores((baseline,), data(), held_out) == {"constant": {"eval_loss": 1.0, "test_loss": 2.0}}
 

@@ -48,6 +48,7 @@ class Technique(NamedTuple):
 
 TABLES = yaml.safe_load((files(__package__) / "techniques.yaml").read_text(encoding="utf-8"))
 SIZES: list[str] = TABLES.pop("sizes")
+BASELINES: dict[str, str] = TABLES.pop("baselines")
 TOKENIZERS: dict[str, Papers] = {name: tuple(papers) for name, papers in TABLES.pop("tokenizers").items()}
 # By the settings that turn them on
 OPTIMIZERS, SCHEDULES, OBJECTIVES, TECHNIQUES = (
@@ -261,7 +262,7 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
         "generate_options": f"--model {shlex.quote(facts.place)} "
         + ("--chat" if facts.chats else input_option(facts.example, task.input_option)),
         "results": result_table(facts),
-        "baselines": {name: facts.baselines[name] for name in details.get("baselines", {}) if name in facts.baselines},
+        "baselines": {name: BASELINES[name] for name in details.get("baselines", {}) if name in BASELINES},
         "calibration": calibration,
         "accepted": accepted_in_words(calibration) if calibration else "",
         "intervals": accuracy_intervals(facts.metrics, facts.rows) if facts.classifies else {},

@@ -54,6 +54,8 @@ def test_what_is_cited_is_there_and_what_is_there_is_cited() -> None:
     papers |= set(cite.part_papers(preset("bert-tiny", max_ngram=2)))
     assert papers == set(cite.references())
     assert set(cite.TOKENIZERS) == set(get_args(TokenizerAlgorithm))
+    sources = (path.read_text(encoding="utf-8") for path in cite.files("vanillaformer.training").rglob("*.py"))
+    assert set(cite.BASELINES) == {name for text in sources for name in re.findall(r'Baseline\(\s*"([^"]+)"', text)}
 
 
 def test_entries_are_bibtex_and_each_is_written_once() -> None:
