@@ -3,7 +3,6 @@
 import os
 import platform
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -34,20 +33,13 @@ def set_free_threads() -> None:
     """
     if "OMP_NUM_THREADS" in os.environ:
         return
-    before = cpu_seconds()
-    time.sleep(INTERVAL)
-    elapsed, idle, used = (new - old for new, old in zip(cpu_seconds(), before))
+    process = psutil.Process()
+    process.cpu_percent()  # from here on
+    busy = psutil.cpu_percent(INTERVAL, percpu=True)
+    allowed = process.cpu_affinity() if hasattr(process, "cpu_affinity") else range(len(busy))
+    free = sum(100 - busy[number] for number in allowed) + process.cpu_percent()
     most = min(torch.get_num_threads(), cpu_count())
-    torch.set_num_threads(max(1, min(most, round((idle + used) / elapsed))))
-
-
-def cpu_seconds() -> tuple[float, float, float]:
-    """Return the time, the idle time of all cores this process may use, and the CPU time it has used, in seconds."""
-    process, cores = psutil.Process(), psutil.cpu_times(percpu=True)
-    allowed = process.cpu_affinity() if hasattr(process, "cpu_affinity") else range(len(cores))
-    idle = sum(cores[number].idle + getattr(cores[number], "iowait", 0) for number in allowed)
-    used = process.cpu_times()
-    return time.monotonic(), idle, used.user + used.system
+    torch.set_num_threads(max(1, min(most, round(free / 100))))
 
 
 def has_bfloat16() -> bool:

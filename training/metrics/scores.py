@@ -148,8 +148,6 @@ def _by_sacrebleu(scorer: Callable[[], Any]) -> Callable[[Any, Any], float]:
 chrf = _by_sacrebleu(CHRF)  # chrF2 (Popović, 2015)
 ter = _by_sacrebleu(TER)  # edits by words of the reference, parted by white space, without case (Snover et al., 2006)
 accuracy = _by_scikit_learn(accuracy_score)
-macro_f1 = _by_scikit_learn(f1_score, average="macro", zero_division=0)
-micro_f1 = _by_scikit_learn(f1_score, average="micro", zero_division=0)  # of all labels together, indicators (N, C)
 
 
 def corpus_perplexity(predictions: Sequence[float], references: Sequence[int]) -> float:
@@ -212,9 +210,8 @@ FUNCTIONS: dict[str, Callable[..., float]] = {
     "pearson": _correlation(pearsonr),
     "spearman": _correlation(spearmanr),
     "mse": _by_scikit_learn(mean_squared_error),
-    "micro_f1": micro_f1,
-    "macro_f1": macro_f1,
-    "f1": macro_f1,
+    "micro_f1": _by_scikit_learn(f1_score, average="micro", zero_division=0),  # of all labels, indicators (N, C)
+    **dict.fromkeys(("macro_f1", "f1"), _by_scikit_learn(f1_score, average="macro", zero_division=0)),
     "accuracy": accuracy,
 }
 """The functions of scores; `compute.py` derives the others."""

@@ -175,12 +175,11 @@ class CountedBudget(Budget):
     def __init__(self, option: str, amount: float, account: Account):
         super().__init__(amount)
         self.option, self.account = option, account
-        self.name, self.unit_of_budget, self.format = COUNTS[option]
         self.last = 0.0  # the cost of the last step
         self.sizes = 0, 0  # of the last step and the next one, in one pass; 0 if unknown
 
     def begin(self, device: Any) -> None:
-        self.spent = self.work = getattr(self.account, self.name)
+        self.spent = self.work = getattr(self.account, COUNTS[self.option][0])
         self.step = self.work / self.account.steps if self.account.steps else 0.0
 
     def measure_step(self, device: Any) -> None:
@@ -200,7 +199,7 @@ class CountedBudget(Budget):
         return self.step if self.last or self.ended else 0.0  # an interrupted run continues where it had continued
 
     def texts(self, state: Any, seconds: float) -> tuple[list[str], list[str]]:
-        return [f"{seconds:.0f} s", f"{self.left:{self.format}} {self.unit_of_budget} left"], []
+        return [f"{seconds:.0f} s", f"{budget_in_words(self.option, self.left)} left"], []
 
 
 class TimeBudget(Budget):

@@ -64,27 +64,6 @@ class Lines(TrainerCallback):
                 report(text)
 
 
-class FollowRun(TrainerCallback):
-    """Has a resumed run follow its options, not those of the checkpoint; the optimizer's options too.
-
-    The learning rate of a schedule that follows a score stays.
-    """
-
-    def __init__(self, trainer: Any):
-        self.trainer = trainer
-
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, optimizer: Any = None, lr_scheduler: Any = None, **kwargs: Any
-    ) -> None:
-        state.compute_steps(args, state.max_steps)  # those of the checkpoint may be of a shorter run
-        for number, (group, options) in enumerate(zip(optimizer.param_groups, self.trainer.optimizer_options)):
-            group.update({name: value for name, value in options.items() if name != "lr"})
-            old, new = group.get("initial_lr"), options["lr"]
-            if old and old != new:
-                lr_scheduler.base_lrs[number] = group["initial_lr"] = new
-                lr_scheduler._last_lr[number] = group["lr"] = group["lr"] * new / old
-
-
 class EvaluateAtEnd(TrainerCallback):
     """Evaluates after the last step too: otherwise it could not be the best one."""
 

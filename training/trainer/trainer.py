@@ -34,7 +34,7 @@ from . import losses
 from .account import WITH_GRADIENT, Account, from_all
 from .adaptation import MergeAdapters, prepare_parameters
 from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, TimeBudget, budget_option, follow
-from .callbacks import EarlyStopping, FollowRun
+from .callbacks import EarlyStopping
 from .evaluation import EvaluatingTrainer
 from .optimizers import OPTIMIZERS, build_optimizer, decaying_names, scale_rates, schedule_options
 from .saving import temporarily
@@ -60,14 +60,13 @@ class RunTrainer(EvaluatingTrainer):
         self._loss_shifts_labels = predicts_next(self.model)  # which Trainer does not know of GPT2LMHeadModel
         self.account = Account(self)
         self.non_finite = False  # whether this process has had such a loss or gradient in the current step
-        self.optimizer_options: list[dict[str, Any]] = []  # of its groups, as it was built
         self.budget: Budget | None = None
         if option == "max_time":
             self.budget = TimeBudget(args.max_time, args.started)
         elif option is not None:
             self.budget = CountedBudget(option, getattr(args, option), self.account)
         patience = args.early_stopping_patience
-        callbacks: list[Any] = [FollowRun(self), self.account, self.budget, self.average]
+        callbacks: list[Any] = [self.account, self.budget, self.average]
         callbacks += [EarlyStopping(patience)] if patience else []
         callbacks += [MergeAdapters(self)] if args.lora_rank else []
         for callback in filter(None, callbacks):
@@ -130,16 +129,9 @@ class RunTrainer(EvaluatingTrainer):
         return self._loader(rows, self.data_collator, batch_sampler=batches)
 
     def _loader(self, rows: Any, collate: Any, **options: Any) -> DataLoader:
-        loader: DataLoader = DataLoader(
-            rows,
-            **options,
-            collate_fn=collate,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-            multiprocessing_context=self.args.dataloader_multiprocessing_context,
-        )
+        names = "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "multiprocessing_context"
+        workers = {name: getattr(self.args, f"dataloader_{name}") for name in names}
+        loader: DataLoader = DataLoader(rows, collate_fn=collate, **options, **workers)
         # The batches are this process's already: with num_processes=1 accelerate does not divide them again.
         whole = {"num_processes": 1, "process_index": 0, "dispatch_batches": False}
         return prepare_data_loader(loader, self.args.device, put_on_device=True, **whole)
@@ -192,10 +184,23 @@ class RunTrainer(EvaluatingTrainer):
         built = super().create_optimizer(model)
         if not given:
             scale_rates(built, self.model)
-        self.optimizer_options = [
-            {name: value for name, value in group.items() if name != "params"} for group in built.param_groups
-        ]
         return built
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Resume with the options of this run; the learning rate of a schedule that follows a score stays."""
+        given = [{**group, "params": None} for group in self.optimizer.param_groups]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        for number, (group, options) in enumerate(zip(self.optimizer.param_groups, given)):
+            old, new = (each.get("initial_lr") for each in (group, options))
+            group |= {name: value for name, value in options.items() if name not in ("params", "lr", "initial_lr")}
+            if old and new and old != new:
+                self.lr_scheduler.base_lrs[number] = group["initial_lr"] = new
+                self.lr_scheduler._last_lr[number] = group["lr"] = group["lr"] * new / old
+
+    def _init_training_state(self, max_steps: int, *arguments: Any, **keywords: Any) -> tuple[int, int]:
+        found = super()._init_training_state(max_steps, *arguments, **keywords)
+        self.state.compute_steps(self.args, max_steps)  # the intervals of the checkpoint may be of a shorter run
+        return found
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
         budget, warmup = self.budget, self.args.warmup_steps
