@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import IterableDataset
-from transformers import PreTrainedModel, TrainerCallback
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from vanillaformer.configuration import VanillaConfig
@@ -71,23 +71,18 @@ def prepare_parameters(model: PreTrainedModel, args: Any) -> Any:
     return with_adapters(model, args) if args.lora_rank and args.parallel is None else model  # or `divide` has done it
 
 
-class MergeAdapters(TrainerCallback):
-    """Saves adapters when training ends, and merges them into the weights of the trainer's model."""
-
-    def __init__(self, trainer: Any):
-        self.trainer = trainer
-
-    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        trainer, weights = self.trainer, self.trainer.whole_weights()
-        if args.should_save:
-            with written_aside(Path(args.output_dir), ADAPTER) as part:
-                trainer.model.save_pretrained(part, state_dict=weights)
-        if trainer.is_distributed_loading_by_transformers:
-            merge_parts(trainer.model)
-            merged = trainer.model.unload()
-        else:
-            merged = trainer.model.merge_and_unload()
-        trainer.model = trainer.model_wrapped = trainer.callback_handler.model = merged
+def merge_adapters(trainer: Any) -> None:
+    """Save the adapters of a trained model, and merge them into the weights of the trainer's model."""
+    weights = trainer.whole_weights()
+    if trainer.args.should_save:
+        with written_aside(Path(trainer.args.output_dir), ADAPTER) as part:
+            trainer.model.save_pretrained(part, state_dict=weights)
+    if trainer.is_distributed_loading_by_transformers:
+        merge_parts(trainer.model)
+        merged = trainer.model.unload()
+    else:
+        merged = trainer.model.merge_and_unload()
+    trainer.model = trainer.model_wrapped = trainer.callback_handler.model = merged
 
 
 @torch.no_grad()

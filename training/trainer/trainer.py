@@ -32,7 +32,7 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 from ..run_folder.files import resume_point
 from . import losses
 from .account import WITH_GRADIENT, Account, from_all
-from .adaptation import MergeAdapters, prepare_parameters
+from .adaptation import merge_adapters, prepare_parameters
 from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, TimeBudget, budget_option, follow
 from .callbacks import EarlyStopping
 from .evaluation import EvaluatingTrainer
@@ -68,7 +68,6 @@ class RunTrainer(EvaluatingTrainer):
         patience = args.early_stopping_patience
         callbacks: list[Any] = [self.account, self.budget, self.average]
         callbacks += [EarlyStopping(patience)] if patience else []
-        callbacks += [MergeAdapters(self)] if args.lora_rank else []
         for callback in filter(None, callbacks):
             self.add_callback(callback)
 
@@ -86,6 +85,8 @@ class RunTrainer(EvaluatingTrainer):
                 if self.args.dataloader_drop_last
                 else "no step was made: there are no training rows"
             )
+        if self.args.lora_rank:
+            merge_adapters(self)
         return result
 
     def _run_epoch(self, *arguments: Any, **keywords: Any) -> None:

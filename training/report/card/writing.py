@@ -49,6 +49,7 @@ class Technique(NamedTuple):
 TABLES = yaml.safe_load((files(__package__) / "techniques.yaml").read_text(encoding="utf-8"))
 SIZES: list[str] = TABLES.pop("sizes")
 BASELINES: dict[str, str] = TABLES.pop("baselines")
+FIELDS: dict[str, str] = TABLES.pop("fields")
 TOKENIZERS: dict[str, Papers] = {name: tuple(papers) for name, papers in TABLES.pop("tokenizers").items()}
 # By the settings that turn them on
 OPTIMIZERS, SCHEDULES, OBJECTIVES, TECHNIQUES = (
@@ -121,10 +122,11 @@ def part_papers(config: Any, *, classifies: bool = False) -> list[str]:
     """Return the papers of the parts that a config of ours chooses, the Transformer first if it is one."""
     chosen = [name for name in CITED_OPTIONS if hasattr(config, name)]
     papers = [paper for name in chosen for paper in OPTIONS[name][getattr(config, name)].papers]
-    used = {"press2017using": getattr(config, "tie_word_embeddings", False) and not classifies}
+    papers += [paper for name, paper in FIELDS.items() if getattr(config, name, 0)]
+    if getattr(config, "tie_word_embeddings", False) and not classifies:
+        papers.append("press2017using")
     if not isinstance(config, BlockConfig):
-        used |= {"schuster1997bidirectional": config.bidirectional_encoder, "srivastava2014dropout": config.dropout}
-        return [*papers, *(paper for paper, is_used in used.items() if is_used)]
+        return [*papers, *["schuster1997bidirectional"] * config.bidirectional_encoder]
     for kind in (*getattr(config, "layer_types", ()), *getattr(config, "encoder_layer_types", ())):
         papers += LAYER_TYPE_CHOICES[kind].papers
     if config.feed_forward == "plain":
@@ -134,12 +136,6 @@ def part_papers(config: Any, *, classifies: bool = False) -> list[str]:
     used = {
         "shazeer2019fast": keys == 1 and heads > 1,
         "ainslie2023gqa": 1 < keys < heads,
-        "gemma2024gemma2": config.attn_logit_softcapping or config.final_logit_softcapping,
-        **used,
-        "srivastava2014dropout": config.dropout or config.attention_dropout or config.activation_dropout,
-        "fan2020reducing": config.layer_drop,
-        "huang2016deep": config.drop_path_rate,
-        "touvron2021going": config.layer_scale_init_value,
         "huang2025overtokenized": getattr(config, "max_ngram", 1) > 1,
         "cheng2016wide": classifies and bool(getattr(config, "wide_max_ngram", 0)),
     }
