@@ -196,8 +196,8 @@ def _column(rows: Dataset, name: str) -> np.ndarray:
 MAJORITY = Baseline("majority class", majority_class)
 UNIGRAM = Baseline("unigram", unigram)
 TARGET_UNIGRAM = Baseline("unigram of the targets", target_unigram)
-LINEAR = Baseline(  # Joachims 1998
-    "linear classifier",
+LINEAR = Baseline(
+    "linear classifier",  # Joachims 1998
     linear_model(
         new_svm,
         lambda rows: _column(rows, "labels" if "labels" in rows.column_names else "label"),
