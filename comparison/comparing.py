@@ -215,7 +215,9 @@ def row_lengths(stats: dict[str, Any], config: Any) -> tuple[float, float]:
 
 def matched_size(config: Any, measure: Callable[[Any], float], target: float) -> int:
     """Return the `intermediate_size` with which a measure, which grows linearly with it, comes nearest to a target."""
-    size = config.intermediate_size
+    size = getattr(config, "intermediate_size", None)
+    if size is None:
+        raise ValueError(f"a {config.model_type} has no intermediate_size to make it as large as the baseline")
 
     def at(width: int) -> float:
         changed = copy.deepcopy(config)

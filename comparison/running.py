@@ -227,6 +227,7 @@ class Runner:
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.workers))} | os.environ
         command = [*self.command, self.plan.program, str(settings)]
+        self._note_start(job, settings, 0)  # before anything of the run can be there
         with log.open("a", encoding="utf-8") as output:
             process = subprocess.Popen(  # a terminal's Ctrl-C is not for it too: a second signal ends it at once
                 command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
@@ -243,8 +244,8 @@ class Runner:
         return process.returncode, used.ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
 
     def _note_start(self, job: Job, settings: Path, pid: int) -> None:
-        """Note which process works in a folder, and of which version."""
-        created = psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 0.0
+        """Note which process works in a folder, 0 for none yet, and of which version."""
+        created = psutil.Process(pid).create_time() if pid and psutil.pid_exists(pid) else 0.0
         self._write(
             "started", job, {"pid": pid, "created": created, "settings": str(settings), "version": __version__}
         )
