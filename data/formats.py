@@ -325,7 +325,7 @@ def _as_text(option: str, cell: Any) -> Any:
         return None
     if isinstance(cell, str):
         return _unicode(column, cell)
-    if column in ("source", "target", "text"):
+    if column in ("source", "target", "text", "text_pair"):
         raise TypeError(f"the {column} is not text")
     if column == "label" and not isinstance(cell, int):
         raise TypeError(f"{str(cell)[:60]} is not a label (a name or an integer is)")

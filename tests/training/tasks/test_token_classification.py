@@ -235,6 +235,7 @@ ROW = {"text": "a", "pair": "b", "topics": ["x", "y"], "score": 0.5, "label": "l
     ({"score": "nan"}, {"score_column": "score"}, "row 2: the score 'nan' is not a number"),
     ({"topics": "x"}, {"labels_column": "topics"}, "row 2: --labels_column must name lists of labels"),
     ({"pair": " "}, {"text_pair_column": "pair"}, "row 2: the column 'pair' is empty"),
+    ({"pair": 7}, {"text_pair_column": "pair"}, "row 2: the text_pair is not text"),
 ])  # fmt: skip
 def test_rows_that_cannot_be(change: dict, columns: dict, message: str, tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", [ROW, ROW | change, ROW])
