@@ -15,14 +15,29 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from .plain import HOOKS
+
 TINY = 1e-30  # the largest value of a row of zeros
 MIN_WEIGHTS = 2**16  # of a layer: fewer take no time, and rounding takes 20 µs a call
+
+
+class NoWeight:
+    """Stands for the weight of a layer in int8, which T5 asks for its type, and Mamba or DoRA would compute with."""
+
+    @classmethod
+    def __torch_function__(cls, *_: Any) -> Any:
+        raise ValueError("this model computes with weights of linear layers by itself: those in int8 have none")
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__torch_function__()
+
+    __getitem__ = __getattr__
 
 
 class Int8Linear(nn.Module):
     """A linear layer with rounded weights, (..., D) → (..., E), for inference."""
 
-    weight = None  # transformers asks some layers for its type
+    weight = NoWeight()
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None):
         super().__init__()
@@ -69,18 +84,28 @@ def input_steps() -> int:
 def to_int8(model: nn.Module) -> nn.Module:
     """Replace the linear layers of a float32 model on a CPU by such in int8, and return it: for inference only.
 
-    Embeddings keep their weights, also where an output layer had the same; so do layers of classes other than torch's
-    and transformers' own, such as adapters.
+    Embeddings keep their weights, also where an output layer had the same; so do layers with hooks, layers of classes
+    other than torch's and transformers' own, and adapters.
     """
     if not torch.backends.mkldnn.is_available():
         raise ValueError("int8 needs oneDNN, which this build of torch does not have")
-    made: dict[nn.Module, Int8Linear] = {}  # a layer may have several places
+    if type(model) in (nn.Linear, Conv1D):
+        raise ValueError("int8 is for models with linear layers, and this is such a layer: put it into nn.Sequential")
+    kept, made = adapters(model), dict[nn.Module, Int8Linear]()  # a layer may have several places
     for parent in list(model.modules()):
         for name, layer in cast("dict[str, Any]", parent._modules).items():
-            if type(layer) in (nn.Linear, Conv1D) and layer.weight.numel() >= MIN_WEIGHTS:
+            is_linear = type(layer) in (nn.Linear, Conv1D) and layer.weight.numel() >= MIN_WEIGHTS
+            if is_linear and layer not in kept and not any(getattr(layer, hooks) for hooks in HOOKS):
                 made[layer] = made.get(layer) or rounded(layer)
                 setattr(parent, name, made[layer])
     return model.eval().requires_grad_(False)
+
+
+def adapters(model: nn.Module) -> set[nn.Module]:
+    """Return the layers that peft has put beside those of the model: it reads their weights, and trains them exact."""
+    wrappers = [module for module in model.modules() if hasattr(module, "base_layer")]
+    beside = [part for module in wrappers for name, part in module.named_children() if name != "base_layer"]
+    return {layer for part in beside for layer in part.modules()}
 
 
 def rounded(layer: nn.Linear | Conv1D) -> Int8Linear:

@@ -2,6 +2,7 @@
 
 import copy
 
+import peft
 import pytest
 import torch
 from modeling.toys import ALL_KINDS, inputs_of, relative_error, sharpen, tokens, toy
@@ -88,7 +89,23 @@ def test_logits_of_every_kind_of_model_are_nearly_the_same(kind):
     assert 0 < relative_error(found, expected) < 0.1
 
 
+def test_adapters_and_layers_with_hooks_keep_their_weights():
+    model, calls, ids = toy("decoder"), [], tokens(2, 5)
+    hooked = model.get_submodule("model.layers.1.mlp.down_proj")
+    hooked.register_forward_hook(lambda *args: calls.append(1))
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)).eval()
+    exact = adapted(ids).logits
+    assert 0 < relative_error(to_int8(adapted)(ids).logits, exact) < 0.1
+    assert len(calls) == 2
+    names = [name for name, each in adapted.named_modules() if type(each) is nn.Linear]
+    assert len(names) == 5
+    assert all("lora_" in name for name in names if not name.endswith("1.mlp.down_proj"))
+
+
 def test_what_it_cannot_do_is_refused():
+    refused("int8 is for models with linear layers, and this is such a layer", to_int8, nn.Linear(D, E))
+    for reads in (lambda x: x @ layer().weight, lambda x: layer().weight[0], lambda x: layer().weight.to(x)):
+        refused("this model computes with weights of linear layers by itself", reads, torch.randn(1, 2, 32))
     refused("int8 is for models in float32 on cpu, and this one is in bfloat16", to_int8, toy("decoder").bfloat16())
     model = to_int8(toy("decoder"))
     refused("layers in int8 are for inference and are not saved", model.state_dict)
