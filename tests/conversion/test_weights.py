@@ -9,14 +9,16 @@ from torch import nn
 
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.conversion.mapping.canonical import canonical_form, differences
-from vanillaformer.conversion.mapping.weights import write_tensors
+from vanillaformer.conversion.mapping.weights import Link, present_links, write_tensors
 
 
-def test_two_values_for_one_tensor_are_refused():
+def test_what_one_side_lacks_other_shapes_and_two_values_for_one_tensor_are_refused():
+    refused("c = d lacks d", present_links, [Link(("a",), "b"), Link(("c",), "d")], {"c"}, {"e"})
     tied = nn.ModuleDict({name: nn.Linear(2, 3, bias=False) for name in ("first", "second")})
     tied["second"].weight = tied["first"].weight
     values = {"first.weight": torch.ones(3, 2), "second.weight": torch.zeros(3, 2)}
     refused(r"second\.weight and first\.weight are one tensor", write_tensors, tied, values)
+    refused(r"first\.weight has shape \(3, 2\), but", write_tensors, tied, {"first.weight": torch.ones(2, 3)})
 
 
 SIZES = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}

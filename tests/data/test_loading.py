@@ -128,6 +128,7 @@ def test_bad_hub_data(monkeypatch, splits, message):
     ({"train_file": "a.txt", "train_target_file": "pairs.csv"}, r"--train_target_file is for .* .txt files"),
     ({"train_target_file": "a.txt"}, r"--train_target_file needs --train_file"),
     ({"validation_file": "a.txt"}, r"--validation_file needs --train_file"),
+    ({"train_file": "pairs.csv", "test_target_file": "a.txt"}, r"--test_target_file needs --test_file"),
     ({"train_file": "pairs.csv", "source_column": "de", "target_column": "de"}, r"name the same column"),
     ({"target_locale": "xx"}, r"target locale 'xx'"),
     ({"streaming": True}, "--streaming needs --train_file or a --dataset"),
