@@ -1,6 +1,7 @@
-"""Comparisons of real trainings in the process of the tests: a start of the program takes longer than a tiny run."""
+"""Comparisons of trainings that are pretended, or that run in the process of the tests, which starts faster."""
 
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import redirect_stderr, redirect_stdout
@@ -44,6 +45,13 @@ def execute(runner: running.Runner, job: running.Job, settings: Path) -> tuple[i
             print(error)
             return 1, 1.0
     return 0, 1.0
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let comparisons start a program that only pretends to train."""
+    program = Path(__file__).with_name("pretended_training.py")
+    monkeypatch.setattr(running.Runner, "command", (sys.executable, str(program)))
 
 
 @pytest.fixture

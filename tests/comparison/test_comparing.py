@@ -1,4 +1,4 @@
-"""Comparisons from the plan to the report: of trainings that are pretended, and one of real ones."""
+"""Comparisons from the plan to the report, of trainings that are pretended."""
 
 import csv
 import json
@@ -26,10 +26,8 @@ from vanillaformer.comparison.plan import read_plan
 from vanillaformer.comparison.report import write_report
 from vanillaformer.comparison.running import Runner
 from vanillaformer.data.tasks import TASKS
-from vanillaformer.modeling.counts import count_parameters
 from vanillaformer.scripts import compare as program
 
-PRETENDED = (sys.executable, str(Path(__file__).with_name("pretended_training.py")))
 FIELDS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 PLAN: dict[str, Any] = {
     "program": "train-language-model",
@@ -38,11 +36,6 @@ PLAN: dict[str, Any] = {
     "variants": {"pre": None, "post": {"overrides": ["norm_placement=post"]},
                  "gated": {"overrides": {"feed_forward": "gated"}}},
 }  # fmt: skip
-
-
-@pytest.fixture
-def pretended(monkeypatch):
-    monkeypatch.setattr(Runner, "command", PRETENDED)
 
 
 def plan_file(folder: Path, **changes: Any) -> Path:
@@ -79,19 +72,6 @@ def test_runs_have_the_budget_and_the_report_says_what_was_found(tmp_path, prete
     with (tmp_path / "figures" / "curves_tokens.csv").open() as file:
         last = list(csv.DictReader(file))[1]
     assert (float(last["training tokens"]), float(last["validation"])) == (6400.0, pytest.approx(2.01))
-
-
-@pytest.mark.parametrize("equal", ["parameters", "flops"])
-def test_widths_make_variants_equal(equal, tmp_path, pretended):
-    budget = 1e9
-    compare(read_plan(plan_file(tmp_path, equal=equal, budget={"flops": budget})), tmp_path)
-    settings = {name: settings_of(tmp_path, f"runs-{name}-1") for name in PLAN["variants"]}
-    configs = {name: AutoConfig.from_pretrained(tmp_path / "runs" / f"{name}-1") for name in settings}
-    assert settings["pre"]["overrides"]["intermediate_size"] == 48
-    assert settings["gated"]["overrides"]["intermediate_size"] == 32  # three matrices in place of two
-    counts = [sum(count_parameters(config).values()) for config in configs.values()]
-    assert max(counts) <= 1.02 * min(counts)
-    assert {options["max_flops"] for options in settings.values()} == {budget}
 
 
 def test_each_variant_is_tuned_alike(tmp_path, pretended):
@@ -219,18 +199,20 @@ def test_a_classifier_is_as_large_as_its_own_model_is(equal, tmp_path, pretended
         "base": {},
         "untied": {"overrides": {"tie_word_embeddings": False}},
         "narrow": {"overrides": {"hidden_size": 48}},
+        "gated": {"overrides": {"feed_forward": "gated"}},  # three matrices in place of two
     }
-    plan = CLASSIFIER | {"arguments": arguments, "variants": variants, "budget": {"steps": 4}, "equal": equal}
+    plan = CLASSIFIER | {"arguments": arguments, "variants": variants, "budget": {"flops": 1e9}, "equal": equal}
     compare(read_plan(plan_file(tmp_path, **plan, seeds=[1])), tmp_path)
     assert settings_of(tmp_path, "runs-untied-1")["overrides"]["intermediate_size"] == 256
     sizes = []
-    for name in ("base", "narrow"):
+    for name in ("base", "narrow", "gated"):
+        assert settings_of(tmp_path, f"runs-{name}-1")["max_flops"] == 1e9
         config = AutoConfig.from_pretrained(tmp_path / "runs" / f"{name}-1")
         model = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager")
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(input_ids=torch.zeros(1, 16, dtype=torch.long))
         sizes.append(model.num_parameters() if equal == "parameters" else counter.get_total_flops())
-    assert sizes[1] == pytest.approx(sizes[0], rel=0.02)
+    assert sizes[1:] == pytest.approx([sizes[0]] * 2, rel=0.02)
 
 
 def test_runs_have_the_score_that_decides(tmp_path: Path) -> None:
@@ -312,13 +294,19 @@ def test_a_comparison_goes_on(tmp_path, pretended, monkeypatch):
     refused("vanillaformer: .* then, 99 now", compare, raised, tmp_path)
 
 
-def comparing(folder: Path, seconds: int, *words: str) -> subprocess.Popen:
-    """Start a comparison whose trainings take so long, in a process and a folder of its own."""
+def started(folder: Path, *words: str, **options: Any) -> subprocess.Popen:
+    """Start the comparison of a plan in its folder, whose trainings are pretended, in a process of its own."""
+    code = "from vanillaformer.comparison import claims, running; from vanillaformer.scripts import compare; "
+    code += f"running.Runner.command = {Runner.command!r}; running.POLL = 0.1; "
+    code += f"compare.main({['plan.yaml', *words]})"
+    return subprocess.Popen([sys.executable, "-c", code], cwd=folder, **options)
+
+
+def started_slowly(folder: Path, *words: str) -> subprocess.Popen:
+    """Start a comparison of trainings of a minute, in a group of processes of its own."""
     folder.mkdir(exist_ok=True)
-    plan_file(folder, seeds=[1], budget={"steps": 4}, arguments={"learning_rate": 1e-3, "warmup_steps": seconds})
-    code = "from vanillaformer.comparison import running; from vanillaformer.scripts import compare; "
-    code += f"running.Runner.command = {PRETENDED!r}; compare.main({['plan.yaml', *words]})"
-    return subprocess.Popen([sys.executable, "-c", code], cwd=folder, start_new_session=True)
+    plan_file(folder, seeds=[1], budget={"steps": 4}, arguments={"learning_rate": 1e-3, "warmup_steps": 60})
+    return started(folder, *words, start_new_session=True)
 
 
 def waiting_for(path: Path) -> None:
@@ -328,7 +316,7 @@ def waiting_for(path: Path) -> None:
 
 def test_only_its_own_training_left_behind_is_ended(tmp_path, monkeypatch, pretended):
     """A comparison that is killed leaves its training, which would be in the way; others have files of that name."""
-    comparisons = {name: comparing(tmp_path / name, 60) for name in ("own", "others")}
+    comparisons = {name: started_slowly(tmp_path / name) for name in ("own", "others")}
     monkeypatch.chdir(tmp_path / "own")
     trainings = {}
     waiting_for(Path("runs/plan/runs/pre-1/starts"))
@@ -352,9 +340,9 @@ def test_only_its_own_training_left_behind_is_ended(tmp_path, monkeypatch, prete
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_reaches_a_training_once(number, tmp_path):
+def test_an_interrupt_reaches_a_training_once(number, tmp_path, pretended):
     """A terminal sends it to the whole group of processes, and the comparison ends its trainings besides."""
-    comparison = comparing(tmp_path, 60, "--output_dir", ".")
+    comparison = started_slowly(tmp_path, "--output_dir", ".")
     waiting_for(tmp_path / "runs" / "pre-1" / "starts")
     os.killpg(comparison.pid, number)
     comparison.wait()
@@ -408,35 +396,3 @@ def test_what_is_given_twice_is_refused(words, tmp_path):
 ])  # fmt: skip
 def test_a_plan_that_cannot_be_is_refused(changes, message, tmp_path):
     refused(re.escape(message), read_plan, plan_file(tmp_path, **changes))
-
-
-EXECUTE = Runner.execute
-
-
-def test_real_trainings(tmp_path, monkeypatch, capsys, in_process):
-    """Two variants and two seeds, one variant better; one of the trainings has a process of its own."""
-    (tmp_path / "texts.txt").write_text("".join(f"the cat {i} sat on the mat number {i * i}\n" for i in range(80)))
-    plan = {
-        "program": "train-language-model",
-        "arguments": {"train_file": str(tmp_path / "texts.txt"), "overrides": FIELDS | {"num_hidden_layers": 1},
-                      "block_size": 32, "tokenizer_algorithm": "character", "per_device_train_batch_size": 8,
-                      "eval_steps": 0.5, "use_cpu": True},
-        "budget": {"steps": 6}, "seeds": [1, 2],
-        "variants": {"slow": {"learning_rate": 1e-4}, "fast": {"learning_rate": 2e-2}},
-    }  # fmt: skip
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(os.environ, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    within = Runner.execute
-
-    def execute(runner: Runner, job: Any, settings: Path) -> tuple[int, float]:
-        return (EXECUTE if job.name == "runs-fast-2" else within)(runner, job, settings)
-
-    monkeypatch.setattr(Runner, "execute", execute)
-    program.main(["plan.yaml"])
-    assert "- Better than slow: fast." in capsys.readouterr().out
-    for name in ("slow-1", "fast-2"):
-        record = json.loads((tmp_path / "runs" / "plan" / "runs" / name / "run.json").read_text())
-        assert record["details"]["steps"] == 6
-    program.main(["plan.yaml"])
-    assert "4 of 4 trainings were finished before." in capsys.readouterr().out

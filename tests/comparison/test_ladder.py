@@ -2,28 +2,31 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from refusals import refused
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import huber, logsumexp
-from test_comparing import FIELDS, PLAN, pretended
+from test_comparing import FIELDS, PLAN
 
 from vanillaformer.comparison.results import Result
 from vanillaformer.forecasting import ladder, law
 from vanillaformer.scripts import compare as program
 
-__all__ = ["pretended"]
 TRUE = law.Law(np.log(1.2), np.log(80.0), np.log(150.0), 0.42, 0.37)
-SIZES, RATIOS = (2e4, 5e4, 1e5, 2e5), (4, 8, 16, 32, 64)
 LADDER = {"widths": [8, 16, 24, 32], "tokens_per_parameter": [5, 10, 20], "held_out": 10}
 
 
-def points(noise: float = 0.0, seed: int = 0) -> law.Points:
-    parameters, ratios = (np.array(each).ravel() for each in np.meshgrid(SIZES, RATIOS))
+def points(
+    noise: float = 0.0, seed: int = 0, sizes: Any = (2e4, 5e4, 1e5, 2e5), ratios: Any = (4, 8, 16, 32, 64)
+) -> law.Points:
+    """Return runs of models of these sizes, with so many tokens per parameter."""
+    parameters, ratios = (np.array(each).ravel() for each in np.meshgrid(sizes, ratios))
     tokens = parameters * ratios
     drawn = np.random.default_rng(seed).normal(0, noise, len(tokens))
     return law.Points(parameters, tokens, TRUE.loss(parameters, tokens) * np.exp(drawn))
@@ -97,29 +100,17 @@ def test_the_best_size_for_a_budget():
     assert np.log(parameters) == pytest.approx(by_search.x, abs=1e-3)
 
 
-def test_parabolas_of_equal_flops_agree_with_the_law():
-    parameters, ratios = (
-        np.array(each).ravel() for each in np.meshgrid(np.geomspace(1e4, 3e5, 9), (2, 6, 20, 70, 300))
-    )
-    tokens = parameters * ratios
-    flops = 6 * parameters * tokens
-    found = law.iso_flop(law.Points(parameters, tokens, TRUE.loss(parameters, tokens)), flops, [1e11, 3e11, 1e20])
+def test_parabolas_of_equal_flops_agree_with_the_law_and_take_the_mean_of_seeds():
+    runs = points(sizes=np.geomspace(1e4, 3e5, 9), ratios=(2, 6, 20, 70, 300))
+    flops = 6 * runs.parameters * runs.tokens
+    found = law.iso_flop(runs, flops, [1e11, 3e11, 1e20])
     assert [level for level, _ in found] == [1e11, 3e11]  # nothing was trained with the last one
     for level, size in found:
         assert size == pytest.approx(TRUE.best(level, 6.0)[0], rel=0.3)
-
-
-def test_parabolas_take_the_mean_of_seeds():
-    parameters, ratios = (
-        np.array(each).ravel() for each in np.meshgrid(np.geomspace(1e4, 3e5, 5), (2, 6, 20, 70, 300))
-    )
-    tokens, losses = parameters * ratios, TRUE.loss(parameters, parameters * ratios)
-    (once,) = law.iso_flop(law.Points(parameters, tokens, losses), 6 * parameters * tokens, [2e11])
-    sign = np.where(parameters < 5e4, 0.02, -0.02)  # the worse seed comes first for small sizes, last for large ones
-    losses = np.concatenate([losses * (1 + sign), losses * (1 - sign)])
-    both = law.Points(np.tile(parameters, 2), np.tile(tokens, 2), losses)
-    (twice,) = law.iso_flop(both, 6 * both.parameters * both.tokens, [2e11])
-    assert twice == pytest.approx(once)
+    sign = np.where(runs.parameters < 5e4, 0.02, -0.02)  # the worse seed is first for small sizes, last for large ones
+    losses = np.concatenate([runs.losses * (1 + sign), runs.losses * (1 - sign)])
+    both = law.Points(np.tile(runs.parameters, 2), np.tile(runs.tokens, 2), losses)
+    assert law.iso_flop(both, np.tile(flops, 2), [1e11, 3e11]) == [pytest.approx(each) for each in found]
 
 
 def test_budgets_go_by_the_largest_run_and_by_the_time_of_those_in_one_go():
@@ -211,14 +202,12 @@ PRESETS = "intermediate_size is the preset's"
 
 @pytest.mark.parametrize(("changes", "options", "words"), [
     ({"ladder": LADDER | {"width": [1]}}, [], "ladder: width; it needs widths, tokens_per_parameter, held_out"),
-    ({"ladder": {"widths": [8, 16]}}, [], "ladder: tokens_per_parameter; it needs"),
     ({"ladder": LADDER | {"widths": [8, 32, 16, 24]}}, [], "widths: [8, 32, 16, 24]; it must be numbers above 0"),
     ({"ladder": LADDER | {"widths": [8, 16.5, 24, 32]}}, [], "widths: [8, 16.5, 24, 32]; it must be numbers"),
     ({"ladder": LADDER | {"tokens_per_parameter": [5, 10]}}, [], "three tokens_per_parameter"),
     ({"ladder": LADDER | {"held_out": [10]}}, [], "held_out is one number"),
     ({"ladder": LADDER | {"widths": [8, 12, 16, 24]}}, [], "num_attention_heads=1.5 in width 12"),
     ({"ladder": LADDER | {"held_out": float("nan")}}, [], "held_out: nan; it must be numbers above 0"),
-    ({"ladder": LADDER | {"tokens_per_parameter": [5, 10, float("inf")]}}, [], "inf]; it must be numbers above 0"),
     ({"arguments": {"overrides": FIELDS | {"hidden_size": "16"}}}, [], "'16'; it must be a whole number"),
     ({"arguments": {"preset": "llama-tiny", "overrides": {"hidden_size": 16}}}, [], PRESETS),
     ({"program": "train-image-classifier", "arguments": {"overrides": {"hidden_size": 16}}}, [], PRESETS),
@@ -231,9 +220,8 @@ PRESETS = "intermediate_size is the preset's"
     ({"arguments": {"learning_rate": 0.25}}, [], "other widths need a hidden_size"),
 ])  # fmt: skip
 def test_a_ladder_that_cannot_be_is_refused(changes, options, words, tmp_path):
-    with pytest.raises(SystemExit) as refused:
-        program.main([str(plan_file(tmp_path, **changes)), *options, "--output_dir", str(tmp_path / "out")])
-    assert words in str(refused.value)
+    command = [str(plan_file(tmp_path, **changes)), *options, "--output_dir", str(tmp_path / "out")]
+    refused(re.escape(words), program.main, command, error=SystemExit)
     assert not (tmp_path / "out").exists()
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from refusals import refused
 from scipy import stats
-from test_comparing import PLAN, PRETENDED, plan_file, pretended, settings_of, starts, waiting_for
+from test_comparing import PLAN, plan_file, settings_of, started, starts, waiting_for
 
 from vanillaformer.comparison.claims import Claims
 from vanillaformer.comparison.plan import Plan, keep_added, read_added, read_plan
@@ -23,7 +22,6 @@ from vanillaformer.comparison.statistics import levels_of_looks
 from vanillaformer.comparison.verdicts import judge
 from vanillaformer.scripts import compare as program
 
-__all__ = ["pretended"]
 VARIANTS = PLAN["variants"]
 
 
@@ -148,17 +146,13 @@ def test_what_was_added_is_not_lost_nor_the_baseline(tmp_path):
         read_plan(plan_file(tmp_path, **changes, baseline="b"), read_added(tmp_path))
 
 
-def sharing(folder: Path) -> subprocess.Popen:
-    code = "from vanillaformer.comparison import claims, running; from vanillaformer.scripts import compare; "
-    code += f"running.Runner.command = {PRETENDED!r}; running.POLL = 0.1; "
-    code += "compare.main(['plan.yaml', '--output_dir', '.', '--share'])"
-    return subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE, text=True)
-
-
-def test_processes_share_the_trainings_of_a_plan_and_one_that_is_killed_leaves_its_own_to_the_others(tmp_path):
+def test_processes_share_the_trainings_of_a_plan_and_one_that_is_killed_leaves_its_own_to_the_others(
+    tmp_path, pretended
+):
     slow = {"learning_rate": 1e-3, "warmup_steps": 1}
     plan_file(tmp_path, variants=VARIANTS, seeds=[1, 2], budget={"steps": 4}, arguments=slow)
-    processes = [sharing(tmp_path) for _ in range(3)]
+    words = "--output_dir", ".", "--share"
+    processes = [started(tmp_path, *words, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     waiting_for(tmp_path / "runs" / "pre-1" / "starts")
     owner = json.loads((tmp_path / "claims" / "runs-pre-1").read_text())["pid"]
     (killed,) = [process for process in processes if process.pid == owner]

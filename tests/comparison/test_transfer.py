@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_comparing import FIELDS, plan_file, pretended, settings_of
+from test_comparing import FIELDS, plan_file, settings_of
 
 from vanillaformer.comparison.plan import read_plan
 from vanillaformer.console.parsing import read_settings
@@ -13,7 +13,6 @@ from vanillaformer.forecasting.ladder import read_ladder
 from vanillaformer.forecasting.transfer import at_widths, best_rate
 from vanillaformer.scripts import compare as program
 
-__all__ = ["pretended"]
 TUNE = {"learning_rate": [1e-4, 1e-3, 1e-2]}
 PLANS = Path(program.__file__).parent / "plans"
 
