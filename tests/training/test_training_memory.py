@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch
 from modeling.toys import TARGET_VOCABULARY, attending, few_toys, shared_toy, tokens
+from refusals import refused
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForSeq2SeqLM
 
@@ -108,8 +109,7 @@ def test_what_divides_memory_and_recurrent_models_are_refused():
     parts = training_memory(config, 4, 64, devices=8)
     assert (parts.gradients, parts.optimizer) == (whole.gradients // 8, whole.optimizer // 8)
     assert whole.weights // 8 < parts.weights < whole.weights // 2
-    with pytest.raises(ValueError, match="is counted for Transformers, not for recurrent models"):
-        training_memory(preset("gru-tiny"), 4, 32)
+    refused("is counted for Transformers, not for recurrent models", training_memory, preset("gru-tiny"), 4, 32)
 
 
 @pytest.mark.parametrize("name", ["vit-tiny", "swin-tiny", "gemma2", "modernbert", "t5", "bloom"])

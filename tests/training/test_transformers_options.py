@@ -84,7 +84,6 @@ def test_refused_options(name: str, capsys) -> None:
     ("--attn_implementation flex_attention", "--attn_implementation flex_attention cannot train on a CPU"),
     ("--lr_scheduler_type cosine_with_min_lr", "--lr_scheduler_type cosine_with_min_lr: "),
     ('--lr_scheduler_kwargs {"cycles":2}', '--lr_scheduler_type linear --lr_scheduler_kwargs {"cycles": 2}: '),
-    ("--hidden_size 64", "the model's configuration, --set hidden_size=64"),
     ("--num-hidden-layers=2", "the model's configuration, --set num_hidden_layers=2"),
 ])  # fmt: skip
 def test_what_cannot_work_is_said_before_data_is_read(words: str, said: str, capsys) -> None:

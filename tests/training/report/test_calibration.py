@@ -72,9 +72,6 @@ def test_reliability_by_hand() -> None:
     found = reliability(torch.zeros(10, 5), torch.zeros(10, dtype=torch.long))  # which accepts nothing
     assert found["accepted"]["0.9"] == {"rows": 0.0, "accuracy": None}
     assert accepted_in_words(found).endswith("at least 0.9: 0.0% of the rows")
-    logits, labels = drawn(2.0)
-    assert reliability(logits / 2, labels)["calibration_error"] < 0.01
-    assert reliability(logits, labels)["calibration_error"] > 0.1
 
 
 @pytest.mark.parametrize("model", [

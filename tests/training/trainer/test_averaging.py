@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
-from vanillaformer.training.trainer.averaging import AverageCheckpoints, MovingAverage, average
+from vanillaformer.training.trainer.averaging import AverageCheckpoints, average
 from vanillaformer.training.trainer.parallel import load_weights
 
 STATE = SimpleNamespace(global_step=30)
@@ -88,24 +88,3 @@ def test_settings_that_averages_need() -> None:
     for given, kept in ({}, 2), (five, 6), (five | {"save_total_limit": 9}, 9):
         settings = ClassifierTrainingArguments(use_cpu=True, **given)
         assert (settings.save_total_limit, settings.load_best_model_at_end) == (kept, not given)
-
-
-@pytest.mark.parametrize(("warmup", "decays"), [(False, [0.5] * 4), (True, [2 / 11, 3 / 12, 4 / 13, 0.35])])
-def test_moving_average_by_hand(warmup: bool, decays: list[float]) -> None:
-    trained = model(0)
-    accelerator = SimpleNamespace(optimizer_step_was_skipped=False)
-    averaged = MovingAverage(SimpleNamespace(model=trained, resumed_from=None, accelerator=accelerator))
-    args = SimpleNamespace(ema_decay=decays[-1], ema_warmup=warmup)
-    averaged.on_train_begin(args, STATE, None)
-    expected = None
-    for decay in [0.0, *decays]:
-        with torch.no_grad():
-            for weight in trained.parameters():
-                weight += torch.randn_like(weight)
-        averaged.on_optimizer_step(args, STATE, None)
-        now = [weight.double() for weight in trained.parameters()]
-        expected = [decay * a + (1 - decay) * w for a, w in zip(expected or now, now)]
-        for value, wanted in zip(averaged.averages, expected):
-            torch.testing.assert_close(value, wanted.float(), rtol=1e-5, atol=1e-6)
-    averaged.exchange()
-    assert all(torch.equal(one, other.float()) for one, other in zip(averaged.averages, now))
