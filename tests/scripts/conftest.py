@@ -10,10 +10,12 @@ from typing import Any
 import datasets
 import pytest
 from filelock import FileLock
-from script_runs import PROGRAMS, pictures, train
+from script_runs import PROGRAMS, SECRET, pictures, train
 
 from vanillaformer.training.report.card import writing
 from vanillaformer.training.trainer import account
+
+SEPARATE = "--joint_vocabulary False --label_smoothing_factor 0.1 --license mit"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -55,7 +57,7 @@ def _cheap_runs():
 def trained(tmp_path_factory: pytest.TempPathFactory):
     """Return a function (job) -> folder of a finished tiny run, trained by the worker that first needs it."""
     special = {
-        "separate": ("translation", "--joint_vocabulary", "False", "--label_smoothing_factor", "0.1"),
+        "separate": ("translation", *SEPARATE.split(), "--data_license", "House rules", "--hub_token", SECRET),
         "decoder_classification": ("classification", "--preset", "gpt-tiny"),
     }
     root = tmp_path_factory.getbasetemp()

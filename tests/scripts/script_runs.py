@@ -65,6 +65,7 @@ PROGRAMS = {
     "image_classification": (train_image_classifier, f"{FEW} --shift 1 --flip both --random_erasing 0.5"),
     "masked_image": (train_image_classifier, f"{FEW} --objective masked_image"),
 }
+SECRET = "hf_NobodyMayReadThis"
 
 
 def arguments(job: str, folder: Path, *more: str) -> list[str]:

@@ -20,7 +20,7 @@ RECIPES = {
     "causal": "--optim adamw_torch --scheduled_sampling linear --scheduled_sampling_k 9 --bf16",
     "classification": "--r_drop 1 --lora_rank 2",
 }
-ONE = ["--async_save", "--eval_steps", "1", "--save_total_limit", "9"]
+ONE = ["--eval_steps", "1", "--save_total_limit", "9", "--async_save"]
 
 
 def written_late(*rank_and_folder: object) -> None:
@@ -39,18 +39,28 @@ def written_late(*rank_and_folder: object) -> None:
     Background.start, RunTrainer.training_step = start_late, and_tell
 
 
-@pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Background, "start", Background.start)
-    monkeypatch.setattr(RunTrainer, "training_step", RunTrainer.training_step)
+def die_while_written() -> None:
+    """Let the process be killed when the checkpoint of step 3 is nearly written."""
     written_late()
+    replace = os.replace
+
+    def die(source, target):
+        if str(target).endswith("checkpoint-3"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return replace(source, target)
+
+    os.replace = die
 
 
 @pytest.mark.parametrize("job", RECIPES)
-def test_the_same_checkpoints(job: str, tmp_path: Path, late) -> None:
-    options = [*RECIPES[job].split(), "--eval_steps", "1", "--save_total_limit", "9"]
-    train(job, tmp_path / "waits", *options)
-    train(job, tmp_path / "continues", *options, "--async_save")
+def test_the_same_checkpoints_and_the_same_run_after_a_kill(job: str, tmp_path: Path, monkeypatch) -> None:
+    options, killed = [*RECIPES[job].split(), *ONE], tmp_path / "killed"
+    train(job, tmp_path / "waits", *options[:-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(Background, "start", Background.start)
+        patch.setattr(RunTrainer, "training_step", RunTrainer.training_step)
+        written_late()
+        train(job, tmp_path / "continues", *options)
     ours, theirs = checkpoints(tmp_path / "continues"), checkpoints(tmp_path / "waits")
     assert sorted(ours) == sorted(theirs) == [1, 2, 3, 4, 5, 6]
     assert_equal_weights(tmp_path / "continues", tmp_path / "waits")
@@ -72,34 +82,13 @@ def test_the_same_checkpoints(job: str, tmp_path: Path, late) -> None:
         for entry in ("global_step", "best_global_step", "epoch", "save_steps", "total_flos"):
             assert ours_state[entry] == theirs_state[entry], entry
         assert Path(ours_state["best_model_checkpoint"]).name == Path(theirs_state["best_model_checkpoint"]).name
-    assert not (tmp_path / "continues" / SAVING).exists()
-
-
-def die_while_written() -> None:
-    """Let the process be killed when the checkpoint of step 3 is nearly written."""
-    written_late()
-    replace = os.replace
-
-    def die(source, target):
-        if str(target).endswith("checkpoint-3"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return replace(source, target)
-
-    os.replace = die
-
-
-@pytest.mark.parametrize("job", ["translation", "causal"])
-def test_killed_while_one_is_written(job: str, tmp_path: Path) -> None:
-    options = [*RECIPES[job].split(), *ONE]
-    killed = tmp_path / "killed"
-    train(job, tmp_path / "whole", *options)
     kill(job, arguments(job, killed, *options), die_while_written)
     assert sorted(checkpoints(killed)) == [1, 2]
     assert not (killed / "checkpoint-3").exists()
     train(job, killed, *options)
-    assert_equal_weights(killed, tmp_path / "whole")
-    assert losses(killed) == losses(tmp_path / "whole")
-    assert not (killed / SAVING).exists()
+    assert_equal_weights(killed, tmp_path / "continues")
+    assert losses(killed) == losses(tmp_path / "continues")
+    assert not any((tmp_path / name / SAVING).exists() for name in ("continues", "killed"))
 
 
 def test_in_parts(tmp_path: Path) -> None:

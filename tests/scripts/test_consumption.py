@@ -117,13 +117,12 @@ def test_rows_and_tokens_are_those_read(job, options, share, tmp_path: Path) -> 
     assert share[0] <= found["flops"] / spy.flops <= share[1]
 
 
-def test_a_pass_without_gradient_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_without_gradient_counts_once(trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At first all inputs are gold ones, and there is one pass; later there are two, one of them with gradients."""
     monkeypatch.setattr(autotune, "CHOICES", {"oneDNN": True})
-    for name, options in (("gold", []), ("own", ["--scheduled_sampling", "linear", "--scheduled_sampling_k", "1"])):
-        train("causal", tmp_path / name, *options)
-    assert record(tmp_path / "own")["details"]["acceleration"] == {"oneDNN": True}
-    gold, own = (consumed(tmp_path / name) for name in ("gold", "own"))
+    train("causal", tmp_path, "--scheduled_sampling", "linear", "--scheduled_sampling_k", "1")
+    assert record(tmp_path)["details"]["acceleration"] == {"oneDNN": True}
+    gold, own = consumed(trained("causal")), consumed(tmp_path)
     assert own["tokens"] == gold["tokens"]
     assert own["flops"] / gold["flops"] == pytest.approx(1 + 5 / 6 / 3, rel=0.01)  # five of six steps
 

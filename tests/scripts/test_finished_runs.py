@@ -69,16 +69,11 @@ def again(folder: Path, *more: str, data: str = "train.csv") -> Any:
     return train("classification", folder, "--train_file", data, *words)
 
 
-OTHER_SETTINGS = r"holds a finished run with other settings .*"
-
-
 @pytest.mark.parametrize(("more", "message"), [
     ("--train_file nothere.csv --overwrite_output_dir True", "nothere.csv"),
     ("--overwrite_output_dir True --set hidden_size=abc", "hidden_size"),
     ("--train_file nothere.csv --max_steps 5", "nothere.csv"),
-    ("--learning_rate 0.1", rf"{OTHER_SETTINGS}\(learning_rate: 0.001 there, 0.1 now"),
-    ("--max_steps 1", f"{OTHER_SETTINGS}max_steps: 2 there, 1 now"),
-    ("--max_steps -1 --num_train_epochs 9", f"{OTHER_SETTINGS}max_steps: 2 there, -1 now"),
+    ("--learning_rate 0.1", r"holds a finished run with other settings .*\(learning_rate: 0.001 there, 0.1 now"),
 ])  # fmt: skip
 def test_what_cannot_work_changes_nothing(more: str, message: str, run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
@@ -314,9 +309,6 @@ def test_stopped_while_evaluating_and_averaging(tmp_path: Path, monkeypatch, cap
     options, whole = ["--average_checkpoints", "2", "--save_total_limit", "1"], tmp_path / "whole"
     train("classification", whole, *options)
     assert "The model is the average of 2 checkpoints: steps 4, 6." in capfd.readouterr().out
-    before, after = weights(whole / "checkpoint-4"), weights(whole / "checkpoint-6")
-    for name, value in weights(whole).items():
-        assert torch.equal(value, ((before[name].double() + after[name].double()) / 2).float()), name
     stop(monkeypatch, SendSignals(4, signal.SIGINT, evaluating=True), 130, "classification", tmp_path / "a", *options)
     assert sorted(checkpoints(tmp_path / "a")) == [2, 4]
     stop(monkeypatch, SendSignals(4, signal.SIGINT), 130, "classification", tmp_path / "a", *options)

@@ -27,25 +27,36 @@ LINES = ["May 6, 2031", "5:04 PM", "", "12,345.6"]
 
 
 @pytest.mark.parametrize("kind", ["translation", "separate"])
-def test_translates_a_file_line_by_line(kind: str, trained, tmp_path: Path) -> None:
+def test_translates_a_file_line_by_line_as_the_options_say(kind: str, trained, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "in.txt").write_text("\n".join(LINES))
-    options = ["--batch_size", "3", "--max_new_tokens", "8", "--num_beams", "2"]
+    search = {"max_new_tokens": 8, "num_beams": 2, "length_penalty": 2.0, "early_stopping": True}
+    options = [word for name, value in search.items() for word in (f"--{name}", str(value))]
     files = ["--input_file", str(tmp_path / "in.txt"), "--output_file", str(tmp_path / "out.txt")]
-    generate.main(["--model", str(trained(kind)), *files, *options])
     model = AutoModelForSeq2SeqLM.from_pretrained(trained(kind))
+    seen, original = {}, type(model).generate
+    with monkeypatch.context() as patch:
+        noted = lambda self, **given: seen.update(given) or original(self, **given)  # noqa: E731
+        patch.setattr(type(model), "generate", noted)
+        generate.main(["--model", str(trained(kind)), "--batch_size", "3", *files, *options])
+    assert search.items() <= seen.items()
     source = AutoTokenizer.from_pretrained(trained(kind))
     other = {"subfolder": "target_tokenizer"} if kind == "separate" else {}
     target = AutoTokenizer.from_pretrained(trained(kind), **other)
     expected = []
     for line in LINES:
-        output = model.generate(**source([line], return_tensors="pt"), max_new_tokens=8, num_beams=2)
+        output = model.generate(**source([line], return_tensors="pt"), **search)
         expected.append(target.decode(output[0], skip_special_tokens=True).replace("\n", "\\n") if line else "")
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").split("\n") == [*expected, ""]
 
 
 def test_a_file_is_worked_on_in_parts_and_goes_on_after_each_stop(trained, tmp_path: Path, monkeypatch, capfd) -> None:
-    """With the tokens of one run, drawn ones too; a bad line harms no other, and what was there stays until then."""
+    """With the tokens of one run, drawn ones too; a bad line harms no other, and what was there stays until then.
+
+    What is written stands beside the model, which stays the same for it.
+    """
     monkeypatch.setattr(generation, "SORTED", 2)
+    shutil.copytree(trained("causal"), tmp_path, dirs_exist_ok=True)
+    before = {path.name for path in tmp_path.iterdir()}
     continued, calls = tasks.FUNCTIONS["causal"], []
     lines = [f"def f{number}(" for number in range(30)]
     lines[3:5] = ["", "\udcff"]
@@ -53,7 +64,7 @@ def test_a_file_is_worked_on_in_parts_and_goes_on_after_each_stop(trained, tmp_p
     (tmp_path / "in.txt").write_bytes(text)
     (tmp_path / "out.txt").write_text("an earlier result")
     options = ["--do_sample", "--max_new_tokens", "4", "--batch_size", "3", "--seed", "5"]
-    command = ["--model", str(trained("causal")), "--input_file", str(tmp_path / "in.txt"), *options]
+    command = ["--model", str(tmp_path), "--input_file", str(tmp_path / "in.txt"), *options]
 
     def working(loaded, texts, stop=None, **given):
         calls.extend(texts)
@@ -72,7 +83,7 @@ def test_a_file_is_worked_on_in_parts_and_goes_on_after_each_stop(trained, tmp_p
     assert [whole[number] for number in (3, 4, 8, 30)] == [""] * 4
     assert all(result.startswith(line) for line, result in zip(lines, whole) if result)
     assert sum(map(bool, whole)) == 27
-    assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "out.txt", "whole.txt"}
+    assert {path.name for path in tmp_path.iterdir()} - before == {"in.txt", "out.txt", "whole.txt"}
 
     command += ["--output_file", str(tmp_path / "out.txt")]
     for stop, kept in (("def f14(", 12), ("def f26(", 24)):
@@ -116,15 +127,6 @@ def test_a_file_of_the_users_is_not_taken_for_the_beginning_of_the_output(source
     with pytest.raises(SystemExit, match=r"out.txt grows as .*out.txt.part"):
         generate.main([*command, "--output_file", str(tmp_path / "out.txt")])
     assert {path.read_text() for path in tmp_path.iterdir()} == {"import os\nimport re\n"}
-
-
-def test_a_job_is_the_same_whatever_else_is_written_beside_its_model(trained, tmp_path: Path) -> None:
-    folder = shutil.copytree(trained("causal"), tmp_path / "model")
-    arguments = GenerateArguments(model_name_or_path=str(folder), device="cpu")
-    loaded, *_ = tasks.load(arguments)
-    before = generation.job(arguments, loaded)
-    (folder / "out.txt.part.json").write_text("{}")
-    assert generation.job(arguments, loaded) == before
 
 
 def test_lines_of_another_job_are_gone_before_the_record_of_this_one_is_there(tmp_path: Path) -> None:
@@ -258,22 +260,6 @@ def test_unfinished_run_is_no_model_and_a_mistake_is_corrected_in_the_same_folde
         generate.main(["--model", str(stopped), "--text", "x"])
 
 
-@pytest.mark.parametrize("options", [{"length_penalty": 2.0}, {"early_stopping": True}])
-def test_beam_search_options_reach_generate(options: dict, trained, capsys) -> None:
-    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    model = AutoModelForSeq2SeqLM.from_pretrained(trained("translation"))
-    tokenizer = AutoTokenizer.from_pretrained(trained("translation"))
-    seen = {}
-    with pytest.MonkeyPatch.context() as patch:
-        original = type(model).generate
-        noted = lambda self, **given: seen.update(given) or original(self, **given)  # noqa: E731
-        patch.setattr(type(model), "generate", noted)
-        found = answers(capsys, "--model", trained("translation"), "--num_beams", 3, *flags, "--text", LINES[0])
-    output = model.generate(**tokenizer(LINES[:1], return_tensors="pt"), num_beams=3, **options)
-    assert {name: seen[name] for name in options} == options
-    assert found[0] == tokenizer.decode(output[0], skip_special_tokens=True).replace("\n", "\\n")
-
-
 def test_results_have_the_order_of_the_texts_whatever_their_lengths(trained, monkeypatch, capsys) -> None:
     texts = ["May 6, 2031", "5 PM", "Monday, March 3, 2031", "7", "12,345.6", "June 1", "8:15 AM"]
     common = ["--model", trained("translation"), "--max_new_tokens", "6"]
@@ -282,38 +268,30 @@ def test_results_have_the_order_of_the_texts_whatever_their_lengths(trained, mon
     assert answers(capsys, *common, "--batch_size", "2", "--text", *texts) == alone
 
 
-def test_classifier_keeps_the_end_that_it_was_trained_on(tmp_path: Path, trained, capsys) -> None:
-    train("classification", tmp_path, "--truncation_side", "left", "--max_length", "8", "--max_steps", "1")
+def test_classifier_keeps_the_end_that_it_was_trained_on_and_its_tokenizer_the_types(
+    tmp_path, trained, capsys
+) -> None:
+    options = "--truncation_side left --max_length 8 --max_steps 1 --set type_vocab_size=0"
+    train("classification", tmp_path, *options.split())
+    assert pipeline("text-classification", str(tmp_path))("May")
+    assert "token_type_ids" not in AutoTokenizer.from_pretrained(tmp_path)("May")
     assert AutoTokenizer.from_pretrained(tmp_path).truncation_side == "left"
     assert AutoTokenizer.from_pretrained(trained("classification")).truncation_side == "right"
     ends = [answers(capsys, "--model", tmp_path, "--text", f"{start * 200} abc") for start in "xyz"]
     assert ends[0] == ends[1] == ends[2]  # nothing before the last 64 tokens counts
 
 
-@pytest.mark.parametrize("spans", [True, False])
-def test_entities_are_those_of_the_pipeline(spans: bool, trained, tmp_path: Path, capsys) -> None:
+def test_entities_are_those_of_the_pipeline(trained, tmp_path: Path, capsys) -> None:
     folder, text = trained("token_classification"), "on Oct 19  Qatar paid 88 for  987 tons of wheat"
     model = AutoModelForTokenClassification.from_pretrained(folder)
     torch.nn.init.normal_(model.classifier.weight, std=3.0, generator=torch.Generator().manual_seed(0))
-    names: dict[int, str] = model.config.id2label
-    if not spans:
-        model.config.id2label = {number: name.replace("-", "_") for number, name in names.items()}
     model.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
     printed = answers(capsys, "--model", tmp_path, "--text", text)[0]
     text = " ".join(text.split())
-    find = pipeline("token-classification", str(tmp_path), device="cpu", aggregation_strategy="first")
-    if spans:
-        found = find(text)
-        assert len(found) > 2
-        entities = [f"{each['entity_group']}: {text[each['start'] : each['end']]}" for each in found]
-        assert printed.split("\t") == entities
-    else:
-        words = dict(pair.split("/") for pair in printed.split(" "))
-        assert list(words) == text.split(" ")
-        for piece in find(text, aggregation_strategy="none", ignore_labels=[]):
-            if text[: piece["start"]].endswith(" "):
-                assert words[text[piece["start"] :].split(" ")[0]] == piece["entity"]
+    found = pipeline("token-classification", str(tmp_path), device="cpu", aggregation_strategy="first")(text)
+    assert len(found) > 2
+    assert printed.split("\t") == [f"{each['entity_group']}: {text[each['start'] : each['end']]}" for each in found]
 
 
 DIALOGUES = [["你好", "你好呀", "再见"], ["吃了吗", "吃了"], ["在吗", "不在"], ["一", "二", "三"]] * 8

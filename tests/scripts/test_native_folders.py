@@ -11,8 +11,9 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from refusals import refused
 from script_runs import PAIRS, edit, generated
-from test_native_models import BART, BERT, GPT2, LLAMA, OWN_WAY, T5, tokenizer_of
+from test_native_models import BART, BERT, GPT2, LLAMA, OWN_WAY, T5, save_native, tokenizer_of
 from transformers import AutoTokenizer, pipeline
 
 from vanillaformer.conversion import from_native
@@ -45,12 +46,8 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 def saved(name: str, folder: Path, **fields: Any) -> Path:
     class_name, known, kind = FOLDERS[name]
-    tokenizer, model_class = tokenizer_of(kind), getattr(transformers, class_name)
-    ids = {f"{token}_token_id": getattr(tokenizer, f"{token}_token_id") for token in ("pad", "bos", "eos")}
-    start = {"decoder_start_token_id": tokenizer.pad_token_id} if kind == "encoder_decoder" else {}
-    torch.manual_seed(0)
-    config = model_class.config_class(vocab_size=len(tokenizer), **known, **ids, **start, **fields)
-    model = model_class(config)
+    tokenizer = tokenizer_of(kind)
+    model = save_native(folder, class_name, known, tokenizer, "pad" if kind == "encoder_decoder" else None, **fields)
     if name == "marian":
         model.final_logits_bias[0, tokenizer.pad_token_id] = 30.0
         settings = {"bad_words_ids": [[tokenizer.pad_token_id]], "renormalize_logits": True, "max_length": 16}
@@ -58,7 +55,6 @@ def saved(name: str, folder: Path, **fields: Any) -> Path:
     elif model.can_generate():
         model.generation_config.max_length = 16
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     return folder
 
 
@@ -99,8 +95,7 @@ def test_what_ours_cannot_be_runs_as_it_is(tmp_path: Path, capsys: Any) -> None:
     out, err = generated(capsys, "--model", folder, "--text", TEXT, "--device", "cpu", "--engine", "auto")
     assert out.rstrip("\n") == expected("gpt2", folder).rstrip("\n")
     assert "GPT2LMHeadModel cannot be exported to ctranslate2: the model must be a" in err
-    with pytest.raises(SystemExit, match=r"scale_attn_by_inverse_layer_idx=True"):
-        explore.main([str(folder), "--text", TEXT])
+    refused(r"scale_attn_by_inverse_layer_idx=True", explore.main, [str(folder), "--text", TEXT], error=SystemExit)
 
 
 def test_weights_of_another_task_are_refused(tmp_path: Path) -> None:
@@ -182,8 +177,7 @@ def test_a_model_of_ours_is_pushed_as_a_native_one(tmp_path: Path, capsys: Any) 
 def test_only_language_models_are_served(tmp_path: Path) -> None:
     serve.check_model(str(saved("gpt2", tmp_path / "gpt2")))
     for name in ("t5", "bert"):
-        with pytest.raises(ValueError, match="only language models are served"):
-            serve.check_model(str(saved(name, tmp_path / name)))
+        refused("only language models are served", serve.check_model, str(saved(name, tmp_path / name)))
 
 
 def test_settings_that_native_translators_have_are_those_of_an_export(tmp_path: Path) -> None:

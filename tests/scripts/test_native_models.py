@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 import torch
 import transformers
+from refusals import refused
 from script_runs import FEW, PAIRS, PROGRAMS, TEXTS, answers, edit
 from transformers import AutoModelForCausalLM, AutoTokenizer, Seq2SeqTrainingArguments, Trainer
 
@@ -62,9 +63,6 @@ MODELS: dict[str, tuple[str, dict[str, Any], ModelKind, str, str]] = {
     "gemma2": ("Gemma2ForCausalLM", LLAMA | GROUPED, "decoder", "causal", "Gemma2ForCausalLM"),
     "distilbert": ("DistilBertForMaskedLM", DISTILBERT, "encoder", "masked", "DistilBertForMaskedLM"),
     "electra": ("ElectraForMaskedLM", BERT | {"embedding_size": 16}, "encoder", "masked", "ElectraForMaskedLM"),
-    "mbart": (
-        "MBartForConditionalGeneration", BART, "encoder_decoder", "translation", "MBartForConditionalGeneration"
-    ),
     "mt5": ("MT5ForConditionalGeneration", T5, "encoder_decoder", "translation", "MT5ForConditionalGeneration"),
     "bert-classifier": ("BertForMaskedLM", BERT, "encoder", "classification", "BertForSequenceClassification"),
     "gpt2-classifier": ("GPT2LMHeadModel", GPT2, "decoder", "classification", "GPT2ForSequenceClassification"),
@@ -80,18 +78,26 @@ def tokenizer_of(kind: ModelKind) -> Any:
     return train(texts * 20, kind=kind, vocab_size=300)
 
 
-def native_folder(name: str, folder: Path) -> Path:
-    """A small random native model with a tokenizer beside it."""
-    class_name, fields, kind, _, _ = MODELS[name]
-    tokenizer, model_class = tokenizer_of(kind), getattr(transformers, class_name)
+def save_native(
+    folder: Path, class_name: str, fields: dict[str, Any], tokenizer: Any, start: str | None = None, **more: Any
+) -> Any:
+    """Save a small random native model with its tokenizer, and return it; `start` names what a decoder begins with."""
     ids = {f"{token}_token_id": getattr(tokenizer, f"{token}_token_id") for token in ("pad", "bos", "eos")}
-    ids["decoder_start_token_id"] = tokenizer.eos_token_id if name == "bart" else tokenizer.pad_token_id
-    if name == "distilbert":  # whose tokenizers have no token types
-        tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    ids |= {} if start is None else {"decoder_start_token_id": getattr(tokenizer, f"{start}_token_id")}
+    model_class = getattr(transformers, class_name)
     torch.manual_seed(0)
-    model_class(model_class.config_class(vocab_size=len(tokenizer), **fields, **ids)).save_pretrained(folder)
+    model = model_class(model_class.config_class(vocab_size=len(tokenizer), **fields, **ids, **more))
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return model
+
+
+def native_folder(name: str, folder: Path) -> Path:
+    class_name, fields, kind, _, _ = MODELS[name]
+    tokenizer = copy.deepcopy(tokenizer_of(kind))
+    if name == "distilbert":  # whose tokenizers have no token types
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    save_native(folder, class_name, fields, tokenizer, "eos" if name == "bart" else "pad")
     return folder
 
 
@@ -183,8 +189,7 @@ def test_what_ours_cannot_be_trains_as_it_is(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(ValueError, match=r"--lora_targets q_proj: .* called c_attn, c_fc, c_proj, lm_head"):
         run("gpt2", native, tmp_path / "other", *lora, "q_proj")
     capsys.readouterr()
-    with pytest.raises(ValueError, match=r"--packing: .*GPT2LMHeadModel"):
-        run("gpt2", native, tmp_path / "packed", "--packing", "true")
+    refused(r"--packing: .*GPT2LMHeadModel", run, "gpt2", native, tmp_path / "packed", "--packing", "true")
     assert "scale_attn_by_inverse_layer_idx=True" in "".join(capsys.readouterr())
     with pytest.raises(ValueError, match=r"--save_as vanilla: .*scale_attn_by_inverse_layer_idx=True"):
         run("gpt2", native, tmp_path / "other", "--save_as", "vanilla")
@@ -222,13 +227,9 @@ def test_what_training_decides_of_the_tokenizer_is_saved(tmp_path: Path) -> None
 
 
 def test_a_native_model_of_dialogues_keeps_their_template(tmp_path: Path) -> None:
-    native = native_folder("gpt2", tmp_path / "native")
-    tokenizer: Any = AutoTokenizer.from_pretrained(native)
+    native, tokenizer = tmp_path / "native", copy.deepcopy(tokenizer_of("decoder"))
     tokenizer.add_special_tokens({"extra_special_tokens": ["[SEP]"]})
-    tokenizer.save_pretrained(native)
-    ids = {f"{token}_token_id": getattr(tokenizer, f"{token}_token_id") for token in ("pad", "bos", "eos")}
-    config = transformers.GPT2Config(vocab_size=len(tokenizer), **GPT2, **ids)
-    transformers.GPT2LMHeadModel(config).save_pretrained(native)
+    save_native(native, "GPT2LMHeadModel", GPT2, tokenizer)
     rows = [{"turns": [f"hello {n}", "hi"]} for n in range(40)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     file = ["--train_file", str(tmp_path / "a.jsonl"), "--turns_column", "turns", "--block_size", "32"]

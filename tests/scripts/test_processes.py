@@ -15,25 +15,37 @@ import torch
 from script_runs import ALONE, HALVED, arguments, assert_same_training, losses, record, train, train_together, weights
 
 
-def test_torchrun(tmp_path: Path) -> None:
-    train("translation", tmp_path / "alone", *ALONE)
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory):
+    """Return a function (job, options) -> folder of a run by one process, trained once, and all its options."""
+
+    @cache
+    def run(job: str, text: str) -> tuple[Path, list[str]]:
+        folder = tmp_path_factory.mktemp(job)
+        options = [*text.split(), *(script_runs.stream_options(job, folder) if "--streaming" in text else [])]
+        return train(job, folder / "run", *ALONE, *options).folder, options
+
+    return run
+
+
+def test_torchrun(alone, tmp_path: Path) -> None:
+    whole, _ = alone("translation", "")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     options = arguments("translation", tmp_path / "two", *HALVED)
     options.remove("--use_cpu")  # which nobody has to know
     program = ["-m", "vanillaformer.scripts.train_translation", *options]
     done = subprocess.run([*launcher, *program], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert_same_training(tmp_path / "alone", tmp_path / "two")
+    assert_same_training(whole, tmp_path / "two")
     for line in ("Run ", "Tokenizer: ", "Data: ", "step 6/6", "Test: ", "The model is in "):
         assert sum(printed.startswith(line) for printed in done.stdout.splitlines()) == (2 if "step" in line else 1)
-    alone, two = (record(tmp_path / name) for name in ("alone", "two"))
-    assert two["finished"]
-    assert two["metrics"]["test_loss"] == pytest.approx(alone["metrics"]["test_loss"], rel=1e-4)
+    one, two = (record(folder)["metrics"] for folder in (whole, tmp_path / "two"))
+    assert two["test_loss"] == pytest.approx(one["test_loss"], rel=1e-4)
     # Every row is scored once, though a process gets some twice.
-    rows, found = (script_runs.json_lines(tmp_path / name / "predictions_test.jsonl") for name in ("alone", "two"))
+    rows, found = (script_runs.json_lines(folder / "predictions_test.jsonl") for folder in (whole, tmp_path / "two"))
     assert [row["source"] for row in found] == [row["source"] for row in rows]
     predictions, references = ([row[name] for row in found] for name in ("prediction", "reference"))
-    assert two["metrics"]["test_chrf"] == pytest.approx(sacrebleu.corpus_chrf(predictions, [references]).score)
+    assert two["test_chrf"] == pytest.approx(sacrebleu.corpus_chrf(predictions, [references]).score)
 
 
 # Trains, but the second process is killed in step 4 of the first attempt.
@@ -50,8 +62,8 @@ train_translation.main(sys.argv[1:])
 """
 
 
-def test_torchrun_starts_a_killed_process_again(tmp_path: Path) -> None:
-    train("translation", tmp_path / "alone", *ALONE)
+def test_torchrun_starts_a_killed_process_again(alone, tmp_path: Path) -> None:
+    whole, _ = alone("translation", "")
     (tmp_path / "program.py").write_text(DIES_ONCE)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     options = arguments("translation", tmp_path / "two", *HALVED)
@@ -63,7 +75,7 @@ def test_torchrun_starts_a_killed_process_again(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert sum(line.startswith("Run ") for line in done.stdout.splitlines()) == 2, "each attempt"
-    assert_same_training(tmp_path / "alone", tmp_path / "two")
+    assert_same_training(whole, tmp_path / "two")
 
 
 # The last batch of an epoch is divided without repeating rows: 19 rows are batches of 8, 8 and 3, and 17 of 8, 8 and 1
@@ -84,19 +96,6 @@ CASES = {
     "streamed texts": ("causal", "--streaming"),
     "streamed pairs": ("translation", "--streaming --predict_with_generate False"),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory):
-    """Return a function (job, options) -> folder of a run by one process, trained once, and all its options."""
-
-    @cache
-    def run(job: str, text: str) -> tuple[Path, list[str]]:
-        folder = tmp_path_factory.mktemp(job)
-        options = [*text.split(), *(script_runs.stream_options(job, folder) if "--streaming" in text else [])]
-        return train(job, folder / "run", *ALONE, *options).folder, options
-
-    return run
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -53,7 +53,10 @@ def test_killed_after_the_last_step(job: str, trained, tmp_path: Path) -> None:
 # masks of the second one.
 EPOCHS = "--max_train_samples 30 --eval_steps 1 --block_size 12"
 RESUMED = {
-    "a later epoch": ("classification", "--max_train_samples 30 --eval_steps 1"),
+    "a later epoch of a wide part": (
+        "classification", "--max_train_samples 30 --eval_steps 1 --set wide_max_ngram=2 wide_buckets=64 "
+        "--ema_decay 0.7 --r_drop 1",
+    ),
     "masks of a later epoch": ("masked", f"LINES {EPOCHS}"),
     "pairs of a later epoch": ("mlm+nsp", f"LINES {EPOCHS}"),
     "packed masks": ("masked", "TEXTS --max_train_samples 80 --packing --block_size 24 --eval_steps 1"),
@@ -68,7 +71,8 @@ RESUMED = {
     "ctc": ("translation", "--lr_scheduler_type greedy --set decoding=ctc"),
     "moving average of packed texts": (
         "causal", "TEXTS --max_train_samples 80 --packing --block_size 24 --ema_decay 0.7 "
-        "--gradient_accumulation_steps 2 --per_device_train_batch_size 4",
+        "--gradient_accumulation_steps 2 --per_device_train_batch_size 4 "
+        "--set norm_placement=admin num_hidden_layers=2",  # whose initialization is measured
     ),
     "pointer generator": (
         "translation", "--set output_distribution=pointer_generator --ema_decay 0.7 --scheduled_sampling linear "
@@ -77,15 +81,11 @@ RESUMED = {
     "batches by tokens": (
         "classification", "--tokens_per_batch 200 --optim muon --gradient_accumulation_steps 2",
     ),
-    "wide part": (
-        "classification", "--set wide_max_ngram=2 wide_buckets=64 --ema_decay 0.7 --r_drop 1",
-    ),
     "plateau, noise and workers": (
         "classification", "--lr_scheduler_type reduce_lr_on_plateau --neftune_noise_alpha 5 "
         "--dataloader_num_workers 1 --dataloader_persistent_workers true --set layer_drop=0.2 drop_path_rate=0.1",
     ),
     "early stopping": ("causal", "--early_stopping_patience 2 --learning_rate 2 --eval_steps 1"),
-    "a measured initialization": ("causal", "--set norm_placement=admin num_hidden_layers=2"),
     "rates by width": ("causal", "--set parametrization=mup base_width=4 --optim muon"),
     "streamed translation": ("translation", "STREAM --predict_with_generate False"),
     "streamed ahead": ("causal", "STREAM --dataloader_num_workers 1 --max_steps -1 --max_tokens 1000"),

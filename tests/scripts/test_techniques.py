@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load_file
 from script_runs import adding, assert_equal_weights, logged, losses, nan_loss, record, train, weights
 from transformers import TrainerCallback, modeling_utils
@@ -44,36 +45,27 @@ class Steps(TrainerCallback):
         self.weights.append({name: value.detach().clone().double() for name, value in model.named_parameters()})
 
 
-def test_moving_average(tmp_path: Path) -> None:
-    options = ["--ema_decay", "0.7", "--ema_warmup", "False", "--gradient_accumulation_steps", "2"]
-    options += ["--per_device_train_batch_size", "4", "--metric_for_best_model", "loss"]
+@pytest.mark.parametrize(("warmup", "decays"), [("False", [0.3] * 5), ("True", [2 / 11, 3 / 12, 0.3, 0.3, 0.3])])
+def test_moving_average(warmup: str, decays: list[float], trained, tmp_path: Path) -> None:
+    """Which leaves the training alone."""
+    options = ["--ema_decay", "0.3", "--ema_warmup", warmup, "--metric_for_best_model", "loss"]
     recorder, whole = Steps(), tmp_path / "whole"
     with recorder.listening():
-        train("classification", whole, *options)
-    assert len(recorder.weights) == 6
+        train("causal", whole, *options)
     expected = recorder.weights[0]
-    for step, now in enumerate(recorder.weights, start=1):
-        expected = {name: 0.7 * value + 0.3 * now[name] for name, value in expected.items()}
+    for step, (decay, now) in enumerate(zip([0.0, *decays], recorder.weights, strict=True), start=1):
+        expected = {name: decay * value + (1 - decay) * now[name] for name, value in expected.items()}
         if step % 2 == 0:  # a checkpoint holds the average, and beside it what is trained
             folder = whole / f"checkpoint-{step}"
             for name, value in weights(folder).items():
                 torch.testing.assert_close(value, expected[name].float(), rtol=1e-5, atol=1e-6, msg=name)
+            plain = weights(trained("causal") / f"checkpoint-{step}")
             for name, value in load_file(folder / "training_weights.safetensors").items():
                 assert torch.equal(value, now[name].float()), name
+                assert torch.equal(value, plain[name]), name
     best = min(range(3), key=lambda index: logged(whole, "eval_loss")[index])
     assert_equal_weights(whole, whole / f"checkpoint-{2 * (best + 1)}")
     assert metrics(whole)["eval_loss"] == logged(whole, "eval_loss")[best]  # the average is what is evaluated
-
-
-def test_moving_average_leaves_the_training_alone(tmp_path: Path) -> None:
-    options = ["--eval_strategy", "no", "--save_steps", "3"]
-    train("causal", tmp_path / "without", *options)
-    train("causal", tmp_path / "with", *options, "--ema_decay", "0.9")
-    trained = load_file(tmp_path / "with" / "checkpoint-6" / "training_weights.safetensors")
-    for name, value in weights(tmp_path / "without").items():
-        assert torch.equal(trained[name], value), name
-    assert_equal_weights(tmp_path / "with", tmp_path / "with" / "checkpoint-6")  # the last average
-    assert any((weights(tmp_path / "with")[name] != value).any() for name, value in trained.items())
 
 
 def test_freeze(tmp_path: Path, capfd) -> None:
@@ -151,8 +143,7 @@ def test_full_disk(error: Exception, options: list[str], trained, tmp_path: Path
     message = r"the checkpoint of step 4 could not be written to .*checkpoint-4 \(.*\); the last .*checkpoint-2, from"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "save", full)
-        with pytest.raises(OSError, match=message):
-            train("causal", tmp_path, *options)
+        refused(message, train, "causal", tmp_path, *options, error=OSError)
     assert not (tmp_path / "checkpoint-4").exists()
     assert not (tmp_path / SAVING).exists()
     train("causal", tmp_path, *options)
@@ -166,24 +157,23 @@ def test_unwritable_folder(reason: str, tmp_path: Path, monkeypatch) -> None:
     if reason == "read-only":  # simulated: root may write everywhere
         monkeypatch.setattr(Path, "write_text", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
     monkeypatch.setattr(runs, "prepare_tokenizers", lambda *_: pytest.fail("work was begun"))
-    with pytest.raises(ValueError, match=r"--output_dir .*run cannot be written to \("):
-        train("causal", folder)
+    refused(r"--output_dir .*run cannot be written to \(", train, "causal", folder)
 
 
 PRECISE = {
     "translation": "--learning_rate 0.01 --label_smoothing_factor 0.1 --tokens_per_batch 400 "
-    "--predict_with_generate False",
-    "causal": "--learning_rate 0.01 --r_drop 2",
-    "classification": "--learning_rate 0.01",
+    "--predict_with_generate False --set layer_drop=0.3",
+    "causal": "--learning_rate 0.01 --r_drop 2 --set layer_drop=0.3",
 }
 
 
-@pytest.mark.parametrize("job", ["translation", "causal"])
-def test_bfloat16(job: str, tmp_path: Path) -> None:
-    train(job, tmp_path / "exact", *PRECISE[job].split())
+@pytest.mark.parametrize("job", PRECISE)
+def test_bfloat16_and_gradient_checkpointing(job: str, tmp_path: Path, monkeypatch) -> None:
+    options = PRECISE[job].split()
+    train(job, tmp_path / "exact", *options)
     exact = losses(tmp_path / "exact")
     for option, tolerance in (("--bf16", 2e-3), ("--dtype bfloat16", 1e-2)):  # weights drawn as bfloat16 are others
-        train(job, tmp_path / option, *PRECISE[job].split(), *option.split())
+        train(job, tmp_path / option, *options, *option.split())
         half = losses(tmp_path / option)
         assert max(exact[-1] / exact[0], half[-1] / half[0]) < 0.96
         assert half == pytest.approx(exact, rel=tolerance)
@@ -192,11 +182,6 @@ def test_bfloat16(job: str, tmp_path: Path) -> None:
         assert all(torch.tensor(loss).bfloat16().item() != loss for loss in half)
         kept = torch.float32 if option == "--bf16" else torch.bfloat16
         assert {value.dtype for value in weights(tmp_path / option).values()} == {kept}
-
-
-@pytest.mark.parametrize("job", PRECISE)
-def test_gradient_checkpointing(job: str, tmp_path: Path, monkeypatch) -> None:
-    train(job, tmp_path / "kept", *PRECISE[job].split(), "--set", "layer_drop=0.3")
     calls, checkpoint = [], modeling_utils.checkpoint
 
     def counted(*details, **keywords):
@@ -204,7 +189,7 @@ def test_gradient_checkpointing(job: str, tmp_path: Path, monkeypatch) -> None:
         return checkpoint(*details, **keywords)
 
     monkeypatch.setattr(modeling_utils, "checkpoint", counted)
-    train(job, tmp_path / "again", *PRECISE[job].split(), "--set", "layer_drop=0.3", "--gradient_checkpointing")
+    train(job, tmp_path / "again", *options, "--gradient_checkpointing")
     assert len(calls) >= 3  # of the 6 or 12 layers passed, some were dropped
-    assert losses(tmp_path / "again") == losses(tmp_path / "kept")
-    assert_equal_weights(tmp_path / "kept", tmp_path / "again")
+    assert losses(tmp_path / "again") == exact
+    assert_equal_weights(tmp_path / "exact", tmp_path / "again")

@@ -8,6 +8,7 @@ import script_runs
 import torch
 from datasets import load_dataset
 from huggingface_hub.errors import StrictDataclassError
+from refusals import refused
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from vanillaformer.data.arguments import LanguageModelDataArguments as LmData
@@ -31,7 +32,7 @@ BASELINES = {
 
 
 @pytest.mark.parametrize("job", script_runs.PROGRAMS)
-def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_path: Path) -> None:
+def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained) -> None:
     folder = trained(job)
     names = "run", "all_results", "trainer_state"
     run, results, history = (json.loads((folder / f"{name}.json").read_text()) for name in names)
@@ -55,16 +56,15 @@ def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_pat
     # The best checkpoint is the model
     script_runs.assert_equal_weights(folder, folder / f"checkpoint-{history['best_global_step']}")
     assert {2, 4, 6} <= {entry["step"] for entry in history["log_history"] if "eval_loss" in entry}
-    # Another run may replace what this one has written
     wanted = {"all_results.json", "loss_curve.png"}
     if job != "masked_image":
         wanted.add("samples.jsonl" if job in ("causal", "span") else "predictions_test.jsonl")
     wanted |= {"confusion_matrix.png"} if "f1" in usual else set()
     wanted |= {"example.png"} if job == "image_classification" else set()
-    assert wanted <= {path.name for path in folder.iterdir()}
-    for name in wanted:
-        (tmp_path / name).write_text("")
-    assert {path.name for path in files_of_run(tmp_path)} == wanted
+    left = {path.name for path in folder.iterdir()}
+    assert wanted <= left
+    # Another run may replace all of it
+    assert {path.relative_to(folder).parts[0] for path in files_of_run(folder)} == left
 
 
 def test_two_vocabularies_and_settings_of_saved_translators(trained) -> None:
@@ -93,9 +93,7 @@ def test_classifier_from_a_language_model(start: str, trained, tmp_path: Path) -
 
 
 REFUSED = [
-    ("translation", "--preset gpt2", "--preset gpt2: choose from transformer-base"),
     ("causal", "--preset bert-base", "--preset bert-base: choose from gpt"),
-    ("masked", "--preset nonsense", "--preset nonsense: choose from bert"),
     ("mlm+nsp", "--preset gpt2", "--preset gpt2: choose from bert"),
     ("causal", "--preset gpt2 --model_name_or_path x", "give one of them"),
     ("image_classification", "--set num_channels=1", "num_channels=1 of the model: images are read in color"),
@@ -104,11 +102,9 @@ REFUSED = [
     ("masked", "--mlm_probability 1.5", "--mlm_probability 1.5: it must be between 0 and 1"),
     ("masked", "--scheduled_sampling linear --scheduled_sampling_k 5", "linear: .* feeds itself no tokens"),
     ("causal", "--fp16", "--fp16 needs an accelerator: .*; --bf16 works there"),
-    ("causal", "--train_file missing.csv", "missing.csv"),
     ("classification", "--report_to comet_ml", "--report_to comet_ml: it is not installed .pip install comet_ml"),
     ("mlm+nsp", "--packing", "--packing is not for --objective mlm"),
     ("translation", "--source_lang en_XX --target_lang de_DE", "--target_lang de_DE: the tokenizer has no codes"),
-    ("translation", "--metrics rouge3", "--metrics rouge3: not one of our scores, and evaluate cannot load it"),
     ("translation", "--metrics perplexity", "--metrics perplexity: it does not score texts"),
     ("translation", "--metrics rougeL --predict_with_generate False", "--metrics rougeL: not with --predict"),
     ("span", "--mean_span_length 0.5", "--mean_span_length 0.5: it must be at least 1"),
@@ -133,8 +129,7 @@ REFUSED = [
 @pytest.mark.parametrize(("job", "options", "message"), REFUSED)
 def test_what_is_refused_leaves_no_model(job: str, options: str, message: str, tmp_path: Path) -> None:
     files = script_runs.stream_options(job, tmp_path) if "STREAM" in options else []
-    with pytest.raises(ValueError, match=message):
-        script_runs.train(job, tmp_path / "run", *files, *options.removeprefix("STREAM").split())
+    refused(message, script_runs.train, job, tmp_path / "run", *files, *options.removeprefix("STREAM").split())
     for name in ("config.json", "model.safetensors", "README.md"):
         assert not (tmp_path / "run" / name).exists()
     assert not (tmp_path / "run" / "run.json").exists() or not script_runs.record(tmp_path / "run")["finished"]
@@ -223,9 +218,3 @@ def test_a_pipeline_truncates_a_long_text_and_our_own_reading_does_not_warn(trai
     output = script_runs.generated(capsys, "--model", trained("classification"), "--text", long_text)
     assert output.out.startswith(answer["label"])
     assert "longer than the specified maximum" not in output.err
-
-
-def test_tokenizers_of_models_without_token_types_return_none(tmp_path: Path) -> None:
-    script_runs.train("classification", tmp_path, "--set", "type_vocab_size=0")
-    assert pipeline("text-classification", str(tmp_path))("May")
-    assert "token_type_ids" not in AutoTokenizer.from_pretrained(tmp_path)("May")
