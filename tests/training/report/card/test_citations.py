@@ -46,7 +46,7 @@ def test_what_is_cited_is_there_and_what_is_there_is_cited() -> None:
     papers |= {paper for technique in TECHNIQUES for paper in technique.papers}
     papers |= {paper for score in cite.SCORES.values() for paper in score.papers} | {"wolf2020transformers"}
     grouped = {"num_key_value_heads": 2, "attn_logit_softcapping": 5.0, "layer_drop": 0.1, "dropout": 0.1}
-    grouped |= {"drop_path_rate": 0.1, "layer_scale_init_value": 0.1}
+    grouped |= {"drop_path_rate": 0.1, "layer_scale_init_value": 0.1, "value_residual": True}
     for changes in (grouped, {"num_key_value_heads": 1}):
         papers |= set(cite.part_papers(preset("gpt-tiny", **changes)))
     papers |= set(cite.part_papers(preset("bert-tiny", wide_max_ngram=1), classifies=True))
