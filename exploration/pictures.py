@@ -1,4 +1,4 @@
-"""Style of the figures: maps, grids of maps, tables and curves, readable in print and to color-blind people."""
+"""Style of the figures: maps, grids of maps, tables, curves and bars, readable in print and to color-blind people."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from matplotlib.colors import CenteredNorm, LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from vanillaformer.console.drawing import style, visible
+from vanillaformer.console.drawing import COLORS, style, visible
 
 LONGEST = 40  # tokens that are drawn of a text, so that their names can be read
 WIDEST = 12  # characters of a token's name
@@ -205,4 +205,28 @@ def curves(
     plot.grid(alpha=0.3)
     if len(lines) > 1:
         figure.legend(loc="outside lower center", ncols=min(len(lines), 6), frameon=False, fontsize=8)
+    return figure
+
+
+def bars(
+    groups: Mapping[str, np.ndarray],
+    names: Sequence[str],
+    title: str,
+    *,
+    axes: tuple[str, str],
+    looks: Sequence[int] = range(len(COLORS)),
+    limits: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]] | None = None,
+) -> Figure:
+    """Draw bars side by side, one color of `looks` for each group; NaN for none. Limits are lines on the bars."""
+    figure, plot = canvas((max(6.0, 1.5 + 0.2 * len(names) * len(groups)), 3.4), title, axes)
+    width = 0.8 / len(groups)
+    for index, (name, values) in enumerate(groups.items()):
+        x = np.arange(len(names)) + (index - (len(groups) - 1) / 2) * width
+        plot.bar(x, values, width * 0.9, label=name, color=COLORS[looks[index]])
+        if limits is not None:
+            plot.vlines(x, limits[0][name], limits[1][name], color="black", linewidth=1)
+    plot.axhline(0, color="black", linewidth=0.8)
+    plot.set_xticks(range(len(names)), names, fontsize=8)
+    plot.grid(axis="y", alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=len(groups), frameon=False, fontsize=8)
     return figure

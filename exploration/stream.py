@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from vanillaformer.console.drawing import COLORS
 from vanillaformer.modeling.parts.residual import AdminResidual, DeepNorm, LayerScale, ReZero
 
 from .examples import Example
-from .pictures import Drawing, canvas, counted, curves, needed
+from .pictures import Drawing, bars, counted, curves, needed
 from .recording import Recording, stacks
 
 SUBLAYERS = {"self_attn": "self-attention", "cross_attn": "cross-attention", "mlp": "feed-forward"}
@@ -155,20 +154,16 @@ def sublayer_bars(
     unit: str,
     limits: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Figure:
-    """Draw a number per sublayer (N) as a bar, one color for each kind; limits are the ends of lines on the bars."""
+    """Draw a number per sublayer (N) as a bar, one color for each kind of sublayer."""
     depth = 1 + max(layer for layer, _ in sublayers)
     kinds = [name for name in SUBLAYERS if name in {part for _, part in sublayers}]
-    figure, plot = canvas((max(6.0, 1.5 + 0.2 * depth * len(kinds)), 3.4), title, (unit, "layer"))
-    width = 0.8 / len(kinds)
-    for index, kind in enumerate(kinds):
-        chosen = np.array([part == kind for _, part in sublayers])
-        layers = np.array([layer for layer, part in sublayers if part == kind])
-        x, color = layers + (index - (len(kinds) - 1) / 2) * width, COLORS[list(SUBLAYERS).index(kind)]
-        plot.bar(x, values[chosen], width * 0.9, label=SUBLAYERS[kind], color=color)
-        if limits is not None:
-            plot.vlines(x, limits[0][chosen], limits[1][chosen], color="black", linewidth=1)
-    plot.axhline(0, color="black", linewidth=0.8)
-    plot.set_xticks(range(depth), counted(depth), fontsize=8)
-    plot.grid(axis="y", alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=len(kinds), frameon=False, fontsize=8)
-    return figure
+
+    def spread(numbers: np.ndarray) -> dict[str, np.ndarray]:
+        found = {SUBLAYERS[kind]: np.full(depth, np.nan) for kind in kinds}
+        for (layer, part), value in zip(sublayers, numbers):
+            found[SUBLAYERS[part]][layer] = value
+        return found
+
+    ends = None if limits is None else (spread(limits[0]), spread(limits[1]))
+    looks = [list(SUBLAYERS).index(kind) for kind in kinds]  # one color for a kind in all stacks
+    return bars(spread(values), counted(depth), title, axes=(unit, "layer"), looks=looks, limits=ends)

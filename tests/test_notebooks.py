@@ -54,6 +54,18 @@ def test_links_lead_to_files_and_blocks_are_cells(path):
 
 
 @pytest.mark.parametrize("path", ENGLISH, ids=lambda path: path.stem)
+def test_what_is_imported_is_there(path):
+    """Of this package; the cells themselves run only with TEST_NOTEBOOKS=all."""
+    cells = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    code = "\n".join(line for cell in cells for line in cell.splitlines() if not line.startswith("%"))
+    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if str(node.module).startswith("vanillaformer")]
+    assert ours
+    for node in ours:
+        exec(compile(ast.Module([node], []), str(path), "exec"), {})
+
+
+@pytest.mark.parametrize("path", ENGLISH, ids=lambda path: path.stem)
 def test_the_notebook_runs(path):
     """Those that train for long by `make test-notebooks` and `make docs` alone."""
     if path.stem not in SHORT and os.environ.get("TEST_NOTEBOOKS") != "all":
