@@ -25,7 +25,7 @@ CASES = [
     ("causal", "fsdp=2", "--optim muon --average_checkpoints 2"),
     ("causal", "fsdp=2", "--packing --set vocab_size=303"),  # parts of two sizes of a tied weight
     ("causal", "fsdp=2,tp=2", "--set vocab_size=303"),
-    ("causal", "replicate=2,fsdp=2", "--gradient_checkpointing"),
+    ("causal", "replicate=2,fsdp=2", "--gradient_checkpointing --set value_residual=true"),
     ("causal", "tp=2", "--gradient_accumulation_steps 2 --set position_embedding_type=alibi qk_norm=full"),
     ("classification", "fsdp=2", "--optim radam --freeze layers.0.mlp --max_train_samples 19"),
     ("classification", "fsdp=2,tp=2", "--set wide_max_ngram=2 wide_buckets=64"),
