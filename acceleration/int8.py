@@ -2,8 +2,8 @@
 
 Weights are rounded once, with a scale for each output, and inputs at each call, with a scale for each row, so that a
 text's result does not depend on the others of its batch: `y_e = s_e r Σ_d q_ed p_d + b_e` with integers q and p of at
-most 127 steps to each side, as in LLM.int8() (Dettmers et al. 2022) without its outliers. A product differs by about
-1 % from that in float32.
+most 127 steps to each side, as in LLM.int8() (Dettmers et al. 2022) without its outliers. A product differs by less
+than 2 % from that in float32.
 
 Shape letters: D inputs, E outputs, M rows.
 """
@@ -18,11 +18,11 @@ from transformers.pytorch_utils import Conv1D
 from .plain import HOOKS
 
 TINY = 1e-30  # the largest value of a row of zeros
-MIN_WEIGHTS = 2**16  # of a layer: fewer take no time, and rounding takes 20 µs a call
+MIN_WEIGHTS = 2**16  # of a layer: fewer take less time than rounding the input
 
 
 class NoWeight:
-    """Stands for the weight of a layer in int8, which T5 asks for its type, and Mamba or DoRA would compute with."""
+    """Stands for the weight of a layer in int8, whose type T5 asks for, and which Mamba and DoRA would read."""
 
     @classmethod
     def __torch_function__(cls, *_: Any) -> Any:

@@ -158,7 +158,7 @@ def learn_scales(
 
 
 def overlapping(batch: Batch) -> tuple[Batch, Batch]:
-    """Return two parts of a batch, each two thirds of its rows, which share half of theirs."""
+    """Return two parts of a batch, each of two thirds of its rows: half of one are in the other, too."""
     rows = len(next(iter(batch.values())))
     parts = slice(rows - rows // 3), slice(rows // 3, None)
     first, second = ({name: value[part] for name, value in batch.items()} for part in parts)

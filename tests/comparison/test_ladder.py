@@ -25,7 +25,7 @@ LADDER = {"widths": [8, 16, 24, 32], "tokens_per_parameter": [5, 10, 20], "held_
 def points(
     noise: float = 0.0, seed: int = 0, sizes: Any = (2e4, 5e4, 1e5, 2e5), ratios: Any = (4, 8, 16, 32, 64)
 ) -> law.Points:
-    """Return runs of models of these sizes, with so many tokens per parameter."""
+    """Return runs of models of these sizes, with this many tokens per parameter."""
     parameters, ratios = (np.array(each).ravel() for each in np.meshgrid(sizes, ratios))
     tokens = parameters * ratios
     drawn = np.random.default_rng(seed).normal(0, noise, len(tokens))

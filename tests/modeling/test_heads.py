@@ -283,7 +283,7 @@ def test_the_pair_is_judged_as_a_classifier_of_two_classes_would(fields, tmp_pat
 
 
 def rows_with(masked: list[int]) -> dict[str, torch.Tensor]:
-    """Rows with so many masked tokens each."""
+    """Rows with this many masked tokens each."""
     ids, labels = tokens(len(masked), 7), tokens(len(masked), 7, seed=4)
     for row, count in enumerate(masked):
         labels[row, count:] = -100
