@@ -1,6 +1,6 @@
-"""Equal computations, faster: what is particular to hardware and batches, apart from the models.
+"""Faster implementations of the same computations: what depends on hardware and batches, kept apart from the models.
 
-`plug_in.py` says what is switched on, when and why.
+`plug_in.py` lists what is switched on, when and why.
 """
 
 from .autotune import chosen, keep

@@ -1,9 +1,9 @@
-"""Attention with dropout on a CPU, where SDPA has no kernel for it: fewer random bits, no scores that are not needed.
+"""Attention with dropout on a CPU, for which SDPA has no kernel: fewer random bits, and no scores that are not needed.
 
-Those of later tokens and, with windows, of keys outside: training takes memory for the window of each token. In
-bfloat16 it is for all that takes no such memory, too, if that is measured to be faster: SDPA multiplies each head of
-each row by itself, which oneDNN takes longer to prepare than to compute.
-
+Scores of later tokens and of keys outside a window are not computed, so training takes memory only for each token's
+window. In bfloat16, if measured to be faster, attention without dropout is computed here too, for short rows or
+without gradients: SDPA multiplies each head of each row separately, which takes oneDNN longer to prepare than to
+compute.
 Shape letters: B batch, T query length, S key length, H query heads, G key/value heads, K head width.
 """
 
@@ -24,17 +24,17 @@ from .plain import is_marked
 
 DTYPES = {torch.float32, torch.bfloat16}
 UNKNOWN = ("position_bias", "cache", "softcap", "output_attentions")
-"""Options of `sdpa` that are left to it."""
+"""Options that are left to transformers' `sdpa`."""
 CHUNK = 128
-"""Queries whose scores are computed together: these stay in the processor's cache."""
+"""Queries whose scores are computed together, few enough for the processor's cache."""
 LONG = 1_024
-"""Tokens in a row from which SDPA, which computes all scores and masks them, is slower for windows."""
+"""Tokens per row from which SDPA, which computes all scores and masks them, is slower for windows."""
 SHORT = 256
-"""Tokens in a row whose probabilities may all be in memory, for gradients in bfloat16."""
+"""Tokens per row up to which all probabilities may be kept in memory, for gradients in bfloat16."""
 KEYS = 256
-"""Keys in a batch from which this is faster in bfloat16: it makes more calls."""
+"""Keys per batch from which this is faster in bfloat16: it makes more calls."""
 SWITCH = "VANILLAFORMER_ATTENTION"
-"""Environment variable: 0 for SDPA in bfloat16, 1 for this; otherwise it is measured which is faster."""
+"""Environment variable: 0 for SDPA in bfloat16, 1 for this; otherwise the faster one is measured."""
 
 
 def faster_attention(
@@ -48,9 +48,9 @@ def faster_attention(
     is_causal: bool | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return what transformers' `sdpa` gives, (B, T, H, K), with other draws of the same dropout, if there is one.
+    """Return the output of transformers' `sdpa`, (B, T, H, K); dropout, if there is any, is drawn differently.
 
-    Without dropout it is faster for windows, and in bfloat16.
+    Without dropout it is computed here only for windows and in bfloat16, where that is faster.
     """
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -58,7 +58,7 @@ def faster_attention(
     known = is_here(query) and is_marked(module) and {dtype, query.dtype} <= DTYPES
     known = known and not any(options.get(name) is not None for name in UNKNOWN)
     takes = known and (not causal or query.shape[2] == key.shape[2])
-    takes = takes and (attention_mask is None or attention_mask.shape[3:] == key.shape[2:3])  # and not broadcast
+    takes = takes and (attention_mask is None or attention_mask.shape[3:] == key.shape[2:3])  # not broadcast over keys
     if not (takes and (dropout or is_short(key, dtype) or is_window(attention_mask))):
         options |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
@@ -69,7 +69,7 @@ def faster_attention(
 
 
 def is_window(mask: torch.Tensor | None) -> bool:
-    """Return whether a mask (B, 1, T, S) has long rows, and neither the first nor the last query sees half of them."""
+    """Return whether a long mask (B, 1, T, S) hides the second half from the first query, the first from the last."""
     if mask is None or mask.dtype != torch.bool or min(mask.shape[2:]) < LONG:
         return False
     half = mask.shape[3] // 2
@@ -82,9 +82,9 @@ def is_short(key: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def is_here(query: torch.Tensor) -> bool:
-    """Return whether it is a plain tensor on a CPU, whose numbers are computed and not recorded."""
-    watched = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
-    return type(query) is torch.Tensor and query.is_cpu and not watched
+    """Return whether it is a plain tensor on a CPU, in eager execution."""
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
+    return type(query) is torch.Tensor and query.is_cpu and not traced
 
 
 def attention(
@@ -98,7 +98,7 @@ def attention(
 ) -> torch.Tensor:
     """Return `dropout(softmax(QKᵀ + mask)) V`, (B, T, H, K), for scaled queries (B, H, T, K) and G heads of S keys.
 
-    A boolean mask says where to attend to, another is added.
+    A boolean mask is true where to attend; any other mask is added to the scores.
     """
     key, value = (repeat_heads(x, query.shape[1] // x.shape[1]) for x in (key, value))
     outputs = []
@@ -106,7 +106,7 @@ def attention(
         queries = query[:, :, start : start + CHUNK]
         first, end = 0, start + queries.shape[2] if causal else key.shape[2]
         part = None if mask is None else mask if mask.shape[2] == 1 else mask[:, :, start : start + CHUNK]
-        if part is not None and part.dtype == torch.bool:  # of a window, a few keys
+        if part is not None and part.dtype == torch.bool:  # of a window, only the keys that are seen
             seen = part.flatten(0, 2).any(dim=0).nonzero()
             first, end = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, end)
             part = part[..., first:end]
@@ -116,13 +116,13 @@ def attention(
         elif part is not None:
             shown = part if part.dtype == torch.bool else part.to(scores.dtype) > -torch.inf
             scores = scores.masked_fill(~part, -1e38) if shown is part else scores + part.to(scores.dtype).clamp(-1e38)
-        output = dropout(scores.softmax(-1)) @ value[:, :, first:end]  # 0 where all is hidden, as SDPA has it
+        output = dropout(scores.softmax(-1)) @ value[:, :, first:end]  # 0 where all keys are masked, as in SDPA
         outputs.append(output if part is None else output.masked_fill(~shown.any(-1, keepdim=True), 0))
     return torch.cat(outputs, dim=2).transpose(1, 2).contiguous()
 
 
 def speed() -> float:
-    """Return how many times as fast as SDPA attention and its gradients are in bfloat16, for short rows."""
+    """Return the speedup over SDPA of attention and its gradients in bfloat16, for short rows."""
     generator = torch.Generator().manual_seed(0)
     draw = partial(torch.randn, 4, 4, SHORT, 64, generator=generator, dtype=torch.bfloat16, device="cpu")
     inputs = [draw(requires_grad=True) for _ in range(3)]

@@ -1,6 +1,6 @@
-"""The choice between two ways to compute the same, by speed on this machine: measured once in each process.
+"""The choice between two implementations of a computation, measured once per process on this machine.
 
-With `VANILLAFORMER_AUTOTUNE=save` what was measured is kept in a file for the next processes.
+With `VANILLAFORMER_AUTOTUNE=save` the measurements are saved to a file for later processes.
 """
 
 import json
@@ -16,29 +16,29 @@ from typing import Any
 import torch
 from huggingface_hub.constants import HF_HOME
 
-MIN_SPEEDUP = 1.15  # times as fast as the usual way that another one has to be
+MIN_SPEEDUP = 1.15  # over the usual implementation, from which another one is used
 SAVE = "VANILLAFORMER_AUTOTUNE"
-SAVED = Path(HF_HOME) / "vanillaformer" / "products.json"  # speeds by name, processor and version of torch
+SAVED = Path(HF_HOME) / "vanillaformer" / "products.json"  # speedups by name, processor and torch version
 CHOICES: dict[str, bool] = {}  # the decisions of this process, by name
-KEPT: dict[str, bool] = {}  # those of an earlier process of the same run
+KEPT: dict[str, bool] = {}  # the decisions of an earlier process of the same run
 
 
 def keep(choices: Mapping[str, bool]) -> None:
-    """Decide as an earlier process of the run did, so that it continues bit for bit; the environment goes first."""
+    """Decide as an earlier process of the run, so that it continues bit for bit; the environment takes precedence."""
     KEPT.clear()
     KEPT.update(choices)
 
 
 def chosen() -> dict[str, bool]:
-    """Return by name which faster ways this process uses, of those that it has decided on."""
+    """Return the decisions that this process has made: for each name, whether the faster implementation is used."""
     return dict(CHOICES)
 
 
 def is_faster(name: str, switch: str, speed: Callable[[], float]) -> bool:
-    """Return whether a method is faster on this machine, by the environment or by a measurement, new or saved.
+    """Return whether an implementation is faster here, by the environment, an earlier process or a measurement.
 
-    `switch` is an environment variable, 0 for never and 1 for always; `speed` measures how many times as fast as the
-    usual way it is.
+    `switch` is an environment variable, 0 for never and 1 for always; `speed` measures the speedup over the usual
+    implementation.
     """
     if name not in CHOICES:
         choice = os.environ.get(switch, "")
@@ -50,14 +50,14 @@ def is_faster(name: str, switch: str, speed: Callable[[], float]) -> bool:
 
 
 def speed_of(name: str, speed: Callable[[], float]) -> float:
-    """Return what `speed` measures, or what it measured in an earlier process on such a machine."""
+    """Return the speedup that `speed` measures, or measured in an earlier process on such a machine."""
     save = os.environ.get(SAVE) == "save"
     speeds, key = saved() if save else {}, f"{name}, {processor()}, torch {torch.__version__}"
     if key not in speeds:
-        with ThreadPoolExecutor(1) as thread:  # away from the modes that the first product was asked for in
+        with ThreadPoolExecutor(1) as thread:  # without the caller's gradient and autocast modes
             speeds[key] = thread.submit(speed).result()
         if save:
-            with suppress(OSError):  # a folder that cannot be written to: every process measures for itself
+            with suppress(OSError):  # a read-only folder: every process measures for itself
                 SAVED.parent.mkdir(parents=True, exist_ok=True)
                 new = SAVED.with_suffix(f".{os.getpid()}")
                 new.write_text(json.dumps(speeds, indent=1), "utf-8")
@@ -66,28 +66,28 @@ def speed_of(name: str, speed: Callable[[], float]) -> float:
 
 
 def speedup(usual: Callable[[], Any], other: Callable[[], Any], rounds: int) -> float:
-    """Return how many times as fast as the usual way another one is, by the fastest calls: others were disturbed."""
+    """Return the speedup of `other` over `usual`, by the fastest call of each: slower ones were disturbed."""
 
     def seconds(compute: Callable[[], Any]) -> float:
         start = time.perf_counter()
         compute()
         return time.perf_counter() - start
 
-    times = [(seconds(usual), seconds(other)) for _ in range(rounds)]  # in turns
+    times = [(seconds(usual), seconds(other)) for _ in range(rounds)]  # alternating
     return min(time for time, _ in times) / min(time for _, time in times)
 
 
 def saved() -> dict[str, float]:
-    """Return what was measured on this and, if the folder is shared, on other machines."""
+    """Return the saved speedups, of this machine and, if the folder is shared, of others."""
     try:
         found = json.loads(SAVED.read_text("utf-8"))
         return {str(key): float(value) for key, value in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or not what is written here
+    except (OSError, ValueError, TypeError, AttributeError):  # no file yet, or unexpected content
         return {}
 
 
 def processor() -> str:
-    """Return what products are fast or slow by: the processor's name, instructions and threads that may be used."""
+    """Return what speed depends on: the processor's name, its instructions and the number of threads."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

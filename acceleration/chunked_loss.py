@@ -1,4 +1,4 @@
-"""The cross-entropy of an output layer whose logits are never all in memory at once.
+"""Cross-entropy of an output layer whose logits are never all in memory at once.
 
 Shape letters: N positions, D model width, V vocabulary.
 """
@@ -16,11 +16,11 @@ from .linear import linear_forward, onednn_backward, takes_onednn
 from .plain import is_plain, is_unchanged
 
 LOGITS = {"cpu": 2**21, "cuda": 2**27}
-"""Logits in a chunk: few enough for a processor's caches, enough to keep a graphics card busy."""
-BYTES = 2**11  # for each word of a chunk's logits at least: few positions would read the weights too often
+"""Logits per chunk: few enough for a CPU's caches, enough to keep a GPU busy."""
+BYTES = 2**11  # of a chunk's logits per token of the vocabulary, at least: fewer would read the weights too often
 BLOCK = {"cpu": 2**20, "cuda": 2**25}
-"""Logits of a chunk that are normalized at once, in float32: they stay in a processor's cache."""
-WORDS = {"cpu": 2**10}  # whose gradients are added at once, for the same reason
+"""Logits of a chunk that are normalized at once, in float32: they stay in a CPU's cache."""
+WORDS = {"cpu": 2**10}  # tokens of the vocabulary whose gradients are added at once, for the same reason
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
 
@@ -33,7 +33,7 @@ def loss_without_logits(
     num_items_in_batch: torch.Tensor | int | None = None,
     **_: Any,
 ) -> torch.Tensor | None:
-    """Return the loss of a language model's states (..., D) with targets (...), `None` if its head is changed."""
+    """Return the loss of a language model's states (..., D) with targets (...), `None` if its head was modified."""
     if not is_plain(model.lm_head, states) or not is_unchanged(model.lm_head):
         return None
     states, options = model.transform_hidden_states(states), {"ignore_index": -100, "label_smoothing": label_smoothing}
@@ -51,12 +51,12 @@ def chunked_cross_entropy(
     options: dict[str, Any],
     positions: int | None = None,
 ) -> torch.Tensor:
-    """Return `Σ_n CE(f(W h_n + b), y_n)`, of which the first derivatives can be taken.
+    """Return `Σ_n CE(f(W h_n + b), y_n)`, which can be differentiated once.
 
-    The states h are (N, D), the targets y (N); f is the transform, element by element, and the layer is plain and
-    unchanged (`plain.py`). The gradients by h, W and b are computed with the loss, chunk by chunk, and with as many
-    operations as without chunks; memory grows with N · D + V · D, not with N · V. By default a chunk has as many
-    positions as suit the vocabulary.
+    The states h are (N, D), the targets y (N); f is the elementwise transform, and the layer is plain and unchanged
+    (`plain.py`). The gradients of h, W and b are computed with the loss, chunk by chunk, in as many operations as
+    without chunks; memory grows with N · D + V · D, not with N · V. The default number of positions per chunk depends
+    on the vocabulary.
     """
     weight: torch.Tensor = layer.weight
     bias: torch.Tensor | None = layer.bias
@@ -127,10 +127,10 @@ def softmax_loss(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
-    """Return the sum of cross-entropies of f(logits) (n, V), in float32; if needed, logits turn into its gradient.
+    """Return the sum of cross-entropies of f(logits) (n, V), in float32; if needed, overwrite logits by its gradient.
 
-    By f(logits) that is `p - (1 - ε) onehot(y) - ε / V`. The logarithm of the sum of exponentials is the largest score
-    less the logarithm of its probability: `softmax` takes half the time of `log_softmax` and `exp`.
+    With respect to f(logits) that is `p - (1 - ε) onehot(y) - ε / V`. The log of the sum of exponentials is the
+    largest score minus the log of its probability: `softmax` takes half the time of `log_softmax` and `exp`.
     """
     exact, each = torch.promote_types(logits.dtype, torch.float32), label_smoothing / logits.shape[1]
     total = torch.zeros((), dtype=exact, device=logits.device)
@@ -152,7 +152,7 @@ def softmax_loss(
             continue
         gradient = probabilities.sub_(each) if label_smoothing else probabilities
         gradient.scatter_add_(1, index, gradient.new_full((1, 1), label_smoothing - 1).expand_as(index))
-        if block.device.type != "cpu" or not kept.all():  # which a graphics card would have to be waited for
+        if block.device.type != "cpu" or not kept.all():  # checking would wait for a GPU
             gradient *= kept[:, None]
         block.copy_(gradient if outputs is inputs else torch.autograd.grad(outputs, inputs, gradient)[0])
     return total
@@ -161,7 +161,7 @@ def softmax_loss(
 def add_gradients(
     sums: Sequence[torch.Tensor | None], grad_output: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor
 ) -> None:
-    """Add to the sums by states (n, D), weight (V, D) and bias, if needed, those by a chunk's logits (n, V)."""
+    """Add a chunk's gradients, given that of its logits (n, V), to those of states (n, D), weight (V, D) and bias."""
     by_rows, by_weight, by_bias = sums
     if takes_onednn(rows, weight):
         needed = tuple(value is not None for value in sums)
@@ -171,7 +171,7 @@ def add_gradients(
         return
     if by_rows is not None:
         by_rows += grad_output @ weight
-    if by_weight is not None:  # the products of a few words at a time, which stay in the caches
+    if by_weight is not None:  # for a few tokens of the vocabulary at a time, whose products stay in the caches
         words = WORDS.get(rows.device.type, len(weight))
         for part, value in zip(grad_output.split(words, dim=1), by_weight.split(words)):
             value += part.T @ rows

@@ -1,7 +1,7 @@
-"""Products of weights with a few rows, on a CPU in float32 or bfloat16: what a model generates one text with.
+"""Products of weights with a few rows, on a CPU in float32 or bfloat16, for generating a text or a few.
 
-Such a product takes as long as reading the weights. MKL and oneDNN read them at a quarter to a third of the speed of
-the memory. torch's embedding bag, which sums rows of a table, reads two to three times as fast as MKL, and
+Such a product takes as long as reading the weights. MKL and oneDNN read them at a quarter to a third of the memory
+bandwidth. torch's embedding bag, which sums rows of a table, reads two to three times as fast as MKL, and
 `W x = Σ_d x_d W[:, d]` is such a sum once the weights are stored by inputs.
 
 Shape letters: D inputs, E outputs, M rows, P blocks of the inputs.
@@ -22,21 +22,21 @@ from .autotune import is_faster, speedup
 from .plain import is_plain
 
 SWITCH = "VANILLAFORMER_FEW_ROWS"
-"""Environment variable: 0 for never, 1 for always; otherwise it is measured which is faster."""
-MAX_ROWS = {torch.float32: 4, torch.bfloat16: 2}  # with more rows, libraries that multiply matrices are as fast
+"""Environment variable: 0 for never, 1 for always; otherwise the faster one is measured."""
+MAX_ROWS = {torch.float32: 4, torch.bfloat16: 2}  # with more rows, matrix products are as fast
 NAMES = {torch.float32: "few rows", torch.bfloat16: "few rows, bfloat16"}
-MIN_WEIGHTS = 2**16  # of a layer: fewer are read in no time
-MIN_BYTES = 2**24  # of all layers: fewer stay in the processor's caches, from which every way reads fast
-WARMUP_CALLS = 6  # products with a layer until its weights are copied: copying takes as long as some products
-MAX_BYTES = 2**31  # of copies: with larger models only the first layers have one
+MIN_WEIGHTS = 2**16  # per layer: smaller ones are read in no time
+MIN_BYTES = 2**24  # of all layers: less stays in the processor's caches, where reading is fast anyway
+WARMUP_CALLS = 6  # products with a layer before its weights are copied, which takes as long as some products
+MAX_BYTES = 2**31  # of copies: in larger models, not all layers have one
 BLOCKS = {torch.float32: 64, torch.bfloat16: 2**31}
-"""Inputs that are summed one after the other, in float32; the sums of blocks are added then: errors stay small."""
+"""Inputs that are summed one after another in float32, before the sums of blocks are added: errors stay small."""
 
 Layer = nn.Linear | Conv1D
 
 
 class TransposedWeights:
-    """Weights of layers that few rows are multiplied with again and again, stored by inputs (D, E)."""
+    """Copies of layers' weights, stored by inputs (D, E), for repeated products with few rows."""
 
     def __init__(self) -> None:
         self.calls: Counter[nn.Module] = Counter()
@@ -44,7 +44,7 @@ class TransposedWeights:
         self.bytes_left = MAX_BYTES
 
     def table(self, layer: Layer) -> torch.Tensor | None:
-        """Return a layer's weights stored by inputs, `None` if they are not, not yet, or no longer the same."""
+        """Return a layer's weights stored by inputs, `None` if they were not copied (yet) or have been replaced."""
         if layer not in self.tables:
             self.calls[layer] += 1
             if self.calls[layer] < WARMUP_CALLS:
@@ -58,18 +58,18 @@ class TransposedWeights:
 
 
 def is_large(layer: Layer) -> bool:
-    """Return whether a layer's weights are plain, of a type that can be faster, on the CPU, and not few."""
+    """Return whether a layer is plain, on the CPU, of a supported dtype and large enough."""
     on_cpu = is_plain(layer, torch.empty(0, device="cpu"))
     return on_cpu and layer.weight.dtype in MAX_ROWS and layer.weight.numel() >= MIN_WEIGHTS
 
 
 TRANSPOSED: ContextVar[TransposedWeights | None] = ContextVar("TRANSPOSED", default=None)
-"""Those of the call of `generate` that is under way."""
+"""The copies of the current call of `generate`."""
 
 
 @contextmanager
 def transposed_weights(model: nn.Module) -> Iterator[None]:
-    """Keep copies of the weights of layers that are used for few rows, where that is faster, until the end."""
+    """Keep copies of the weights of layers used for few rows inside the `with` block, if that is faster."""
     layers = [layer for layer in model.modules() if isinstance(layer, Layer) and is_large(layer)]
     dtypes = {layer.weight.dtype for layer in layers}
     large = sum(layer.weight.nbytes for layer in layers) >= MIN_BYTES
@@ -84,7 +84,7 @@ def transposed_weights(model: nn.Module) -> Iterator[None]:
 
 
 def few_rows_forward(layer: Layer, x: torch.Tensor) -> torch.Tensor | None:
-    """Return a plain layer's output for a few rows, (..., D) → (..., E), or `None` if its weights have no copy."""
+    """Return a plain layer's output for a few rows, (..., D) → (..., E), or `None` if it is computed otherwise."""
     copies = TRANSPOSED.get()
     differs = x.dtype != layer.weight.dtype or torch.is_autocast_enabled("cpu") or torch.is_grad_enabled()
     if copies is None or differs or not 0 < x.numel() <= MAX_ROWS.get(x.dtype, 0) * x.shape[-1]:
@@ -97,19 +97,19 @@ def sum_of_rows(x: torch.Tensor, table: torch.Tensor, bias: torch.Tensor | None)
     """Return `W x + b` for rows (..., D) and weights stored by inputs (D, E): (..., E)."""
     inputs, outputs = table.shape
     rows = x.numel() // inputs
-    factors, numbers, starts, order = x.reshape(-1), *blocks(inputs, rows, BLOCKS[table.dtype])
+    factors, summed, starts, order = x.reshape(-1), *blocks(inputs, rows, BLOCKS[table.dtype])
     if rows > 1:
         factors = factors.index_select(0, order)
-    sums = torch.embedding_bag(table, numbers, starts, per_sample_weights=factors)[0]  # (P M, E)
+    sums = torch.embedding_bag(table, summed, starts, per_sample_weights=factors)[0]  # (P M, E)
     total = (sums if len(sums) == rows else sums.view(-1, rows * outputs).sum(0)).view(*x.shape[:-1], outputs)
     return total if bias is None else total.add_(bias)
 
 
 @lru_cache(maxsize=256)
 def blocks(inputs: int, rows: int, block: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the inputs that are summed, where each sum starts, and the indices (M D) of the factors in the rows.
+    """Return the indices of the summed inputs, where each sum starts, and the indices (M D) of their factors.
 
-    The rows take turns, block by block: what one has read of the weights is near when the next one needs it.
+    The rows alternate block by block: the weights read for one row are still in the cache for the next.
     """
     indices = torch.arange(rows * inputs, device="cpu").view(rows, inputs)
     pieces = [piece.reshape(-1) for part in indices.split(block, dim=1) for piece in part]
@@ -118,7 +118,7 @@ def blocks(inputs: int, rows: int, block: int) -> tuple[torch.Tensor, torch.Tens
 
 
 def speed(dtype: torch.dtype = torch.float32) -> float:
-    """Return how many times as fast as by `torch.nn.functional.linear` a row is multiplied with some layers."""
+    """Return the speedup over `torch.nn.functional.linear` of products of a row with some layers."""
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=dtype, device="cpu")
     x, *weights = (draw(rows, 768) for rows in (1, *[768] * 16))
     tables = [weight.t().contiguous() for weight in weights]

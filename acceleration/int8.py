@@ -1,10 +1,9 @@
-"""Linear layers in int8 on a CPU: a quarter of the weights' bytes, multiplied by instructions for integers.
+"""Linear layers in int8 on a CPU: a quarter of the weights' bytes, multiplied by integer instructions.
 
 Weights are rounded once, with a scale for each output, and inputs at each call, with a scale for each row, so that a
-text's result does not depend on the others of its batch: `y_e = s_e r Σ_d q_ed p_d + b_e` with integers q and p of at
+text's result does not depend on the rest of its batch: `y_e = s_e r Σ_d q_ed p_d + b_e` with integers q and p of at
 most 127 steps to each side, as in LLM.int8() (Dettmers et al. 2022) without its outliers. A product differs by less
 than 2 % from that in float32.
-
 Shape letters: D inputs, E outputs, M rows.
 """
 
@@ -17,12 +16,12 @@ from transformers.pytorch_utils import Conv1D
 
 from .plain import HOOKS
 
-TINY = 1e-30  # the largest value of a row of zeros
-MIN_WEIGHTS = 2**16  # of a layer: fewer take less time than rounding the input
+TINY = 1e-30  # in place of the largest value of a row of zeros
+MIN_WEIGHTS = 2**16  # per layer: smaller ones take less time than rounding the input
 
 
 class NoWeight:
-    """Stands for the weight of a layer in int8, whose type T5 asks for, and which Mamba and DoRA would read."""
+    """Placeholder for the weight of a layer in int8: T5 asks for its type, Mamba and DoRA would compute with it."""
 
     @classmethod
     def __torch_function__(cls, *_: Any) -> Any:
@@ -50,17 +49,19 @@ class Int8Linear(nn.Module):
         self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.requires_grad and torch.is_grad_enabled():  # or scales alone would give some
+        if x.requires_grad and torch.is_grad_enabled():  # they would only flow through the scales
             raise ValueError("layers in int8 have no gradients: call the model under torch.no_grad()")
         rows = x.reshape(-1, self.in_features).float()  # (M, D)
         factors = self.steps / rows.abs().amax(dim=1, keepdim=True).clamp_min_(TINY)
-        rounded = (rows * factors).add_(self.steps + 1).round_().to(torch.uint8)  # oneDNN's fast kernels take no signs
+        rounded = (
+            (rows * factors).add_(self.steps + 1).round_().to(torch.uint8)
+        )  # oneDNN's fast kernels take unsigned inputs
         out = product(rounded, self.steps + 1, self.packed, self.scales, self.zeros).div_(factors)
         out = out if self.bias is None else out.add_(self.bias)
         return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
     def __deepcopy__(self, _: Any) -> "Int8Linear":
-        return self  # which nothing changes, and whose weights torch cannot copy
+        return self  # it never changes, and torch cannot copy packed weights
 
     def _save_to_state_dict(self, *_: Any, **__: Any) -> None:
         raise ValueError("layers in int8 are for inference and are not saved: save the model before to_int8()")
@@ -68,13 +69,13 @@ class Int8Linear(nn.Module):
 
 def product(x: torch.Tensor, zero: int, *weights: torch.Tensor) -> torch.Tensor:
     """Return `s_e Σ_d (x_d - zero) q_ed` for rows (M, D) in uint8 and packed weights with their scales and zeros."""
-    plain: Any = (None, 1.0, 0, torch.float32, "none", [], "")  # the product, and nothing after it
+    plain: Any = (None, 1.0, 0, torch.float32, "none", [], "")  # no operation after the product
     return torch.ops.onednn.qlinear_pointwise.default(x, 1.0, zero, *weights, *plain)
 
 
 @lru_cache
 def input_steps() -> int:
-    """Return the steps to each side that inputs have: fewer where two products are added in 16 bits, without VNNI."""
+    """Return the largest integer for inputs: smaller without VNNI, where two products are added in 16 bits."""
     weight, x = torch.full((64, 64), 127, dtype=torch.int8), torch.full((1, 64), 255, dtype=torch.uint8)
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     sums = product(x, 0, packed, torch.ones(64), torch.zeros(64, dtype=torch.int32))
@@ -82,16 +83,16 @@ def input_steps() -> int:
 
 
 def to_int8(model: nn.Module) -> nn.Module:
-    """Replace the linear layers of a float32 model on a CPU by such in int8, and return it: for inference only.
+    """Replace the linear layers of a float32 model on a CPU by layers in int8, for inference, and return the model.
 
-    Embeddings keep their weights, also where an output layer had the same; so do layers with hooks, layers of classes
-    other than torch's and transformers' own, and adapters.
+    Embeddings keep their weights, even if tied to an output layer; small layers, layers with hooks, layers of classes
+    other than torch's and transformers' own, and adapters are not replaced.
     """
     if not torch.backends.mkldnn.is_available():
         raise ValueError("int8 needs oneDNN, which this build of torch does not have")
     if type(model) in (nn.Linear, Conv1D):
         raise ValueError("int8 is for models with linear layers, and this is such a layer: put it into nn.Sequential")
-    kept, made = adapters(model), dict[nn.Module, Int8Linear]()  # a layer may have several places
+    kept, made = adapters(model), dict[nn.Module, Int8Linear]()  # a layer may be shared
     for parent in list(model.modules()):
         for name, layer in cast("dict[str, Any]", parent._modules).items():
             is_linear = type(layer) in (nn.Linear, Conv1D) and layer.weight.numel() >= MIN_WEIGHTS
@@ -102,14 +103,14 @@ def to_int8(model: nn.Module) -> nn.Module:
 
 
 def adapters(model: nn.Module) -> set[nn.Module]:
-    """Return the layers that peft has put beside those of the model: it reads their weights, and trains them exact."""
+    """Return the layers that peft has added to those of the model: it reads and trains their weights."""
     wrappers = [module for module in model.modules() if hasattr(module, "base_layer")]
     beside = [part for module in wrappers for name, part in module.named_children() if name != "base_layer"]
     return {layer for part in beside for layer in part.modules()}
 
 
 def rounded(layer: nn.Linear | Conv1D) -> Int8Linear:
-    """Return the layer in int8 of one in float32 on a CPU."""
+    """Return an int8 copy of a float32 layer on a CPU."""
     weight, bias = layer.weight.detach(), layer.bias
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         found = f"{str(weight.dtype).removeprefix('torch.')} on {weight.device.type}"

@@ -1,4 +1,4 @@
-"""Attention of packed texts without masks between texts: neighbors of equal length attend as one batch.
+"""Attention of packed texts without masks: neighboring texts of equal length attend as one batch.
 
 Shape letters: R rows, T length, N texts, L their length, H heads, K head width.
 """
@@ -13,11 +13,11 @@ from vanillaformer.modeling.parts.packed_texts import packed
 from vanillaformer.modeling.parts.positions import NoPositions
 
 CALL_OVERHEAD = 2**15
-"""Scores of a head that could be computed in the time that one more call of attention takes."""
+"""Scores per head that could be computed in the time that one more call of attention takes."""
 
 
 class Bucket(NamedTuple):
-    """Texts of equal length, one after the other in the rows, and their padding mask (N, 1, 1, L) if one is padded."""
+    """Consecutive texts of equal length, and their padding mask (N, 1, 1, L) if any is padded."""
 
     texts: int
     length: int
@@ -28,15 +28,15 @@ class LengthBuckets:
     """Takes the place of the attention mask of rows in which each text attends only to itself."""
 
     def __init__(self, buckets: list[Bucket]):
-        self.buckets = buckets  # all that the rows hold, in their order
+        self.buckets = buckets  # in the order of the rows, which they cover
 
     def attend(
         self, function: Callable[..., Any], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
-        """Return what an attention function gives for each bucket, (R, T, H, K).
+        """Return the output of an attention function that is called for each bucket, (R, T, H, K).
 
         The query is (R, H, T, K), key and value are (R, G, T, K) with G heads. The function takes those of a bucket,
-        (N, H, L, K), and a mask, and returns a pair whose first is (N, L, H, K).
+        (N, H, L, K), and a mask, and returns a pair that begins with (N, L, H, K).
         """
         sizes = [bucket.texts * bucket.length for bucket in self.buckets]
         parts = zip(*(x.transpose(1, 2).flatten(0, 1).split(sizes) for x in (query, key, value)))
@@ -50,29 +50,29 @@ class LengthBuckets:
 def attend(
     function: Callable[..., Any], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
 ) -> Any:
-    """Return what an attention function gives, and the probabilities or `None`."""
+    """Return the output of an attention function, and its probabilities or `None`."""
     if isinstance(mask, LengthBuckets):
         return mask.attend(function, query, key, value), None
     return function(query, key, value, mask)
 
 
 def packed_masks(stack: Any, position_ids: Any, attention_mask: Any, rows: int) -> dict[str, Any] | None:
-    """Return buckets in the place of the masks of an encoder, `None` where masks are needed or faster."""
+    """Return buckets in place of an encoder's masks, `None` where masks are needed or faster."""
     buckets = length_buckets(position_ids, attention_mask, rows) if takes_buckets(stack) else None
     return None if buckets is None else dict.fromkeys(stack.layer_types, buckets)
 
 
 def takes_buckets(stack: Any) -> bool:
-    """Return whether attention has neither windows nor biases, which need whole rows, and works for any batch."""
+    """Return whether attention is SDPA without windows and biases, which need whole rows."""
     everywhere = set(stack.layer_types) == {"full_attention"}
     unbiased = type(stack.embeddings.positions).score_bias is NoPositions.score_bias
     return stack.config._attn_implementation == "sdpa" and everywhere and unbiased
 
 
 def length_buckets(position_ids: torch.Tensor | None, attention_mask: Any, rows: int) -> LengthBuckets | None:
-    """Return the buckets of texts packed into R rows on a CPU, `None` without any or where masks are faster.
+    """Return the buckets of texts packed into R rows on a CPU, `None` if none are packed or masks are faster.
 
-    A text begins at position 0 of `position_ids` (R or 1, T); padding after it, 0 in the mask (R, T), is a part of it.
+    A text begins at position 0 of `position_ids` (R or 1, T); padding after it, 0 in the mask (R, T), belongs to it.
     """
     if position_ids is None or position_ids.device.type != "cpu" or torch.compiler.is_compiling():
         return None
@@ -82,7 +82,7 @@ def length_buckets(position_ids: torch.Tensor | None, attention_mask: Any, rows:
     starts = position_ids.expand(rows, -1) == 0
     mask = None if attention_mask is None else attention_mask.bool()
     starts = starts.clone() if mask is None else starts & mask
-    starts[:, 0] = True  # padding may be in front, too
+    starts[:, 0] = True  # padding may also come first
     first = starts.flatten().nonzero().flatten()
     lengths = torch.diff(first, append=first.new_tensor([rows * length])).tolist()
     sizes = [(len(list(equal)), size) for size, equal in groupby(lengths)]

@@ -1,7 +1,7 @@
-"""Linear maps on a CPU in float32, by the faster of the two libraries that torch has for them.
+"""Linear layers on a CPU in float32, by the faster of torch's two libraries.
 
-`torch.nn.functional.linear` multiplies float32 matrices by MKL. On many processors oneDNN, torch's other library, is
-up to two times as fast. Both sum in float32, in different orders.
+`torch.nn.functional.linear` multiplies float32 matrices with MKL. On many processors oneDNN, torch's other library, is
+up to twice as fast. Both sum in float32, in different orders.
 
 Shape letters: D inputs, E outputs.
 """
@@ -24,16 +24,16 @@ from .plain import MARK, is_computed_now, is_plain
 
 SWITCH = "VANILLAFORMER_ONEDNN"
 """Environment variable: 0 for never, 1 for always; otherwise oneDNN is used where it was measured to be faster."""
-NARROW = 32  # features below which oneDNN's gradients by weights damage the memory: seen with the kernels for AVX2
+NARROW = 32  # features below which oneDNN's gradients of weights corrupt memory: seen with the AVX2 kernels
 WORK = {False: 2**20, True: 2**23}
-"""Multiplications from which oneDNN pays, without and with gradients: it takes 5 µs more to begin, and 100 then."""
+"""Multiplications from which oneDNN pays off, without and with gradients: its overhead is 5 µs and 100 µs."""
 
 PLAIN_FORWARD, PLAIN_CONV1D = nn.Linear.forward, Conv1D.forward
 
 
 def faster_forward(self: nn.Linear, input: torch.Tensor) -> torch.Tensor:
     """Return `W x + b`, (..., D) → (..., E): the `forward` of `nn.Linear`, faster for marked layers."""
-    if torch.jit.is_scripting():  # the only branch that is compiled then
+    if torch.jit.is_scripting():  # the only branch that TorchScript compiles
         return torch.nn.functional.linear(input, self.weight, self.bias)
     else:
         return apply_layer(self, input)
@@ -41,7 +41,7 @@ def faster_forward(self: nn.Linear, input: torch.Tensor) -> torch.Tensor:
 
 def apply_layer(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     if MARK in layer.__dict__ and type(x) is torch.Tensor and x.is_cpu and is_computed_now():
-        # The others at once: there are dozens of these for every generated token
+        # Small products skip the slower checks: there are dozens for every generated token
         pays = TRANSPOSED.get() is not None or x.numel() * layer.out_features >= WORK[False]
         if pays and is_plain(layer, x):
             found = few_rows_forward(layer, x)
@@ -50,7 +50,7 @@ def apply_layer(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
 
 
 def faster_conv1d(self: Conv1D, x: torch.Tensor) -> torch.Tensor:
-    """Return the same for the `Conv1D` of transformers (GPT-2), whose weights (D, E) are stored by inputs."""
+    """The same for transformers' `Conv1D` (GPT-2), whose weights (D, E) are stored by inputs."""
     if MARK in vars(self) and is_plain(self, x):
         found = few_rows_forward(self, x)
         if found is not None:
@@ -64,12 +64,12 @@ def linear_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     """Return `W x + b`, like `torch.nn.functional.linear`: (..., D), (E, D) and (E) → (..., E)."""
     if not takes_onednn(x, weight):
         return linear(x, weight, bias)
-    # Calling a function that can be differentiated takes as long as a small product
+    # Calling an autograd function takes as long as a small product
     return (OneDNNLinear.apply if torch.is_grad_enabled() else onednn_linear)(x, weight, bias)
 
 
 def takes_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Return whether a product of plain tensors is one for oneDNN: large, in float32 on a CPU, and computed now."""
+    """Return whether oneDNN computes a product of plain tensors: large, in float32 on a CPU, and eager."""
     return (
         is_computed_now()
         and x.numel() * len(weight) >= WORK[torch.is_grad_enabled()]
@@ -83,7 +83,7 @@ def takes_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 class OneDNNLinear(torch.autograd.Function):
-    """See `linear_forward`. Derivatives of derivatives are computed by MKL."""
+    """See `linear_forward`. Second derivatives are computed by MKL."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -97,16 +97,16 @@ class OneDNNLinear(torch.autograd.Function):
 
 
 def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Return `W x + b` by the operation that torch's compiler uses: it takes plain tensors, which `linear` copies."""
-    bias = None if bias is None else bias.contiguous()  # it reads others wrong
+    """Return `W x + b` by the operation that torch's compiler uses, as it takes plain tensors without copying them."""
+    bias = None if bias is None else bias.contiguous()  # others are read wrong
     found = torch.ops.mkldnn._linear_pointwise.default(x.contiguous(), weight, bias, "none", [], "")
-    return found.data  # no view, as it is for rows that are no matrix: that could not be written to with gradients
+    return found.data  # not a view, as for inputs of three axes: autograd forbids writing to it
 
 
 def linear_backward(
     grad_output: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needed: tuple[bool, ...]
 ) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients by x (..., D), W (E, D) and b, if they are needed, from that by the product (..., E)."""
+    """Return the gradients of x (..., D), W (E, D) and b, if needed, from that of the output (..., E)."""
     by_x = grad_output @ weight if needed[0] else None
     rows = grad_output.reshape(-1, len(weight))
     by_weight = rows.T @ x.reshape(len(rows), -1) if needed[1] else None
@@ -116,8 +116,8 @@ def linear_backward(
 def onednn_backward(
     grad_output: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needed: tuple[bool, ...]
 ) -> tuple[torch.Tensor | None, ...]:
-    others = is_legacy_batchedtensor(grad_output) or not is_computed_now() or min(weight.shape) < NARROW
-    if torch.is_grad_enabled() or others:  # which themselves are to be derived, several at once, or narrow
+    unsupported = is_legacy_batchedtensor(grad_output) or not is_computed_now() or min(weight.shape) < NARROW
+    if torch.is_grad_enabled() or unsupported:  # second derivatives, several gradients at once, or narrow
         return linear_backward(grad_output, x, weight, needed)
     by_x = onednn_linear(grad_output, weight.t(), None) if needed[0] else None
     if not any(needed[1:]):
@@ -129,17 +129,17 @@ def onednn_backward(
 
 
 def forward_flops(x: Any, weight: Any, *_: Any, **__: Any) -> int:
-    """Return the operations of a product from the shapes of its operands."""
+    """Return the FLOPs of a product from the shapes of its operands."""
     return 2 * math.prod(x) * weight[0]
 
 
-if torch.backends.mkldnn.is_available():  # `torch.utils.flop_counter` knows only other products
+if torch.backends.mkldnn.is_available():  # `torch.utils.flop_counter` does not know these operations
     register_flop_formula(torch.ops.mkldnn._linear_pointwise)(forward_flops)
 
 
 @register_flop_formula(torch.ops.aten.mkldnn_linear_backward)
 def backward_flops(x: Any, grad_output: Any, weight: Any, needed: Any, **_: Any) -> int:
-    """Return the operations of its gradients: a product for that by x, one for that by W."""
+    """Return the FLOPs of its gradients: one product for x, one for W."""
     return 2 * math.prod(x) * weight[0] * sum(needed[:2])
 
 
@@ -149,7 +149,7 @@ def onednn_is_faster() -> bool:
 
 
 def speed() -> float:
-    """Return how many times as fast as MKL oneDNN is: for large products and their gradients, or for small ones."""
+    """Return the speedup of oneDNN over MKL: the lesser of large products with gradients and of small ones."""
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu")
     x, weight, grad_output = draw(512, 768, requires_grad=True), draw(768, 768, requires_grad=True), draw(512, 768)
     few, wide = draw(16, 256), draw(1024, 256)

@@ -1,4 +1,4 @@
-"""Questions that every faster computation asks first: are layers and models as they were made, and computed now?"""
+"""Checks that every faster computation makes first: are layers and models unmodified, and is execution eager?"""
 
 from typing import Any
 
@@ -11,32 +11,32 @@ from transformers.utils import output_capturing
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 HARMLESS = (output_capturing.__name__, "accelerate.utils.operations")
-"""Modules whose hooks and forwards only record what the caller asks for, and autocast."""
+"""Modules whose hooks and forwards only record what the caller asks for, or convert what autocast returned."""
 MARK = "_vanillaformer_faster"
-"""Attribute of the linear layers and models that `speed_up` was called with; a copy has it, too."""
+"""Attribute that `speed_up` sets on every module of a model; copies have it, too."""
 FORWARDS = (nn.Linear.__module__, f"{__package__}.linear")
-"""Modules in which the `forward` of `nn.Linear` is defined, torch's and that of this folder."""
+"""Where the `forward` of `nn.Linear` may be defined: by torch or by this folder."""
 
 
 def is_marked(module: nn.Module) -> bool:
-    """Return whether `speed_up` was called with a linear layer or model, or with what it is a copy of."""
+    """Return whether `speed_up` was applied to a module, or to the one that it was copied from."""
     return MARK in vars(module)
 
 
 FOUND_TORCHS = getattr(nn.Linear.forward, "__globals__", {}).get("__name__") in FORWARDS
-"""True if the `forward` that `linear.py` found, and calls, is torch's and not another program's."""
+"""True if the `forward` that `linear.py` found on import, and calls, is torch's and not another program's."""
 
 
 def is_computed_now() -> bool:
-    """Return whether numbers are computed, and at most differentiated: not recorded by a compiler or `torch.func`."""
+    """Return whether execution is eager, at most with gradients: not compiled, traced or under `torch.func`."""
     recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return not (recorded or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0)
 
 
 def is_plain(layer: nn.Module, x: Any) -> bool:
-    """Return whether a layer multiplies `x` by torch's own code, now, with weights that are here.
+    """Return whether a layer is an unmodified linear layer, run eagerly by torch's own code, on the device of `x`.
 
-    Adapters, quantized, sharded and offloaded weights, and programs that replace torch's functions, need the layer.
+    Adapters, quantized, sharded and offloaded weights, and programs that replace torch's functions, need `forward`.
     """
     return (
         is_computed_now()
@@ -51,7 +51,7 @@ def is_plain(layer: nn.Module, x: Any) -> bool:
 
 
 def is_unchanged(model: nn.Module) -> bool:
-    """Return whether no module of a model has hooks or an instance's `forward`, which may count on rows and calls."""
+    """Return whether no module has hooks or a `forward` of its instance, which may count on all rows and calls."""
     if _has_any_global_hook():
         return False
     for module in model.modules():

@@ -1,24 +1,24 @@
-"""The list of all that takes the place of plain computations, with the conditions and the reasons.
+"""Everything that replaces a plain computation, with conditions and reasons.
 
 | what | when | why |
 |---|---|---|
-| `linear.py` | float32 products on a CPU, not small, if measured to be faster | oneDNN has up to twice MKL's speed |
-| `gemv.py` | search loops on a CPU, 4 rows or 2 in bfloat16, if measured to be faster | weights are read faster |
+| `linear.py` | large float32 products on a CPU, if measured to be faster | oneDNN is up to twice as fast as MKL |
+| `gemv.py` | generation on a CPU, at most 4 rows, 2 in bfloat16, if measured to be faster | reads weights faster |
 | `attention.py` | SDPA on a CPU: dropout, windows, bfloat16 if measured to be faster | fewer random bits and scores |
-| `unfinished_rows.py` | sampling or greedy search of rows on a CPU | what follows an end is not computed |
-| `shared_sources.py` | our translators: beams, samples, sources of unequal length | a source is computed once |
-| `length_buckets.py` | our encoders: packed texts on a CPU, by SDPA | no scores between texts |
+| `unfinished_rows.py` | sampling or greedy search of several rows on a CPU | computes nothing after a text's end |
+| `shared_sources.py` | our translators: beams, samples, sources of unequal length | computes a source once |
+| `length_buckets.py` | our encoders: packed texts on a CPU, with SDPA | no scores between texts |
 | `chunked_loss.py` | our language models, asked for a loss without logits | never all logits in memory |
 
-The first four work for any model of transformers that `speed_up` was called with, the others for ours. A layer or
-model that is not as it was made, by hooks, adapters, quantizers, compilers, or processors of the caller's, is computed
-plainly: `plain.py` has the questions.
+The first four work for any transformers model passed to `speed_up`, the others only for ours. Layers and models that
+were modified (by hooks, adapters, quantizers, compilers or the caller's processors) are computed plainly: `plain.py`
+has the checks.
 
-`int8.py` rounds weights and is none of these: `to_int8(model)` asks for it.
+`int8.py` is not in the list, as it rounds weights: `to_int8(model)` asks for it.
 
-What has no hook in `modeling/acceleration.py` stands in the libraries, in `nn.Linear`, `Conv1D`, `GenerationMixin`
-and transformers' `sdpa`, and does nothing for modules without the mark that `speed_up` leaves. Instances stay
-unchanged: copies, replicas, layers of another class and quantizers find what torch made.
+What has no hook in `modeling/acceleration.py` patches the libraries (`nn.Linear`, `Conv1D`, `GenerationMixin` and
+transformers' `sdpa`), and does nothing for modules without the mark that `speed_up` sets. The modules' methods are not
+replaced: copies, replicas, layers of other classes and quantizers find what torch made.
 """
 
 import ctypes
@@ -45,14 +45,14 @@ from .plain import MARK, is_marked
 from .shared_sources import cross_attend, encode_in_buckets, share_sources
 
 Model = TypeVar("Model", bound=nn.Module)
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # the names are malloc.h's
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names from malloc.h
 LARGEST = 2**31 - 1  # bytes; mallopt takes an int
 
 
 def speed_up(model: Model) -> Model:
-    """Let a model of transformers compute its linear layers, attention and `generate` faster on a CPU, and return it.
+    """Let a transformers model compute its linear layers, attention and `generate` faster on a CPU, and return it.
 
-    The models of this package are so from the start.
+    The models of this package are marked when they are made.
     """
     for module in model.modules():
         setattr(module, MARK, True)
@@ -60,7 +60,7 @@ def speed_up(model: Model) -> Model:
 
 
 def sample(plain: Callable[..., Any], model: Any, input_ids: Any, **options: Any) -> Any:
-    from .unfinished_rows import drop_finished  # which training does not need
+    from .unfinished_rows import drop_finished  # not needed for training
 
     options = share_sources(model, options)
     with transposed_weights(model):
@@ -84,18 +84,18 @@ HOOKS: dict[str, Callable[..., Any]] = {
     "cross_attend": cross_attend,
     "loss": loss_without_logits,
 }
-"""Of `modeling/acceleration.py`."""
+"""Implementations of the hooks in `modeling/acceleration.py`."""
 METHODS: dict[str, Callable[..., Any]] = {
     "_sample": sample,
     "_beam_search": search_beams,
     "_assisted_decoding": decode_with_assistant,
     "_prepare_text_encoder_decoder_kwargs_for_generation": encode_in_buckets,
 }
-"""Of `GenerationMixin`: functions that take the method which they stand for, and its arguments."""
+"""Replacements for methods of `GenerationMixin`, which take the original method and its arguments."""
 
 
 def in_place_of(plain: Callable[..., Any], faster: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that is `faster(plain, ...)` for marked modules."""
+    """Return a method that calls `faster(plain, ...)` for marked modules, and `plain(...)` for others."""
 
     @wraps(plain)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -109,11 +109,11 @@ FASTER = {name: in_place_of(PLAIN[name], method) for name, method in METHODS.ite
 
 
 def plug_in() -> None:
-    """Install all of it."""
+    """Install all replacements."""
     vars(acceleration).update(HOOKS)
     nn.Linear.forward = faster_forward  # type: ignore[method-assign]
     Conv1D.forward = faster_conv1d  # type: ignore[method-assign]
-    if ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward:  # and no function of the caller's
+    if ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward:  # not replaced by the caller
         ALL_ATTENTION_FUNCTIONS.register("sdpa", faster_attention)
     for name, method in FASTER.items():
         setattr(GenerationMixin, name, method)
@@ -121,7 +121,7 @@ def plug_in() -> None:
 
 @contextmanager
 def switched_off() -> Iterator[None]:
-    """Compute all plainly until the end."""
+    """Compute everything plainly inside the `with` block."""
     vars(acceleration).clear()
     nn.Linear.forward = PLAIN_FORWARD  # type: ignore[method-assign]
     Conv1D.forward = PLAIN_CONV1D  # type: ignore[method-assign]
@@ -136,16 +136,16 @@ def switched_off() -> Iterator[None]:
 
 
 def keep_freed_memory() -> bool:
-    """Let tensors on the CPU reuse the memory of those before them, and return whether the C library can do that.
+    """Let tensors on the CPU reuse freed memory, and return whether the C library supports this.
 
-    glibc gives a large block back as soon as it is freed and takes a new one, page by page, for the next tensor: for
+    glibc returns a large block as soon as it is freed, and requests a new one, page by page, for the next tensor: for
     logits of 50 MB the page faults take as long as the arithmetic. A user's own settings (`MALLOC_...`,
-    `GLIBC_TUNABLES`) stay unchanged.
+    `GLIBC_TUNABLES`) are not changed.
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another C library, another system
+    except (AttributeError, OSError, TypeError):  # another C library or system
         return False
     return bool(mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, LARGEST))

@@ -1,4 +1,4 @@
-"""Sources that several rows share, and those of similar length: encoded, attended to and cached together.
+"""Sources that several rows share, or that are of similar length: encoded, attended to and cached together.
 
 Shape letters: B batch, S length of the source, T of the target, D model width.
 """
@@ -15,18 +15,18 @@ from vanillaformer.modeling.parts.attention import CrossAttention
 
 from .plain import is_unchanged
 
-BUCKET_ROWS = 8  # rows in a bucket at least: fewer leave a processor's matrix units idle
+BUCKET_ROWS = 8  # at least, per bucket: fewer leave a processor's matrix units idle
 MAX_BUCKETS = 8
-WORTHWHILE = 0.75  # part of the computation that may remain
+WORTHWHILE = 0.75  # buckets are used if at most this share of the computation remains
 TENSOR_MASKS = ("eager", "sdpa")  # attention implementations whose masks are tensors (B, 1, T, S)
 
-Bucket = tuple[torch.Tensor, int]  # numbers of sources, and the length of the longest
+Bucket = tuple[torch.Tensor, int]  # indices of sources, and the length of the longest
 
 
 def source_buckets(mask: torch.Tensor | None) -> list[Bucket]:
-    """Return the rows of a padding mask (B, S) in buckets of similar length; none if that does not pay.
+    """Return the rows of a padding mask (B, S) in buckets of similar length; none if that does not pay off.
 
-    A graphics card computes all rows at once, so that buckets are for the CPU; padding has to be on the right.
+    Buckets are for the CPU, as a GPU computes all rows at once; padding has to be on the right.
     """
     if mask is None or mask.ndim != 2 or mask.device.type != "cpu" or len(mask) <= BUCKET_ROWS:
         return []
@@ -48,10 +48,10 @@ def encode_in_buckets(
     model_input_name: str | None,
     generation_config: Any,
 ) -> dict[str, Any]:
-    """Return what `generate` makes of its inputs: with the encoder's output, whose states (B, S, D) are 0 on padding.
+    """Return `generate`'s arguments with the encoder's output; its states (B, S, D), if in buckets, are 0 on padding.
 
     `encode` is transformers' method, which adds the output for all rows. The inputs are tokens (B, S) or embeddings
-    (B, S, D); of the others, tensors (B, S, ...) go with the rows.
+    (B, S, D); other arguments that are tensors (B, S, ...) are divided with the rows.
     """
     options = {"model_input_name": model_input_name, "generation_config": generation_config}
     mask = model_kwargs.get("attention_mask")
@@ -77,28 +77,28 @@ def encode_in_buckets(
 
 # ------------------------------------------------------------------------------------------------------- the decoder
 class SharedSourceCache(EncoderDecoderCache):
-    """A cache for `copies` rows, beams or samples, of each source, whose keys and values they share.
+    """A cache for `copies` rows of each source, beams or samples, which share its keys and values.
 
-    Rows of one source are neighbors, and a beam takes the place of another of the same source only: what
-    cross-attention has cached never moves. It is made of the caches of self-attention and of cross-attention, the
-    latter empty, and of the sources in buckets of similar length, none for all in one.
+    Rows of a source are neighbors, and a beam only replaces another one of the same source, so what cross-attention
+    has cached never moves. The arguments are the caches of self-attention and cross-attention, the latter empty, and
+    the sources in buckets of similar length, or none to compute all together.
     """
 
     def __init__(self, *caches: Cache, copies: int, buckets: Sequence[Bucket] = ()):
         super().__init__(*caches)
         self.copies = copies
         self.buckets = buckets
-        # By layer, for each bucket the numbers of its sources, keys, values and mask
+        # Per layer and bucket: the indices of its sources, keys, values and mask
         self.parts: dict[int, list[tuple[torch.Tensor, ...]]] = {}
         self.order = torch.cat([rows for rows, _ in buckets] or [torch.empty(0)])  # sources, bucket by bucket
         self.positions = self.order.argsort()  # of each source in that order
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Put row `beam_idx[i]` of self-attention in the place of row i."""
+        """Replace row i of self-attention by row `beam_idx[i]`."""
         self.self_attention_cache.reorder_cache(beam_idx)  # type: ignore[arg-type]  # any integers
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep these rows, in their order, where each source has one row."""
+        """Keep only these rows, in this order; each source has one row."""
         super().batch_select_indices(indices)
         if not self.buckets:
             return
@@ -119,7 +119,7 @@ class SharedSourceCache(EncoderDecoderCache):
 
 
 def share_sources(model: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a search, with a cache in which all rows of a source share it where nobody sees it."""
+    """Return the arguments of a search, with a cache that rows of a source share, unless the caller sees the cache."""
     config: Any = options["generation_config"]
     cache: Any = options.get(CACHE_NAME)
     mask = options.get("attention_mask")
@@ -139,7 +139,7 @@ def share_sources(model: Any, options: dict[str, Any]) -> dict[str, Any]:
 def cross_attend(
     attention: CrossAttention, hidden_states: torch.Tensor, **inputs: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return what cross-attention gives for states (B·copies, T, D), by a cache that knows of the copies."""
+    """Return the output of cross-attention for states (B·copies, T, D), once per source if the cache is shared."""
     cache: Any = inputs.get("past_key_values")
     if not isinstance(cache, SharedSourceCache):
         return attention(hidden_states, **inputs)
@@ -154,10 +154,10 @@ def cross_attend(
 def attend_in_buckets(
     attention: CrossAttention, cache: SharedSourceCache, x: torch.Tensor, source: torch.Tensor, mask: Any
 ) -> torch.Tensor:
-    """Return the same for states (B, T, D), from the keys and values of sources of similar length at a time."""
+    """Return the output for states (B, T, D), computed by buckets of sources of similar length."""
     layer = attention.layer_idx
     if layer not in cache.parts:
-        if mask.dtype == torch.bool:  # fused attention makes a term of the scores of it, at every call
+        if mask.dtype == torch.bool:  # fused attention would convert it to an additive mask at every call
             mask = torch.zeros_like(mask, dtype=source.dtype).masked_fill_(~mask, float("-inf"))
         cache.parts[layer] = [
             (rows, *attention.source_heads(source[rows, :length]), mask[rows, ..., :length])

@@ -1,4 +1,4 @@
-"""Finished texts leave the batch: what would come after their end is not computed.
+"""Finished texts leave the batch, so that nothing is computed after their end.
 
 Shape letters: B rows of the batch, A rows that are left, V vocabulary.
 """
@@ -14,27 +14,27 @@ from vanillaformer.modeling.base import CACHE_NAME
 
 from .plain import is_unchanged
 
-WORTHWHILE = 0.75  # part of the rows that may be left when the others leave: each time the cache is copied
-LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)  # layers of a cache that can drop rows
+WORTHWHILE = 0.75  # rows are dropped if at most this share remains: each time the cache is copied
+LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)  # cache layers that can drop rows
 
 
 class UnfinishedRows:
-    """Stands for a model in transformers' loop of generation, and computes only the rows that have not ended.
+    """Replaces a model in transformers' generation loop, and computes only the rows that have not ended.
 
-    A row ends where its last token is one of `ends`: the loop ignores what is computed for it. All else is the model.
+    A row has ended once its last token is one of `ends`: its outputs are ignored. Other attributes are the model's.
     """
 
     def __init__(self, model: Any, ends: torch.Tensor):
         self.model, self.ends = model, ends
-        self.rows: torch.Tensor | None = None  # (A), None while all are there
+        self.rows: torch.Tensor | None = None  # (A), None while all remain
         self.ended: Any = False  # (B)
-        self.source: dict[str, Any] = {}  # the encoder's output for them, which all steps read
+        self.source: dict[str, Any] = {}  # the encoder's output for these rows, read by all steps
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
     def __call__(self, **inputs: Any) -> Any:
-        """Return the model's output for one more token of each row (B, 1): logits (B, 1, V), 0 for rows that left."""
+        """Return the model's output for one more token of each row (B, 1): logits (B, 1, V), 0 for dropped rows."""
         cache_name = CACHE_NAME if CACHE_NAME in inputs else "past_key_values"  # of native models, or of ours
         cache = inputs.pop(cache_name)
         tokens = inputs["decoder_input_ids" if self.model.config.is_encoder_decoder else "input_ids"]
@@ -67,10 +67,10 @@ def _rows_of(value: Any, rows: torch.Tensor, count: int) -> Any:
 
 
 def drop_finished(model: Any, input_ids: torch.Tensor, options: dict[str, Any]) -> Any:
-    """Return what stands for a model in `GenerationMixin._sample`: itself where no row can leave, or it does not pay.
+    """Return a model, or `UnfinishedRows` in its place where rows can be dropped in `GenerationMixin._sample`.
 
-    Scores, states and caches that are returned have all rows, hooks and processors of the caller's see all, and a
-    graphics card computes them at once. The prompts are (B, T), `options` the other arguments of `_sample`.
+    All rows stay if scores, states or caches are returned or the caller's hooks or processors see them, and on a GPU,
+    which computes all at once. The prompts are (B, T), `options` the other arguments of `_sample`.
     """
     config, cache = options["generation_config"], options.get(CACHE_NAME)
     ends = config._eos_token_tensor
