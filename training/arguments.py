@@ -1,4 +1,4 @@
-"""Options of the training programs on tokenizers and models; `data/arguments.py` has those on data."""
+"""Options of the training programs for tokenizers and models; those for data are in `data/arguments.py`."""
 
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -33,7 +33,7 @@ class TokenizerArguments:
         check_limits(self)
 
     def training_options(self) -> dict[str, Any]:
-        """Return the keyword arguments of `vanillaformer.tokenization.train` these fields stand for."""
+        """Return the keyword arguments of `vanillaformer.tokenization.train` that these fields stand for."""
         names = [entry.name for entry in fields(TokenizerArguments) if entry.name != "tokenizer_name_or_path"]
         return {name.removeprefix("tokenizer_"): getattr(self, name) for name in names}
 
@@ -56,7 +56,7 @@ class ModelArguments:
 
     @cached_property
     def saved(self) -> Path | None:
-        """The folder of the model to start from, fetched if it is on the Hub; looked up once, for main may move on."""
+        """The folder of the model to start from, fetched if it is on the Hub; only once, because a branch may move."""
         if self.model_name_or_path is not None:
             return saved_folder(self.model_name_or_path, self.model_revision, "--model_name_or_path")
         if self.model_revision is not None:
@@ -75,7 +75,7 @@ class ModelArguments:
 
 
 class Arguments(NamedTuple):
-    """The arguments of a training program; those of images have no tokenizer."""
+    """The arguments of a training program; a program for images has no tokenizer."""
 
     model_args: ModelArguments
     data_args: DataArguments

@@ -18,7 +18,7 @@ from .hardware import has_bfloat16
 from .run_folder.run import BY_DATA, Run, Settings
 from .tasks.base import Default, HardwareFacts, LengthRule, TrainingTask
 
-PERCENT = 99  # texts in a hundred that a length is chosen for, with half as much room again
+PERCENT = 99  # percentile of the text lengths to which half is added for the chosen length
 SHORTEST = 64
 # The options that may be chosen: of data, tokenizer and training
 OPTIONS = {
@@ -28,7 +28,7 @@ OPTIONS = {
     *("lr_scheduler_type", "weight_decay", "label_smoothing_factor", "token_dropout", "max_epochs", "shift"),
     *("early_stopping_patience", "metric_for_best_model", "greater_is_better", "bf16"),
 }
-# Options that keep the default of another one from being chosen, besides that one
+# By option: other options that, if given, keep its default from being chosen
 INSTEAD = {
     **dict.fromkeys(("optim", "learning_rate", "weight_decay"), ("optim", "learning_rate", "weight_decay")),
     "tokenizer_algorithm": ("tokenizer_name_or_path",),
@@ -57,10 +57,9 @@ def explicit_settings(settings: Settings, task: TrainingTask) -> Settings:
 
 
 def follow_data(run: Run, task: TrainingTask, data: TaskData) -> None:
-    """Set the options that were not given by a rule on the data, print each with its reason, and record them.
+    """Choose the options that were not given from the data, print each with its reason, and record them.
 
-    A run that is resumed keeps those that it was begun with. Lengths follow once there is a tokenizer
-    (`follow_tokens`).
+    A resumed run keeps its recorded choices. Lengths are chosen once there is a tokenizer (`follow_tokens`).
     """
     if not task.uses_auto_defaults:
         return
@@ -70,25 +69,25 @@ def follow_data(run: Run, task: TrainingTask, data: TaskData) -> None:
     hardware = HardwareFacts(task.training_args.max_time, cpu_count(), accelerator, bfloat16)
     found = task.defaults(data, hardware) if recorded is None else [Default(*entry) for entry in recorded]
     run.details["defaults"] = []
-    _apply(run, task, found, "Defaults for this data, each an option to be given:")
+    _apply(run, task, found, "Defaults for this data, each of which is an option:")
 
 
 def follow_tokens(
     run: Run, task: TrainingTask, tokenizers: Sequence[PreTrainedTokenizerBase], texts: Sequence[Any]
 ) -> None:
-    """Set the lengths that were not given by the tokens of the training texts, of a stream the first ones."""
+    """Choose the lengths that were not given from the tokens of the training texts (of a stream, the first texts)."""
     given, rule = task.data_args, task.lengths
     if rule is None or not task.uses_auto_defaults:
         return
     if any(entry[0] in rule.texts for entry in run.details["defaults"]):
-        return  # of a run that is resumed
+        return  # a resumed run has them
     counts = {
         option: np.array(text_lengths(tokenizer, column.sample(), side))
         for option, tokenizer, column, side in zip(rule.texts, tokenizers, texts, ("text", "text_target"))
     }
     known = {option: getattr(given, option) for option in rule.texts if was_given(given, option)}
     limit = task.model_args.config_overrides().get("max_position_embeddings")
-    _apply(run, task, length_defaults(rule, counts, known, limit), "Lengths for these tokens, in the same way:")
+    _apply(run, task, length_defaults(rule, counts, known, limit), "Lengths for these tokens:")
 
 
 def _apply(run: Run, task: TrainingTask, found: Sequence[Default], heading: str) -> None:
@@ -104,10 +103,10 @@ def _apply(run: Run, task: TrainingTask, found: Sequence[Default], heading: str)
 def length_defaults(
     rule: LengthRule, counts: Mapping[str, np.ndarray], given: Mapping[str, int], limit: int | None = None
 ) -> list[Default]:
-    """Return the lengths that were not given, and the positions of a model that reads such rows.
+    """Return the lengths that were not given, and the number of positions that a model for such rows needs.
 
-    `counts` are the tokens of a sample of the training texts, by the option with their length; `limit` are the
-    positions of the model, if they were given.
+    `counts` has the numbers of tokens of sampled training texts, by the option for their length; `limit` is the number
+    of positions of the model, if it was given.
     """
     lengths, found = dict(given), []
     for option, texts in rule.texts.items():
@@ -125,7 +124,7 @@ def length_defaults(
 def set_defaults(groups: Sequence[Any], found: Sequence[Default]) -> list[Default]:
     """Set options of the parsed arguments that were not given, and return what was set.
 
-    The entries of `overrides`, the fields of a new model, go before those that were given.
+    Chosen entries of `overrides`, the fields of a new model, go before the given ones.
     """
     applied, given = [], frozenset[str]().union(*(getattr(group, "given", ()) for group in groups))
     for option, value, reason in found:
@@ -146,13 +145,13 @@ def set_defaults(groups: Sequence[Any], found: Sequence[Default]) -> list[Defaul
 
 
 def _fields(chosen: Sequence[str], given: Mapping[str, Any]) -> list[str]:
-    """Return the fields that were not given; those that depend on a width or heads that were given fit these."""
+    """Return the fields that were not given, adjusted to a width or number of heads that was given."""
     fields = dict(entry.split("=", 1) for entry in chosen)
     if "hidden_size" in fields and "num_attention_heads" in fields:
         width, heads = int(fields["hidden_size"]), int(fields["num_attention_heads"])
         if "hidden_size" in given:
             new = int(given["hidden_size"])
-            most = max(1, new * heads // width)  # heads as wide
+            most = max(1, new * heads // width)  # keeps the width of a head
             fields["num_attention_heads"] = str(next(number for number in range(most, 0, -1) if new % number == 0))
             if "intermediate_size" in fields:
                 fields["intermediate_size"] = str(int(fields["intermediate_size"]) * new // width)

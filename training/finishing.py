@@ -1,4 +1,4 @@
-"""The last steps of a run: scores, baselines, the diagnosis, the card; a finished run takes some of them again."""
+"""The last steps of a run: scores, baselines, the diagnosis, the card; some are repeated for a finished run."""
 
 import math
 import shlex
@@ -42,25 +42,25 @@ from .trainer.trainer import RunTrainer
 SEARCH = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
 MAX_ROWS, MIN_ROWS = 1_000, 64  # training rows that are scored
 SHARE = 0.05
-"""Most training rows to score, of those trained on: a row scored takes about a third of the time of one trained on."""
+"""Maximum share of the rows trained on that are scored; scoring takes about a third of the time of training on one."""
 PREFIX = "train_rows"
-PROMPT_END = 60  # characters that are shown of the text before a sample
+PROMPT_END = 60  # characters shown of the text before a sample
 ADVISED = {"label_smoothing_factor", "token_dropout", "r_drop", "shift"}
 """Training arguments that the diagnosis can recommend."""
 
 
 def score_and_predict(run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict) -> None:
-    """Score validation and test data into `run.metrics`, and write what was predicted for the last of them.
+    """Score validation and test data into `run.metrics`, and write the predictions for the test data.
 
-    That is `predictions_test.jsonl` (`predictions_validation.jsonl` without test data): a line for each row, in the
-    order of the data, with texts and references as they are in the data. Where nothing is predicted
+    The file is `predictions_test.jsonl`, or `predictions_validation.jsonl` without test data: a line for each row, in
+    the order of the data, with texts and references as they are in the data. Where nothing is predicted
     (`--predict_with_generate False`) there is no file. The task adds samples, such as continuations of rows.
     """
     splits = [split for split in PREFIXES if split in rows]
     for split in splits:
         options: Any = {"metric_key_prefix": PREFIXES[split], **(task.test_options() if split == "test" else {})}
         if split != splits[-1] or trainer.compute_metrics is None:
-            known = trainer.scored(rows[split])  # those of the weights that were kept
+            known = trainer.scored(rows[split])  # the scores of these weights, if training has found them
             run.metrics |= trainer.evaluate(rows[split], **options) if known is None else known.metrics or {}
             continue
         output = trainer.predict(rows[split], **options)
@@ -78,11 +78,11 @@ def score_and_predict(run: Run, task: TrainingTask, trainer: RunTrainer, rows: D
 
 
 def training_scores(task: TrainingTask, trainer: RunTrainer, rows: Dataset, held_out: int) -> dict[str, float]:
-    """Return the scores of the trained model on some training rows, computed as those on held-out rows.
+    """Return the scores of the trained model on some training rows, computed like those on held-out rows.
 
-    The losses logged while training are of changing weights, with dropout, and maybe smoothed: no loss of held-out
-    rows can be compared with them. Of a translator and a masked image model there is only the loss. Of a stream
-    the rows are the first; `held_out` is the number of validation rows.
+    The losses logged in training are of changing weights, with dropout, and maybe smoothed: they cannot be compared
+    with a loss on held-out rows. For a translator and a masked image model there is only the loss. From a stream, the
+    rows are the first ones; `held_out` is the number of validation rows.
     """
     enough = max(MIN_ROWS, math.ceil(SHARE * trainer.state.global_step * trainer.args.step_rows))
     count = min(len(rows), MAX_ROWS, max(held_out, MIN_ROWS), enough)
@@ -98,8 +98,8 @@ def summarize_run(
 ) -> None:
     """Put scores on training rows, baselines and the diagnosis into `run.details`, and draw `loss_curve.png`.
 
-    Of a finished run there are only baselines for the splits that are scored now. The history is the log
-    of the training without what was scored after it.
+    For a finished run, only the baselines on the splits that are scored now are computed. `history` is the log of
+    the training, without the scores after it.
     """
     dataset: Any = trainer.train_dataset
     train_rows = getattr(dataset, "first_rows", dataset)
@@ -115,7 +115,7 @@ def summarize_run(
     baselines = (*task.baselines, *(task.trained_baselines if trainer.args.baseline else ()))
     with optional("Baselines", run.failed):
         held_out = {prefix: rows[split] for split, prefix in PREFIXES.items() if split in rows}
-        known = run.details.get("baselines", {})  # of a finished run, of which another split is scored now
+        known = run.details.get("baselines", {})  # of a finished run, on the splits that were scored before
         for name, scores in baseline_scores(baselines, fitted, held_out, run.failed).items():
             shared = {key: value for key, value in scores.items() if key in run.metrics}
             known = known | {name: known.get(name, {}) | shared}
@@ -133,12 +133,12 @@ def _summary(run: Run, task: TrainingTask, trainer: RunTrainer, history: Sequenc
     trivial = {baseline.name for baseline in task.baselines}
     training = {name: value for name, value in run.details.get("training_rows", {}).items() if name in SCORES}
     if "ngram_logits" in run.details:
-        training = {}  # a linear classifier memorizes its training texts: that says nothing of the stack
+        training = {}  # a linear classifier memorizes its training texts, which says nothing about the stack
     validation = stats.get("validation", {})
     targets = validation.get("rows", 1)  # about how many predictions the validation loss is a mean of
     if {"classes", "labels", "values"}.isdisjoint(TASKS[task.name].predicts):
         length = validation.get("target mean length", validation.get("mean length", 1))
-        targets = round(targets * length * (task.predicted_share()))
+        targets = round(targets * length * task.predicted_share())
     if budget is not None and state.max_steps != budget.largest:
         more = budget.option, option_value(budget.option, 2 * budget.amount)
     else:
@@ -148,7 +148,7 @@ def _summary(run: Run, task: TrainingTask, trainer: RunTrainer, history: Sequenc
     pretrained = run.settings.get("model", {}).get("model_name_or_path") is not None
     settings = {"dropout": model.config.dropout} if isinstance(model.config, VanillaConfig) and not pretrained else {}
     if not {"classes", "tags", "texts"}.isdisjoint(TASKS[task.name].predicts):
-        # The losses of others are probabilities of text, which smoothing would spoil, or distances of pixels
+        # Smoothing would distort the probabilities of language models, and other losses cannot be smoothed
         settings |= {name: getattr(args, name) for name in ADVISED & {entry.name for entry in fields(args)}}
         settings |= {"pretrained": pretrained} if "encoder" in TASKS[task.name].model_kinds else {}
     return RunSummary(
@@ -211,7 +211,7 @@ def finish(run: Run, task: TrainingTask, *, example: str) -> None:
 
 
 def searches_otherwise(folder: Path, training_args: Any) -> bool:
-    """Return whether the model in a folder is saved with another search than a command asks for."""
+    """Return whether the model in a folder is saved with other search settings than the command asks for."""
     if not hasattr(training_args, "search"):
         return False
     saved = GenerationConfig.from_pretrained(folder)

@@ -34,7 +34,7 @@ def set_free_threads() -> None:
     if "OMP_NUM_THREADS" in os.environ:
         return
     process = psutil.Process()
-    process.cpu_percent()  # from here on
+    process.cpu_percent()  # starts the measurement
     busy = psutil.cpu_percent(INTERVAL, percpu=True)
     allowed = process.cpu_affinity() if hasattr(process, "cpu_affinity") else range(len(busy))
     free = sum(100 - busy[number] for number in allowed) + process.cpu_percent()
@@ -71,7 +71,7 @@ def warn_of_emulation(option: str, device: str | torch.device) -> None:
 
 
 def memory_of_process(device: torch.device) -> int:
-    """Return the bytes of a device's memory, of a CPU's those that each process of this machine can have."""
+    """Return the bytes of a device's memory; of a CPU's, the share of each process on this machine."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return int(psutil.virtual_memory().total) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

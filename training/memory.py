@@ -1,4 +1,4 @@
-"""Memory of a training step, from a forward pass on torch's meta device: nothing is computed and nothing is taken."""
+"""Memory of a training step, from a forward pass on torch's meta device, which computes and allocates nothing."""
 
 import copy
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ COUNTED = "vanillaformer_counted"
 class TrainingMemory:
     """Bytes of a training step on one device."""
 
-    weights: int  # with which the optimizer works
+    weights: int  # those that the optimizer updates, and whole layers that FSDP gathers
     gradients: int  # one value for each weight, from the backward pass to the optimizer's step
-    optimizer: int  # what it keeps
+    optimizer: int  # its state
     # What the forward pass keeps for the backward pass: no logits, but the output layer's gradient, made with the loss
     activations: int
     workspace: int  # what exists for a moment: a chunk of logits, or gradients by the widest activations
@@ -81,7 +81,7 @@ def training_memory(
     """Return the memory that a training step of `batch` rows takes on each device, with the usual head of the model.
 
     Rows have `length` tokens, in an encoder-decoder those of the target (the source has as many, or `source_length`);
-    images have the size of the config. Weights, gradients and what the optimizer keeps (2 values for each weight for
+    images have the size of the config. Weights, gradients and the state of the optimizer (2 values per weight for
     AdamW, 1 for Muon, 0 for SGD) are float32, as with automatic mixed precision, and divided among `devices` (FSDP);
     activations have `dtype`. The kind of `device`, `cpu` or `cuda`, decides how large a chunk of logits is.
 
@@ -95,13 +95,13 @@ def training_memory(
     saved = saved_bytes(model, inputs_on_meta(config, batch, length, source_length or length), device)
     weights = size_of(model)
     layers = list(map(size_of, layers_of(model)))
-    # Whole at a time: a layer, and what is outside of layers, which stays so until its backward pass
+    # Gathered at a time: a layer, and the weights outside of layers, which stay gathered until their backward pass
     gathered = max(layers, default=0) + weights - sum(layers) if devices > 1 else 0
     kept = saved.inputs + max(saved.layers, default=0) if gradient_checkpointing else sum(saved.layers)
     activations = saved.outside + kept
     logits, copies = 0, 2 if device == "cpu" else 4  # logits and probabilities, which the gradients may replace
     if not isinstance(config, VanillaImageEncoderConfig):
-        vocabulary = getattr(config, "decoder_vocab_size", None) or config.vocab_size  # that the model writes in
+        vocabulary = getattr(config, "decoder_vocab_size", None) or config.vocab_size  # of the output
         tokens, width = batch * length, config.hidden_size
         logits = min(tokens, chunk_size(vocabulary, device, dtype)) * vocabulary
         choice = DECODING_CHOICES[getattr(config, "decoding", "autoregressive")]
@@ -138,7 +138,7 @@ def saved_bytes(model: Any, inputs: dict[str, torch.Tensor], device: str) -> Sav
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         if id_of(tensor) not in known and id_of(tensor) not in kept:
-            storage = kept[id_of(tensor)] = tensor.untyped_storage()  # so that no other one gets its address
+            storage = kept[id_of(tensor)] = tensor.untyped_storage()  # keeps its address from being reused
             # Which numbers dropout keeps: factors on a CPU (parts/dropout.py), a byte each elsewhere
             size = storage.nbytes() * (model.dtype.itemsize if tensor.dtype == torch.bool and device == "cpu" else 1)
             saved.largest = max(saved.largest, size)
@@ -164,7 +164,7 @@ def saved_bytes(model: Any, inputs: dict[str, torch.Tensor], device: str) -> Sav
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """Return the modules that gradient checkpointing computes again."""
+    """Return the modules that gradient checkpointing recomputes."""
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 

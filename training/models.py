@@ -24,12 +24,12 @@ from .hardware import warn_of_emulation
 Fields = dict[str, Any]
 
 SWITCHED_OFF = {"scheduled_sampling": "none", "num_beams": 1}
-"""The values of options that are not 0 without an effect."""
+"""Values that switch options off, where they are not 0."""
 SAMPLING = {"do_sample": True, "temperature": 0.8, "top_p": 0.95}  # how a new language model generates
 
 
 def check_preset(task: TaskName, arguments: ModelArguments) -> str:
-    """Return the kind of model that the arguments ask for, whose preset has to exist and to fit the task."""
+    """Return the kind of model that the arguments ask for; raise ValueError for a preset that the task cannot have."""
     if arguments.preset is not None and arguments.model_name_or_path is not None:
         raise ValueError(
             f"--preset {arguments.preset} makes a new model, --model_name_or_path {arguments.model_name_or_path} "
@@ -95,9 +95,9 @@ def build_model(
 ) -> PreTrainedModel:
     """Return the model for a task, new or from saved weights, with the vocabulary of the tokenizers.
 
-    These are that of texts, or those of source and target. `length` is that of the longest row in tokens; `labels` are
-    the names of the classes, `fields` those of a new model that follow the data, where they are not set. `trained` is
-    the folder of a finished run, whose model is loaded.
+    There is one tokenizer, or one for the source and one for the target. `length` is the length of the longest row in
+    tokens; `labels` are the names of the classes, `fields` the config fields of a new model that follow the data,
+    unless they are set. `trained` is the folder of a finished run, whose model is loaded.
     """
     set_seed(seed)
     if arguments.dtype == "bfloat16" and not torch.accelerator.is_available():
@@ -141,14 +141,14 @@ def fit_decoding(config: PreTrainedConfig, training_args: Any) -> None:
 def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **search: Any) -> None:
     """Set the generation config that the model is saved with: translations as long as in training, texts sampled.
 
-    The most likely continuation of a small language model repeats itself soon. A saved model that samples keeps its
-    own settings. `search` are the options of a translator: `num_beams`, `length_penalty`, `early_stopping`.
+    The most likely continuation of a small language model soon repeats itself. A saved model that samples keeps its
+    settings. `search` has the options of a translator: `num_beams`, `length_penalty`, `early_stopping`.
     """
     if not TASKS[task].generates:
         return
     native = getattr(model, "native_form", None) is not None  # which keeps its settings
     if model.config.is_encoder_decoder:
-        lengths = {} if native and model.generation_config.max_length else {"max_length": length + 1}  # and the start
+        lengths = {} if native and model.generation_config.max_length else {"max_length": length + 1}  # start token
         model.generation_config.update(**lengths, **search)
     elif not native:
         model.generation_config.max_length = None  # beside `max_new_tokens`, transformers warns of it
@@ -157,7 +157,7 @@ def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **sea
 
 
 def token_fields(kind: str, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> Fields:
-    """Return the fields of a new model's config that its tokenizers decide."""
+    """Return the fields of a new model's config that its tokenizers determine."""
     sizes = {"vocab_size": len(source)}
     if kind == "encoder":
         return {**sizes, "pad_token_id": source.pad_token_id}
@@ -188,7 +188,7 @@ def _check_sizes(config: PreTrainedConfig, *tokenizers: PreTrainedTokenizerBase)
 def open_classifier(task: Task, path: Path, where: str, config: Any, **common: Any) -> PreTrainedModel:
     """Return the model in `path` with the classes of its new config.
 
-    A classifier that has these classes keeps its output layer, in their order; any other model has a new one.
+    A classifier with the same classes keeps its output layer, in their order; any other model gets a new one.
     """
     model_class: Any = task.auto_class
     saved_config: Any = open_config(path)
@@ -218,7 +218,7 @@ def open_classifier(task: Task, path: Path, where: str, config: Any, **common: A
 
 
 def class_dimensions(model_class: Any, config: Any) -> dict[str, int]:
-    """Return the weights that have a part for each class, and in which of their dimensions."""
+    """Return the dimension of the classes, by name, of each weight that has one."""
     more = copy.deepcopy(config)
     more.num_labels += 1
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""Native models in training: trained as ours where our fields can say what they are, saved as what they were."""
+"""Native models: trained as models of ours where our config fields can express them, saved in their native form."""
 
 import json
 from collections.abc import Iterator
@@ -16,18 +16,18 @@ from vanillaformer.hub.file_names import CONFIG, IMAGE_PROCESSOR, TOKENIZERS, ma
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
-KEPT = tuple(name for name in TOKENIZERS if name != IMAGE_PROCESSOR)  # which scales images as in training
+KEPT = tuple(name for name in TOKENIZERS if name != IMAGE_PROCESSOR)  # images are scaled as in training
 DECIDED = {"truncation_side": "right", "src_lang": None, "tgt_lang": None}
 """Settings of a tokenizer that training decides, with their defaults."""
 AS_THEY_ARE = "models divided among processes are saved as the class that they are"
-UNKNOWN = 10**20  # model_max_length of a tokenizer that knows none
+UNKNOWN = 10**20  # model_max_length of a tokenizer without a limit
 
 
 def as_ours(model: PreTrainedModel, save_as: str | None, args: Any, checkpoint: Path | None) -> PreTrainedModel:
-    """Return our model with the weights of a native one, or the native one where ours cannot be it.
+    """Return our model with the weights of a native one, or the native one where no model of ours can express it.
 
-    `save_as` is `native` or `vanilla`, if it is not saved as what it is. Training that resumes from the checkpoint of
-    a native model continues with that. Raises ValueError where the model cannot be saved as `save_as` says.
+    `save_as` is the form to save, `native` or `vanilla`; by default it is kept. Training that resumes from the
+    checkpoint of a native model continues with that. Raises ValueError where the model cannot be saved in this form.
     """
     name, divided = type(model).__name__, args.parallel is not None
     if isinstance(model, VanillaPreTrainedModel):
@@ -47,7 +47,7 @@ def as_ours(model: PreTrainedModel, save_as: str | None, args: Any, checkpoint: 
     except ValueError as error:
         if save_as == "vanilla":
             raise ValueError(f"--save_as vanilla: {error}") from error
-        report(f"Training the {name} as it is, without packing and our faster CPU code: {error}")
+        report(f"Training the {name} as it is, without packing and the chunked loss: {error}")
         return model
     if ours.config._attn_implementation != implementation:
         ours.set_attn_implementation(implementation)
@@ -60,9 +60,9 @@ def as_ours(model: PreTrainedModel, save_as: str | None, args: Any, checkpoint: 
 
 @contextmanager
 def native_form(trainer: Any, folder: Path, *, save_as: str | None, origin: Path | None) -> Iterator[None]:
-    """Put the native form of a trainer's model in its place while it is saved in a folder, if it is saved as that.
+    """Replace a trainer's model by its native form while it is saved in a folder, if it is to be saved in that form.
 
-    The tokenizer files in `origin`, the folder of the native model, are kept as they are, if it has its own.
+    The tokenizer files in `origin`, the folder of the native model, are kept as they are.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     came_in = getattr(model, "native_form", None) is not None
@@ -78,10 +78,10 @@ def native_form(trainer: Any, folder: Path, *, save_as: str | None, origin: Path
 
 
 def keep_tokenizer(origin: Path, folder: Path) -> None:
-    """Put the tokenizer files of a model in place of those that were saved again.
+    """Replace the saved tokenizer files by the original ones of a model.
 
-    One that does not say how many tokens the model reads gets that number: without it, nothing can be cut to fit. The
-    side that long texts were cut at in training, and the languages, are those in use.
+    A tokenizer without `model_max_length` gets it: without it, no text can be cut to fit. The side at which long texts
+    are cut, and the languages, are those of the training.
     """
     saved: dict[str, Any] = {}
     for path in matching_files(folder, KEPT).values():

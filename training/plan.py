@@ -1,4 +1,4 @@
-"""The plan of a run, which `--dry_run` prints in the place of running it."""
+"""The plan of a run, which `--dry_run` prints instead of training."""
 
 import math
 from collections.abc import Callable
@@ -21,10 +21,10 @@ from .trainer.account import WITH_GRADIENT, from_all
 from .trainer.budget import budget_option
 from .trainer.parallel import AUTO, parallel_sizes
 
-CARD, SHARE = 989e12, 0.4
-"""Operations that an H100 computes in a second in bfloat16, and the share of them that large models reach."""
+PEAK, SHARE = 989e12, 0.4
+"""Operations per second of an H100 in bfloat16, and the share of them that the training of large models reaches."""
 OPTIMIZER_VALUES = {"muon": 1, "sgd": 0, "adafactor": 0}
-"""Numbers that optimizers keep for each weight, if not two; few, of Adafactor."""
+"""Values that optimizers keep per weight, if not two; Adafactor keeps few."""
 USABLE = 0.9  # of the memory; libraries, fragments and communication need the rest
 LAYOUTS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -67,9 +67,9 @@ def print_plan(task: Any, build: Callable[[], Any], rows: Any) -> None:
     length = f"{steps:,} steps" if steps else f"until --{budget} {getattr(args, str(budget))} is spent"
     report(f"Steps: {step:,} rows{tokens} and {flops:.3g} operations each, {length}")
     if steps:
-        seconds = flops * steps / (processes * SHARE * CARD)
+        seconds = flops * steps / (processes * SHARE * PEAK)
         time = f"{seconds / 3600:,.1f} h" if seconds >= 3600 else f"{seconds:.2g} s"
-        report(f"Time: {time} on {processes} x {SHARE:.0%} of {CARD / 1e12:.0f} TFLOP/s (an H100 in bfloat16)")
+        report(f"Time: {time} on {processes} x {SHARE:.0%} of {PEAK / 1e12:.0f} TFLOP/s (an H100 in bfloat16)")
     report(f"Checkpoint: {_bytes(weights * FLOAT32 * (1 + values))}")
     report(f"{'memory of a process':24}{'weights':>12}{'optimizer':>12}{'activations':>13}{'peak':>12}")
     memory = step_memory(task, config, rows, parts)
@@ -90,7 +90,7 @@ def check_counted(config: Any, option: str) -> None:
 
 
 def sides(task: Any, config: Any, rows: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of the targets of rows and of their sources, 0 without any."""
+    """Return the numbers of target tokens and of source tokens of the rows, 0 without sources."""
     lengths = row_lengths(rows)
     target, source = lengths[:, -1], lengths[:, 0] * bool(config.is_encoder_decoder)
     if task.name in DENOISING:
@@ -99,7 +99,7 @@ def sides(task: Any, config: Any, rows: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def step_memory(task: Any, config: Any, rows: Any, parts: int) -> Callable[[int], TrainingMemory]:
-    """Return the memory of a step of the longest rows, by how many processes share the weights; `parts` share rows."""
+    """Return a function that counts the memory of a step of the longest rows, by how many processes share weights."""
     args, (target, source) = task.training_args, sides(task, config, rows)
     batch = args.train_batch_size
     if args.tokens_per_batch is not None:
@@ -119,7 +119,7 @@ def step_memory(task: Any, config: Any, rows: Any, parts: int) -> Callable[[int]
 
 
 def chosen_layout(task: Any, config: Any, rows: Any) -> str | None:
-    """Return the layout of `--parallel auto`, which divides weights among as few processes as have room for them."""
+    """Return the layout of `--parallel auto`, which divides weights among as few processes as possible."""
     check_counted(config, f"--parallel {AUTO}")
     args = task.training_args
     memory, room = step_memory(task, config, rows, args.world_size), USABLE * memory_of_process(args.device)
@@ -129,9 +129,7 @@ def chosen_layout(task: Any, config: Any, rows: Any) -> str | None:
     need = memory(devices).peak
     layout = f"fsdp={devices},replicate={args.world_size // devices}" if devices > 1 else None
     words = f"--parallel {layout}" if layout else "every process has the whole model"
-    report(
-        f"Layout: {words}: a step takes {_bytes(need)} of {_bytes(room)}{'' if need <= room else ', which is less'}"
-    )
+    report(f"Layout: {words}: a step takes {_bytes(need)} of {_bytes(room)}{'' if need <= room else ', too much'}")
     return layout
 
 

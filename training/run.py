@@ -1,4 +1,4 @@
-"""The steps that the training programs have in common, from an empty folder to a model that says how to load it."""
+"""The steps that all training programs share, from an empty folder to a scored model with its card."""
 
 import dataclasses
 import shlex
@@ -60,7 +60,7 @@ EXTRA_METRICS = {"signatures", "classes", "confusion_matrix", "baselines", "trai
 def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> Run:
     """Train for a task as the arguments say; a run that is finished already is returned as it is."""
     task = task_class(parse_arguments(task_class.program, argv))
-    first = task.training_args.main_process_first  # the others find what it has kept
+    first = task.training_args.main_process_first  # the others find what it has cached
     aside: Any = nullcontext()
     if task.training_args.dry_run:  # which leaves nothing behind
         aside = TemporaryDirectory()
@@ -92,7 +92,7 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         model = built_by_first(build)
         task.fit_model(model, run)
         collator = task.collator(model, rows)
-        transformers_logging.disable_progress_bar()  # from here on: it has one for each file
+        transformers_logging.disable_progress_bar()  # from here on: there would be one per file
         counted = collator.computed if isinstance(collator, PackedBatches) else None
         options: dict[str, Any] = {"sample": stream is not None, "packed": counted}
         run.details["data"] = describe_data(rows, task.tokenizers, task.training_args, data.stats, **options)
@@ -110,7 +110,7 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         if task.model_args.saved is not None or task.model_args.save_as is not None:
             from .native import native_form
 
-            # Of dialogues with the template by which the model is talked with
+            # Another tokenizer is saved as it is, one of dialogues with its chat template
             other = getattr(task.tokenizer_args, "tokenizer_name_or_path", None) or task.data_args.turns_column
             kept = None if other else task.model_args.saved
             trainer.saved_form = partial(native_form, save_as=task.model_args.save_as, origin=kept)
@@ -123,8 +123,8 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
 def start(task: TrainingTask, argv: Sequence[str] | None) -> Iterator[Run]:
     """Open or create the run folder and yield its run; hold its lock.
 
-    Raises ValueError where the folder holds another run, or is another process's, or an option cannot be what it is.
-    After a signal, which ends it with the exit status 128 + its number, or an error the same command resumes.
+    Raises ValueError where the folder holds another run or is in use by another process, or for an impossible option.
+    A signal ends the program with the exit status 128 + its number; after it, or an error, the same command resumes.
     """
     model_args, data_args, tokenizer_args, training_args = task.args
     check_preset(task.name, model_args)
@@ -163,16 +163,16 @@ def start(task: TrainingTask, argv: Sequence[str] | None) -> Iterator[Run]:
 
 
 def _open(run: Run, task: TrainingTask) -> None:
-    """Look at the folder of a run, check the model, and say where training begins."""
+    """Examine the folder of a run, check the model, and report where training begins."""
     training_args = task.training_args
     given = training_args.resume_from_checkpoint
     resume = None if str(given).lower() in ("none", "true") else given
-    with training_args.main_process_first(local=False, desc="looking at the run's folder"):
+    with training_args.main_process_first(local=False, desc="opening the run's folder"):
         if training_args.process_index == 0 and run.folder.is_dir():
             recover(run.folder)
         open_folder(run, overwrite=training_args.overwrite_output_dir, resume_from=resume)
         if not run.finished:
-            # A saved one is fetched and looked through; one that follows the data will be long enough
+            # This fetches and examines a saved model; a new one is made to fit lengths that follow the data
             length = 0 if task.uses_auto_defaults else task.length
             config = check_model(task.name, task.model_args, length=length)
             check_layout(config, training_args.parallel)
@@ -198,7 +198,7 @@ def _open(run: Run, task: TrainingTask) -> None:
 
 
 def new_model(run: Run, task: TrainingTask, labels: list[str] | None) -> PreTrainedModel:
-    """Return the model to train, that of the folder if the run is finished."""
+    """Return the model to train, or that of the folder if the run is finished."""
     model = build_model(
         task.name,
         task.model_args,
@@ -215,11 +215,11 @@ def new_model(run: Run, task: TrainingTask, labels: list[str] | None) -> PreTrai
         from .native import as_ours  # with the tables of all architectures, which other runs do not need
 
         model = as_ours(model, task.model_args.save_as, task.training_args, run.checkpoint)
-    return speed_up(model)  # one of transformers' own, too
+    return speed_up(model)  # a native one too
 
 
 def divide(model: PreTrainedModel, task: TrainingTask, rows: Any) -> PreTrainedModel:
-    """Return a model of which this process has its part, if it is to be divided for these rows."""
+    """Return the model, or this process's part of it if it is to be divided; `rows` are for `--parallel auto`."""
     args = task.training_args
     if args.parallel == AUTO:
         from .plan import chosen_layout  # which other runs do not need
@@ -239,9 +239,9 @@ def train_and_save(
 ) -> None:
     """Train (or resume), save the best model, score it, and write predictions, pictures, card and record.
 
-    A run that is finished is not trained, but its test data scored.
+    A finished run is not trained; only its test data is scored.
     """
-    from .finishing import finish, score_and_predict, summarize_run  # before a training, which may take days
+    from .finishing import finish, score_and_predict, summarize_run  # before the training, which may take days
 
     if task.tokenizers and task.tokenizers[0] is not task.tokenizers[1]:
         trainer.target_tokenizer = task.tokenizers[1]
@@ -281,7 +281,7 @@ def _train(run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict)
     if trainer.is_world_process_zero():
         if run.overwrites:
             report(f"The earlier run is in {move_aside(run.folder)} until the new one has its first checkpoint.")
-        if not run.is_extension:  # whose record stays unchanged until there is more to it
+        if not run.is_extension:  # whose record stays until there is a new checkpoint
             run.write()
     trainer.accelerator.wait_for_everyone()
     task.before_training(trainer)
@@ -329,7 +329,7 @@ def parse_arguments(program: str, argv: Sequence[str] | None = None) -> Argument
 
 
 def config_fields(kinds: Sequence[str]) -> list[str]:
-    """Return the fields that our configurations of kinds of models add to those of transformers, with their values."""
+    """Return the config fields that our models of these kinds add to those of transformers, with their choices."""
     classes = {entry.config_class for entry in PRESETS.values() if KINDS[entry.config_class.model_type] in kinds}
     known = {entry.name for entry in dataclasses.fields(PreTrainedConfig)}  # type: ignore[arg-type]
     found = {entry.name for config_class in classes for entry in dataclasses.fields(config_class)}

@@ -25,13 +25,13 @@ def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) ->
     """Return the tokenizers of source and target (one, twice, for one column).
 
     A resumed run uses those of its checkpoint, a saved model brings its own; otherwise they are loaded, or trained on
-    the columns. Lengths of rows that follow the data are set by their tokens.
+    the columns. Lengths of rows that follow the data are chosen by the tokens.
     """
     model_args, tokenizer_args, training_args = task.model_args, task.tokenizer_args, task.training_args
     assert tokenizer_args is not None
     folder = run.checkpoint or run.folder
     if run.checkpoint is None and not run.finished:
-        folder = run.folder / SAVING / "tokenizer"  # where all processes find it, and no model's files are
+        folder = run.folder / SAVING / "tokenizer"  # all processes find it, and it has no model's files
         with training_args.main_process_first(local=False, desc="tokenizer"):
             if training_args.should_save:
                 origin = tokenizer_args.tokenizer_name_or_path or model_args.saved
@@ -46,7 +46,7 @@ def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) ->
                     warn_of_other_tokenizers(pair, *names)
                 task.complete(pair)
                 if getattr(check_model(task.name, model_args, length=0), "type_vocab_size", None) == 0:
-                    for tokenizer in pair:  # whose types, also once loaded again, the model would not take
+                    for tokenizer in pair:  # the model takes no types, also after loading
                         kept = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
                         tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = kept
                 save_pair(*pair, folder)
@@ -65,7 +65,7 @@ def warn_of_other_tokenizers(pair: Pair, name: str, saved: Path, model_name: str
         trained_with = load_pair(saved, trust_remote_code=False)
     except (OSError, ValueError):
         return  # a model without a tokenizer
-    if any(tokenizer.get_vocab() != own.get_vocab() for tokenizer, own in zip(pair, trained_with)):
+    if any(given.get_vocab() != original.get_vocab() for given, original in zip(pair, trained_with)):
         report(
             f"Warning: --tokenizer_name_or_path {name} is not the tokenizer of --model_name_or_path {model_name}: the "
             "embeddings of the model do not fit its tokens."
@@ -83,7 +83,7 @@ def _loaded(origin: str | Path, tokenizer_args: TokenizerArguments) -> Pair:
 
 
 def _trained(tokenizer_args: TokenizerArguments, kind: ModelKind, columns: Sequence[Iterable[str]]) -> Pair:
-    from vanillaformer.tokenization import train, train_pair  # which only new ones need
+    from vanillaformer.tokenization import train, train_pair  # only new ones need it
 
     options = tokenizer_args.training_options()
     total = sum(len(column) for column in columns if isinstance(column, Sized))

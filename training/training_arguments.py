@@ -43,7 +43,7 @@ EPOCHS = "Passes over the data (default: by the budget)"
 AS_EVALUATION = "as_evaluation"
 SAMPLING_STRATEGIES = ["random", "sequential", "group_by_length"]
 FOLLOWING = ("reduce_lr_on_plateau", "greedy")
-"""Schedules that follow the score of --metric_for_best_model: they need to know which direction is better."""
+"""Schedules that follow the score of --metric_for_best_model, and need to know which direction is better."""
 
 
 def best_checkpoint_help(*tasks: TaskName) -> str:
@@ -63,14 +63,14 @@ class RunDefaults(
 ):
     """Defaults of the training programs that differ from those of `TrainingArguments`.
 
-    To be put before it among the bases. Evaluation, saving and logging are given as fractions of the run, so that
+    Goes before it among the bases. Evaluation, saving and logging are given as fractions of the run, so that
     they fit a run of any length; saving follows evaluation, because the best checkpoint is kept.
     """
 
     HELP_GROUP = TRAINING
     TRANSFORMERS_HELP = TABLES["help"]
 
-    baseline = calibrate = cast(bool, False)  # what only some tasks offer, as it is for all others
+    baseline = calibrate = cast(bool, False)  # options of some tasks, off for all others
 
     output_dir: str | None = option(None, "Folder of the run, resumed if unfinished", OUTPUT)
     overwrite_output_dir: bool = option(False, "Replace the run in the folder", OUTPUT)
@@ -94,7 +94,7 @@ class RunDefaults(
     use_cache: bool = option(True, "Value of use_cache in the saved config", OTHERS)
     disable_tqdm: bool | None = option(None, "Disable progress bars", OTHERS)
     hub_strategy: str = option("end", "Pushes: the model, at the end", OTHERS)
-    # As words; the parser takes only true and false for transformers' own field
+    # As strings; the parser takes only true and false for transformers' own field
     include_num_input_tokens_seen: str = option(
         "no", "Tokens counted in logs", OTHERS, choices=["no", "all", "non_padding"]
     )
@@ -126,7 +126,7 @@ class RunDefaults(
         for name in fields.report_to:
             if name not in INTEGRATION_TO_CALLBACK:
                 raise ValueError(f"--report_to {name}: choose from none, all, {', '.join(INTEGRATION_TO_CALLBACK)}")
-            if name not in (*get_available_reporting_integrations(), "azure_ml", "flyte"):  # two it does not look for
+            if name not in (*get_available_reporting_integrations(), "azure_ml", "flyte"):  # it ignores these two
                 raise ValueError(f"--report_to {name}: it is not installed (pip install {name})")
         check_schedule(self)
         self.check_processes()
@@ -138,7 +138,7 @@ class RunDefaults(
                 raise ValueError("--fp16 needs an accelerator: on the CPU it would change nothing; --bf16 works there")
 
     def plan_evaluations(self) -> None:
-        """Set when to save and to evaluate: each as the other, where only one is given. Checks that they fit."""
+        """Set when to save and to evaluate, each like the other if only one is given, and check that they fit."""
         if self.save_strategy == AS_EVALUATION:
             self.save_strategy = "steps" if self.eval_strategy == "no" else self.eval_strategy
         for name, allowed in STRATEGIES.items():
@@ -160,7 +160,7 @@ class RunDefaults(
             self.check_best()
 
     def check_best(self) -> None:
-        """Raise ValueError if checkpoints are not saved where the model is evaluated, so that no best can be kept."""
+        """Raise ValueError if checkpoints are not saved when the model is evaluated: no best one could be kept."""
         remedy = "or give --load_best_model_at_end false"
         if self.save_strategy != self.eval_strategy:
             raise ValueError(
@@ -177,15 +177,15 @@ class RunDefaults(
             raise ValueError(f"{given}: the first must be a multiple of the second, {remedy}")
 
     def choose_by(self, task: TaskName) -> None:
-        """Set the score that chooses the best checkpoint by its plain name, and its direction, which may be given."""
+        """Set the plain name and the direction of the score that chooses the best checkpoint."""
         fields: Any = self  # with those of TrainingArguments
         if fields.metric_for_best_model is None:
             return
         score = ranking_score(fields.metric_for_best_model, task)
         if fields.greater_is_better not in (None, score.greater_is_better):
             raise ValueError(
-                f"--greater_is_better {fields.greater_is_better}: of {score.name} a "
-                f"{'greater' if score.greater_is_better else 'lower'} value is better; leave the option out"
+                f"--greater_is_better {fields.greater_is_better}: a "
+                f"{'greater' if score.greater_is_better else 'lower'} {score.name} is better; leave the option out"
             )
         fields.metric_for_best_model, fields.greater_is_better = score.name, score.greater_is_better
 

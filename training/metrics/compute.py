@@ -15,7 +15,7 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .scores import accuracy, added_scores, compute_scores, perplexity
 
-BYTES = {sign: byte for byte, sign in bytes_to_unicode().items()}  # by the signs of the byte-level alphabet
+BYTES = {character: byte for byte, character in bytes_to_unicode().items()}  # by their byte-level characters
 ComputeMetrics = Callable[..., dict[str, float]]
 
 
@@ -69,10 +69,10 @@ def classification_metrics(prediction: EvalPrediction) -> dict[str, float]:
 def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> ComputeMetrics:
     """Return `compute_metrics` for a language model: perplexity, and accuracy of the tokens predicted.
 
-    With the `tokenizer` of a causal model also perplexity_per_character, perplexity_per_byte and bits_per_byte, which
-    models of different vocabularies can be compared by. The sum of losses is that of all tokens predicted, </s> and
+    With the `tokenizer` of a causal model also perplexity_per_character, perplexity_per_byte and bits_per_byte, by
+    which models of different vocabularies can be compared. The sum of losses is that of all tokens predicted, </s> and
     other special tokens included; it is divided by the characters, or UTF-8 bytes, of the text that these tokens
-    stand for (`TextSizes`), in which special tokens have none. What is only read, a row's first token, counts in
+    stand for (`TextSizes`), in which special tokens have none. A row's first token, which is not predicted, counts in
     neither. If no token is predicted, there are no scores.
 
     Goes with `preprocess_logits_for_metrics=token_scores(...)`, which keeps the logits from being collected.
@@ -142,7 +142,7 @@ def token_scores(*, causal: bool) -> Callable[[Any, torch.Tensor], tuple[torch.T
 
 
 def labels_and_predictions(output: PredictionOutput) -> tuple[Any, Any]:
-    """Return the labels and predictions of an output, for a classifier the logits, without what else it has."""
+    """Return the labels and predictions (of a classifier, the logits) of an output, without further outputs."""
     return output.label_ids, first_output(output.predictions)
 
 
@@ -154,10 +154,10 @@ def first_output(outputs: Any) -> Any:
 class TextSizes:
     """Counts characters and UTF-8 bytes of tokens; special tokens have none.
 
-    A byte-level tokenizer's tokens are bytes, so the counts are exact wherever a row was cut, through a character
-    too: a character belongs to the token with its first byte. The tokens of other tokenizers are decoded, text by text
-    (special tokens part texts): counted is what is decoded, in which characters that the tokenizer dropped are missing
-    and an unknown token, being special, stands for nothing.
+    A byte-level tokenizer's tokens are bytes, so the counts are exact wherever a row was cut, even within a character:
+    a character belongs to the token with its first byte. The tokens of other tokenizers are decoded, text by text
+    (special tokens separate texts). Characters that the tokenizer dropped are not counted, and neither is an unknown
+    token, which is special.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
@@ -197,5 +197,5 @@ def _byte_table(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
         if token in added or not BYTES.keys() >= set(token):
             table[number] = len(token), len(token.encode())
         else:  # a byte 10xxxxxx continues a character
-            table[number] = sum(not 0x80 <= BYTES[sign] <= 0xBF for sign in token), len(token)
+            table[number] = sum(not 0x80 <= BYTES[character] <= 0xBF for character in token), len(token)
     return table

@@ -46,8 +46,8 @@ def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
 def rouge(kind: str) -> Callable[[Sequence[str], Sequence[str]], float]:
     """Return ROUGE of a kind (Lin 2004): rouge_score's F1 in percent, the mean over texts, without stemming.
 
-    Words are letters and digits of any script, where rouge_score by itself drops all but a to z; sentences of
-    rougeLsum are separated by line breaks.
+    Words are letters and digits of any script, whereas rouge_score by itself keeps only a to z and 0 to 9; the
+    sentences of rougeLsum are separated by line breaks.
     """
 
     def mean(predictions: Sequence[str], references: Sequence[str]) -> float:
@@ -75,7 +75,7 @@ def load_metric(name: str) -> Any:
 def added_scores(names: Sequence[str], predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """Return the scores of texts that `--metrics` adds: optional ones of ours, and numbers of `evaluate`'s metrics.
 
-    A number that has the name of one of our scores, or of an earlier metric's, has its metric's name before its own.
+    A number with the name of one of our scores, or of an earlier metric's, gets its metric's name as a prefix.
     """
     scores: dict[str, float] = {}
     for name in names:
@@ -91,7 +91,7 @@ def added_scores(names: Sequence[str], predictions: Sequence[str], references: S
 
 
 def scores_of_group(metrics: Mapping[str, float], group: str) -> dict[str, float]:
-    """Return the metrics of the rows of a group, by the names that those of all rows have."""
+    """Return the metrics of the rows of a group, named like those of all rows."""
     found = {key.removesuffix(f"_{group}"): value for key, value in metrics.items() if key.endswith(f"_{group}")}
     return {key: value for key, value in found.items() if key in metrics}
 
@@ -146,7 +146,7 @@ def _by_sacrebleu(scorer: Callable[[], Any]) -> Callable[[Any, Any], float]:
 
 
 chrf = _by_sacrebleu(CHRF)  # chrF2 (Popović, 2015)
-ter = _by_sacrebleu(TER)  # edits by words of the reference, parted by white space, without case (Snover et al., 2006)
+ter = _by_sacrebleu(TER)  # edits by words of the reference, split at white space, without case (Snover et al., 2006)
 accuracy = _by_scikit_learn(accuracy_score)
 
 
@@ -170,7 +170,7 @@ class Score:
     name: str  # its name among the metrics, without the prefix of the split
     label: str  # its name in cards and pictures
     compares: Sequence[Prediction]  # the kinds of predictions that it is computed for
-    greater_is_better: bool | None = True  # None for a description of the output that ranks nothing
+    greater_is_better: bool | None = True  # None for a description of the output, which ranks no models
     text: str | None = None  # how it is printed while training; None if it is not
     papers: Sequence[str] = ()
     function: Callable[..., float] | None = None  # None where `compute.py` derives it from others
@@ -179,7 +179,7 @@ class Score:
     resolution: float = 0.0  # differences up to this say nothing while a model produces little that is right
     drawn: bool = False  # whether it can be drawn with the loss; the first such score of a task is
     optional: bool = False  # whether it is computed only where it is asked for
-    per_token: bool = False  # a mean over tokens where tokens are predicted: of another tokenizer it is another one
+    per_token: bool = False  # where tokens are predicted, a mean over tokens, which depends on the tokenizer
 
     @property
     def short_label(self) -> str:
@@ -221,7 +221,7 @@ SCORES = {name: Score(name, **fields, function=FUNCTIONS.get(name)) for name, fi
 
 
 def label(name: str) -> str:
-    """Return what a score is called in cards and pictures; scores of others keep their names."""
+    """Return the label of a score in cards and pictures; scores that are not ours keep their names."""
     return SCORES[name].label if name in SCORES else name.replace("_", " ")
 
 
@@ -264,7 +264,7 @@ def evaluations(log_history: Sequence[Evaluation]) -> list[Evaluation]:
 
 
 def gain(new: Evaluation, old: Evaluation, score: Score) -> float:
-    """Return by how much an evaluation's score is better than that of another one, below 0 if it is worse.
+    """Return by how much an evaluation's score is better than that of another one, negative if it is worse.
 
     A score that is missing or not a number is worse than any other.
     """
@@ -275,7 +275,7 @@ def gain(new: Evaluation, old: Evaluation, score: Score) -> float:
 def is_better(new: Evaluation, old: Evaluation, score: Score) -> bool:
     """Return whether an evaluation is better than an earlier one: by its score, or with equal scores by its loss.
 
-    Of two without any number the later one is, because there is no reason to keep the earlier.
+    If neither has a number, the later one is better, because there is no reason to keep the earlier.
     """
     ranks = [(_value(entry, score), _value(entry, SCORES["loss"])) for entry in (new, old)]
     return ranks[0] > ranks[1] or ranks[0] == ranks[1] == (-math.inf, -math.inf)

@@ -33,7 +33,7 @@ WITHOUT_SPACES = 0.3  # share of letters in such scripts from which on character
 
 
 class BaselineData(NamedTuple):
-    """The data of baselines: training rows as they are in the data (of a stream the first), and as the model's."""
+    """The data of baselines: training rows as in the data (of a stream the first ones), and as the model sees them."""
 
     texts: Dataset
     rows: Any = None
@@ -43,7 +43,7 @@ class BaselineData(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """A baseline: its name in a sentence, whose words in cards `techniques.yaml` has, and what fits it to the data."""
+    """A baseline: its name, which `techniques.yaml` explains for cards, and the function that fits it to the data."""
 
     name: str
     fit: Callable[[BaselineData], Scorer]
@@ -54,7 +54,7 @@ def baseline_scores(
 ) -> dict[str, Scores]:
     """Return the scores of baselines by name; one that fails is left out and noted, with a warning.
 
-    The splits are tokenized and by the prefix of their scores (`eval`, `test`).
+    `held_out` has tokenized splits by the prefix of their scores (`eval`, `test`).
     """
     scores = {}
     for baseline in baselines:
@@ -82,7 +82,7 @@ def majority_class(data: BaselineData) -> Scorer:
 
 
 def new_svm() -> Any:
-    from sklearn.svm import LinearSVC  # only here: most runs do not need it
+    from sklearn.svm import LinearSVC  # imported here because most runs do not need it
 
     return LinearSVC(random_state=0)
 
@@ -90,7 +90,7 @@ def new_svm() -> Any:
 def linear_model(
     build: Callable[[], Any], targets: Callable[[Dataset], Any], scores: Callable[[Any, Any], Scores]
 ) -> Callable[[BaselineData], Scorer]:
-    """Return what trains a linear model of scikit-learn on the training texts, and scores its predictions."""
+    """Return a function that trains a linear model of scikit-learn on the training texts, to be scored."""
 
     def fit(data: BaselineData) -> Scorer:
         with stage("Training the linear model"):
@@ -101,9 +101,9 @@ def linear_model(
 
 
 def fit_on_texts(estimator: Any, texts: Sequence[str], targets: Any) -> Pipeline:
-    """Fit a linear model of scikit-learn to the TF-IDF of words and pairs of words that occur in two of N texts.
+    """Fit a linear model of scikit-learn to the TF-IDF of words and word pairs that occur in at least two texts.
 
-    Of texts in scripts without spaces between words, it is that of characters and their sequences.
+    For texts in scripts without spaces between words, these are characters and sequences of two and three.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -120,7 +120,7 @@ def unigram(data: BaselineData) -> Scorer:
     """
     tokenizer = data.tokenizers[0]
     counts = token_counts(data.rows, "input_ids", len(tokenizer))
-    aligned = isinstance(data.collator, EpochCollator)  # labels with what predicts them
+    aligned = isinstance(data.collator, EpochCollator)  # labels are at the positions that predict them
     if isinstance(data.collator, RowMasking):
         counts[tokenizer.all_special_ids] = 0  # never a target
     losses, most = -_log_shares(counts), counts.argmax()
@@ -145,7 +145,7 @@ def unigram(data: BaselineData) -> Scorer:
 
 
 def _targets(rows: Dataset, collator: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the labels (N, T) of rows as the model's evaluation has them, and those of pairs of segments (N)."""
+    """Return the labels (N, T) of rows as in the evaluation of the model, and those of pairs of segments (N)."""
     with collator.evaluation() if isinstance(collator, EpochCollator) else contextlib.nullcontext():
         batches = list(batches_of(rows, collator, ROWS_AT_ONCE))
     length = max(batch["labels"].shape[1] for batch in batches)
@@ -158,7 +158,7 @@ def _targets(rows: Dataset, collator: Any) -> tuple[np.ndarray, np.ndarray | Non
 
 
 def copied_source(**bleu_options: Any) -> Baseline:
-    """Return the baseline that takes the source for its translation."""
+    """Return the baseline whose translation is the source."""
 
     def score(rows: Dataset) -> Scores:
         sources, targets = list(rows["source"]), list(rows["target"])
@@ -180,7 +180,7 @@ def target_unigram(data: BaselineData) -> Scorer:
 
 
 def batches_of(rows: Dataset, collator: Any, size: int) -> DataLoader[Any]:
-    """Return the batches of rows in their order; the generator keeps the global one as it is."""
+    """Return the batches of rows in their order, without drawing from the global generator."""
     return DataLoader(rows, size, collate_fn=collator, generator=torch.Generator())  # type: ignore[arg-type]
 
 

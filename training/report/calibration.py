@@ -1,12 +1,12 @@
 """Calibration of a classifier's logits after training: a temperature, and the weights of its n-gram features.
 
 Temperature scaling makes probabilities say how often a classifier is right (Guo et al. 2017): the logits z become
-z / T, with the one T that makes the labels of the validation data likeliest. The division is done in the weights of
-the output layer, so that pipelines, conversions and other engines have it too; which class is the likeliest does not
+z / T, with the one T that makes the labels of the validation data most likely. The division is done in the weights of
+the output layer, so that pipelines, conversions and other engines have it too; which class is the most likely does not
 depend on T.
 
 A linear classifier on n-grams is the "wide" half of Wide & Deep (Cheng et al. 2016), the stack the "deep" one. The two
-err at different texts, so that their sum is better where texts are few. Each is trained by itself, and the validation
+make different errors, so that their sum is better where texts are few. Each is trained by itself, and the validation
 data decides how much each counts (stacking, Wolpert 1992): trained together, the one that fits the training texts
 first leaves the other nothing to learn.
 """
@@ -60,7 +60,7 @@ def fit_outputs(run: Run, trainer: RunTrainer, rows: Dataset | None, svm: "Linea
 
 
 def calibrate(run: Run, trainer: RunTrainer, rows: Any, layer: Any) -> None:
-    """Fit a temperature on tokenized validation rows, divide the model's logits by it, and note the effect."""
+    """Fit a temperature on tokenized validation rows, divide the model's logits by it, and record the effect."""
     output = trainer.predict(rows, metric_key_prefix="eval")
     labels, logits = (torch.as_tensor(each) for each in labels_and_predictions(output))
     temperature = 1 / fit_scales([logits], labels)[0]
@@ -75,7 +75,7 @@ def calibrate(run: Run, trainer: RunTrainer, rows: Any, layer: Any) -> None:
 
 
 def obstacle_to_fitting(trainer: RunTrainer, rows: Dataset | None, layer: Any) -> str | None:
-    """Return why nothing can be fitted to a model's logits, if that is so."""
+    """Return the reason why nothing can be fitted to a model's logits, or None."""
     if rows is None or len(rows) < MIN_ROWS:
         return f"{0 if rows is None else len(rows)} validation rows are fewer than {MIN_ROWS}"
     if layer is None:
@@ -101,7 +101,7 @@ def scale_logits(model: Any, layer: nn.Linear, factor: float) -> None:
 
 
 def fit_scales(parts: Sequence[torch.Tensor], labels: torch.Tensor) -> list[float]:
-    """Return the factors s for which the labels are likeliest under `softmax(Σ_i s_i z_i)`.
+    """Return the factors s for which the labels are most likely under `softmax(Σ_i s_i z_i)`.
 
     The negative log-likelihood is convex in s. The targets t leave the probability 1/(n + 2) to the other classes, as
     those of Platt (1999) do: without that, s would be infinite for a model that is always right. The logits z_i of
@@ -111,16 +111,16 @@ def fit_scales(parts: Sequence[torch.Tensor], labels: torch.Tensor) -> list[floa
     doubt = 1 / (len(labels) + 2)
     targets = torch.full_like(z[0], doubt / (z.shape[2] - 1)).scatter(1, labels[:, None], 1 - doubt)
 
-    def loss_and_slope(scales: np.ndarray) -> tuple[float, np.ndarray]:
+    def loss_and_gradient(scales: np.ndarray) -> tuple[float, np.ndarray]:
         scores = torch.einsum("i,inc->nc", torch.as_tensor(scales), z).log_softmax(1)
-        slope = ((scores.exp() - targets) * z).sum(2).mean(1)
-        return -(targets * scores).sum(1).mean().item(), slope.numpy()
+        gradient = ((scores.exp() - targets) * z).sum(2).mean(1)
+        return -(targets * scores).sum(1).mean().item(), gradient.numpy()
 
     lowest = 1 / MAX_TEMPERATURE if len(parts) == 1 else 0.0  # the only part has to count
     bounds = [(lowest, MAX_TEMPERATURE)] * len(parts)
     options = {"ftol": 1e-15, "gtol": 1e-9}
     return minimize(
-        loss_and_slope, np.ones(len(parts)), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+        loss_and_gradient, np.ones(len(parts)), jac=True, method="L-BFGS-B", bounds=bounds, options=options
     ).x.tolist()
 
 
@@ -151,9 +151,9 @@ def reliability(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
 
 
 class LinearSvm(NamedTuple):
-    """Linear support vector machines, one for each class against the others, and the number of texts they have seen.
+    """Linear support vector machines, one for each class against the others, and the number of their training texts.
 
-    The table says what each n-gram tells of the classes (R, C), the bias (C) is added to it.
+    The table has the weights of each n-gram for the classes (R, C), the bias is (C).
     """
 
     table: np.ndarray
@@ -180,7 +180,7 @@ def fit_ngram_svm(trainer: RunTrainer) -> LinearSvm | None:
 
 def ngrams_of(wide: WideLogits, rows: Dataset, collator: Any) -> tuple[csr_matrix, np.ndarray]:
     """Return the n-grams of tokenized texts as `WideLogits` weighs them (N, R), and the labels (N)."""
-    collate = getattr(collator, "padded", collator)  # a row of each text, even if packed
+    collate = getattr(collator, "padded", collator)  # one text per row, even if training packs them
     rows = rows.select_columns([name for name in COLUMNS if name in rows.column_names])
     indices, counts, labels = [], [], []
     for batch in batches_of(rows, collate, ROWS_AT_ONCE):
@@ -198,7 +198,7 @@ def ngrams_of(wide: WideLogits, rows: Dataset, collator: Any) -> tuple[csr_matri
 def linear_svm(ngrams: csr_matrix, labels: np.ndarray, classes: int) -> LinearSvm | None:
     """Fit linear support vector machines on n-grams (N, R), weighted by inverse document frequency.
 
-    Of the classes of the labels (N) some may be missing; of one class there is nothing to fit.
+    Some classes may be missing among the labels (N); with only one there is nothing to fit.
     """
     if len(np.unique(labels)) < 2:
         return None
@@ -215,7 +215,7 @@ def linear_svm(ngrams: csr_matrix, labels: np.ndarray, classes: int) -> LinearSv
 
 
 def add_ngram_logits(run: Run, trainer: RunTrainer, svm: LinearSvm, rows: Any, layer: Any) -> None:
-    """Add a linear classifier to a model's logits, scaled to suit validation rows (tokenized), and note accuracies."""
+    """Add a linear classifier to a model's logits, scaled to fit tokenized validation rows, and record accuracies."""
     model: Any = trainer.model
     output = trainer.predict(rows, metric_key_prefix="eval")
     labels, deep = (torch.as_tensor(each) for each in labels_and_predictions(output))
@@ -232,5 +232,5 @@ def add_ngram_logits(run: Run, trainer: RunTrainer, svm: LinearSvm, rows: Any, l
     run.details["ngram_logits"] = {"rows": svm.rows, "scales": scales, **right}
     report(
         f"A linear classifier on n-grams of up to {model.wide.max_ngram} tokens is added to the logits. Validation "
-        f"accuracy: {right['stack']:.1%} without it, {right['svm']:.1%} of it only, {right['both']:.1%} together."
+        f"accuracy: {right['stack']:.1%} without it, {right['svm']:.1%} by itself, {right['both']:.1%} together."
     )

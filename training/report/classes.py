@@ -18,9 +18,9 @@ from ..run_folder.run import Run
 from .plots import confusion_picture
 
 PICTURED = 150
-"""Most classes whose confusion matrix is drawn and kept in the record."""
+"""Maximum number of classes whose confusion matrix is drawn and kept in the record."""
 ERRORS, WORST = 5, 3  # errors and classes that are shown in the terminal
-WIDTH = 100  # characters of a text there
+WIDTH = 100  # characters of a text in the terminal
 PREFIXES = {"validation": "eval", "test": "test"}
 
 
@@ -30,7 +30,7 @@ def class_records(
     """Yield input, reference, prediction and its probability for each row of a split.
 
     A classifier's errors are in `run.details` too (`classes`), and for up to `PICTURED` classes in `confusion_matrix`
-    there and `confusion_matrix.png`. `inputs` are what to call an input, and all of them.
+    there and `confusion_matrix.png`. `inputs` are the name of an input in a record, and all inputs.
     """
     labels, logits = labels_and_predictions(output)
     names = [id2label[number] for number in range(logits.shape[-1])]
@@ -73,7 +73,7 @@ def class_rows(classes: Mapping[str, Mapping[str, float]]) -> list[tuple[str, ..
 
 
 def report_classes(run: Run) -> None:
-    """Print the intervals of the accuracies, the classes with the lowest F1 and the surest errors."""
+    """Print the intervals of the accuracies, the classes with the lowest F1 and the most confident errors."""
     for split, words in accuracy_intervals(run.metrics, run.details.get("rows", {})).items():
         report(f"{split.capitalize()}, 95 % interval of the accuracy: {words}")
     split = "test" if "test_accuracy" in run.metrics else "validation"
@@ -95,7 +95,7 @@ def report_classes(run: Run) -> None:
 
 
 def accepted_in_words(calibration: Mapping[str, Any]) -> str:
-    """Return what is left of the validation data, and how much of it is right, if unlikely labels are rejected."""
+    """Return how many validation rows remain, and how many of them are right, if uncertain labels are rejected."""
     return "; ".join(
         f"at least {threshold}: {kept['rows']:.1%} of the rows"
         + ("" if kept["accuracy"] is None else f", accuracy {kept['accuracy']:.1%}")

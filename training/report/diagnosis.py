@@ -13,16 +13,16 @@ from ..metrics.scores import SCORES, Evaluation, Score, best_of, evaluations, ga
 Scores = Mapping[str, float]
 Settings = Mapping[str, Any]
 
-END = 0.8  # the last fifth of a run, in which it is asked whether the model still improved, begins here
-MIN_EVALUATIONS = 3  # with fewer evaluations nothing is said of a trend
+END = 0.8  # the last fifth of a run shows whether the model still improved
+MIN_EVALUATIONS = 3  # with fewer evaluations nothing is said about a trend
 STEADY = 0.05
-"""Part of what a loss has fallen before that it has to fall in the last fifth, if each evaluation there is lower."""
+"""Share of its earlier fall by which a loss has to fall in the last fifth, if each evaluation there is lower."""
 LOSS_NOISE = 0.005
 """Relative changes of a loss up to this, or up to a quarter of `1/√N` over N targets, are noise."""
 OVERFITTED = {"classes": 0.5, "tokens": 0.85}
 """Training losses below this share of the validation loss are far below it."""
 LIKE_VALIDATION = 0.95  # training losses above this share of the validation loss are about the same
-UNFITTED = 0.9  # training losses above this share of the trivial baseline's have learned next to nothing
+UNFITTED = 0.9  # share of a trivial baseline's loss above which a training loss shows next to no learning
 SPLITS = {"test": "test", "eval": "validation"}
 
 
@@ -57,18 +57,18 @@ LOOK_AT: dict[str, str] = {
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The facts on a run after training that the diagnosis reads."""
+    """The facts about a finished training that the diagnosis reads."""
 
     task: TaskName
     score: Score  # which chose the checkpoint
     log_history: Sequence[Evaluation]
     steps: int  # those trained
     planned: int
-    length: str  # the same in words
+    length: str  # the planned steps in words
     metrics: Scores  # of the model on held-out rows (`eval_loss`, `test_accuracy`)
     training: Scores = field(default_factory=dict)  # on training rows, computed as on held-out ones; empty if unknown
-    trivial: Mapping[str, Scores] = field(default_factory=dict)  # those of trivial baselines by their names
-    trained: Mapping[str, Scores] = field(default_factory=dict)  # and of trained ones
+    trivial: Mapping[str, Scores] = field(default_factory=dict)  # of trivial baselines, by name
+    trained: Mapping[str, Scores] = field(default_factory=dict)  # of trained baselines, by name
     rows: Mapping[str, int] = field(default_factory=dict)  # held-out rows by the prefix of their scores
     targets: int = 1  # predictions that the validation loss is a mean of
     more: tuple[str, str] = ("num_train_epochs", "2")  # the option that ends the run, and twice its value
@@ -81,17 +81,17 @@ class RunSummary:
 
     @property
     def loss_noise(self) -> float:
-        """The relative change of the validation loss that says nothing."""
+        """The relative change of the validation loss that is noise."""
         return max(LOSS_NOISE, 0.25 / math.sqrt(max(1, self.targets)))
 
     def noise(self, score: Score, value: float, split: str = "eval") -> float:
-        """Return the change of a score that says nothing: its resolution, its standard error or that of a loss."""
+        """Return the change of a score that is noise: its resolution, its standard error or that of a loss."""
         if score.resolution:
             return score.resolution
         if not score.greater_is_better:
             return abs(value) * self.loss_noise
         count = max(1, self.targets if self.kind == "tokens" and score.inputs == "ids" else self.rows.get(split, 1))
-        share = (value / score.unit * count + 1) / (count + 2)  # with 0 or all of them right it is not certain
+        share = (value / score.unit * count + 1) / (count + 2)  # Laplace: 0 or all right in a sample is not certain
         return score.unit * math.sqrt(share * (1 - share) / count)
 
 
@@ -110,15 +110,15 @@ class Trend:
 
 def diagnose(summary: RunSummary) -> list[str]:
     trend = find_trend(summary)
-    fit = list(fit_sentences(summary, trend))  # which says more than what may be wrong in general
+    fit = list(fit_sentences(summary, trend))  # more specific than the usual causes
     return [*trend_sentences(summary, trend), *fit, *baseline_sentences(summary, advise=not fit)]
 
 
 def find_trend(summary: RunSummary) -> Trend | None:
     """Return the trend of the validation scores; None if there are too few of them.
 
-    One evaluation can be lucky. The score has to gain more than its noise on the mean of the last fifth, and the loss
-    must not contradict, or in each of several evaluations; or else the loss has to fall, and the score not.
+    One evaluation can be lucky. The score has to gain more than its noise, on average over the last fifth while the
+    loss does not contradict, or in each of several evaluations; or else the loss has to fall, and the score must not.
     """
     by_step = {entry["step"]: entry for entry in reversed(evaluations(summary.log_history)) if "eval_loss" in entry}
     entries = [by_step[step] for step in sorted(by_step)]
@@ -211,7 +211,7 @@ def fit_sentences(summary: RunSummary, trend: Trend | None) -> Iterator[str]:
 
 
 def baseline_sentences(summary: RunSummary, *, advise: bool = True) -> Iterator[str]:
-    """Name the baselines that are better than the model, and if wished what to look at."""
+    """Name the baselines that the model does not beat, and with `advise` what to look at."""
     look_at = next(text for kind, text in LOOK_AT.items() if kind in TASKS[summary.task].predicts)
     for name, scores in {**summary.trivial, **summary.trained}.items():
         trivial = name in summary.trivial

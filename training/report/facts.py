@@ -1,4 +1,4 @@
-"""The facts on a run that its model card states: its record, its settings, where its data comes from, an example.
+"""The facts about a run that its model card states: its record and settings, the source of its data, an example.
 
 An example is an input to try a model with, for the card, which is public, or for the terminal.
 """
@@ -30,13 +30,13 @@ from ..trainer.trainer import RunTrainer
 
 GREETING = "Hello, how are you?"  # for models of dialogues
 WIDTH = 100  # maximum number of characters of an example, of running text fewer
-SHOWN = 3  # samples that are shown
+SHOWN = 3  # maximum number of samples shown
 LOOKED_THROUGH = 100  # rows that an example is chosen from
 
 
 @dataclass
 class CardFacts:
-    """The facts on a run."""
+    """The facts about a run."""
 
     task: TaskName
     config: Any
@@ -54,7 +54,7 @@ class CardFacts:
     has_code: bool = True  # whether the model's code is stored with it
 
     def choice(self, group: str, name: str, default: Any = None) -> Any:
-        """Return a setting, `default` if it is not known or none."""
+        """Return a setting, or `default` if it is unknown or None."""
         value = self.choices.get(group, {}).get(name)
         return default if value is None else value
 
@@ -82,12 +82,12 @@ class CardFacts:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether the model is one of this package, and not one of transformers that training began with."""
+        """Return whether the model is one of this package, not a native one that training began with."""
         return isinstance(self.config, VanillaConfig)
 
     @property
     def model_class(self) -> str:
-        """The class that the model is saved as: one that came in as a native model is one of ours in training."""
+        """The class that the model is saved as; in training a native model is one of ours."""
         trained = self.training["model_class"]
         return trained if self.is_ours else next(iter(self.config.architectures or [trained]))
 
@@ -117,14 +117,14 @@ class CardFacts:
 def run_facts(
     run: Run, task: TaskName, training_args: Any, data_args: DataArguments, *, config: Any, example: str
 ) -> CardFacts:
-    """Return the facts on a finished run and its model."""
+    """Return the facts about a finished run and its model."""
     repo = run.details["card"]["repository"]
     choices = {name: dict(run.settings.get(name, {})) for name in ("model", "data", "tokenizer", "training")}
     choices["training"] = training_args.to_dict() | choices["training"]
     chosen = {option: value for option, value, _ in run.details.get("defaults", ())}
     rows = None if training_args.tokens_per_batch else training_args.step_rows
     others = {"training": {**training_args.to_dict(), "rows_per_step": rows}, "data": vars(data_args)}
-    for group, values in choices.items():  # an option may be left as it is by the rule for the data
+    for group, values in choices.items():  # a rule for the data may leave an option at its default
         known = {**others.get(group, {}), **chosen}
         values |= {name: known[name] for name, value in values.items() if value == BY_DATA and name in known}
     choices["training"]["temperature"] = run.details.get("calibration", {}).get("temperature")
@@ -194,7 +194,7 @@ def _hub_source(identifier: str, name: str) -> Source:
 
 
 def language_name(code: str) -> str:
-    """Return the English name of a language, the code itself if it has none."""
+    """Return the English name of a language, or its code if it is unknown."""
     try:
         return Locale.parse(code.replace("-", "_")).english_name or code
     except (ValueError, UnknownLocaleError):
@@ -202,9 +202,9 @@ def language_name(code: str) -> str:
 
 
 def example_row(rows: Dataset, column: str) -> str:
-    """Return a text of modest length that stands for the data: of the first rows that are one short line, the median.
+    """Return a typical short text of the data: of the texts in the first rows that are one short line, the median.
 
-    Without any, it is the first text that is not blank.
+    If there are none, it is the first text that is not blank.
     """
     texts = [text.strip() for text in rows[:LOOKED_THROUGH][column] if text.strip()]
     short = sorted((text for text in texts if len(text) <= WIDTH and len(text.splitlines()) == 1), key=len)
@@ -230,7 +230,7 @@ def card_example(data_args: DataArguments, task: TaskName, row: str = "") -> str
 
 
 def terminal_example(data_args: DataArguments, task: TaskName, row: str = "") -> str | None:
-    """Return the input of the command that a run ends with: the beginning of a row; None for a model to chat with."""
+    """Return the input in the command that a run prints at its end: the beginning of a row; None for a chat model."""
     if data_args.turns_column is not None:
         return None
     description = TASKS[task]
@@ -264,8 +264,8 @@ def read_samples(folder: Path) -> list[dict[str, str]]:
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
     records = list(map(json.loads, lines))
     for record in records:
-        signs = (sign if sign.isprintable() or sign in "\n\t" else "\ufffd" for sign in record["prediction"])
-        record["prediction"] = "".join(signs).strip()
+        shown = (each if each.isprintable() or each in "\n\t" else "\ufffd" for each in record["prediction"])
+        record["prediction"] = "".join(shown).strip()
     return [record for record in records if record["prediction"]][:SHOWN]
 
 

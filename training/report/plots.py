@@ -13,7 +13,7 @@ from vanillaformer.console.drawing import save_figure
 
 from ..metrics.scores import SCORES
 
-NUMBERED = 40  # maximum number of classes of a picture with numbers in it
+NUMBERED = 40  # maximum number of classes for numbers in a picture
 
 
 def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
@@ -39,8 +39,8 @@ def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
 def confusion_picture(matrix: np.ndarray, names: Sequence[str], path: Path, *, title: str = "") -> Path:
     """Draw how often each class (row) was taken for each (column): colors are shares of the row, numbers are rows.
 
-    The matrix has the counts (C, C). More than `NUMBERED` classes have no numbers; the picture does not grow beyond
-    them. A class whose name the font lacks is shown by its number.
+    The matrix has the counts (C, C). With more than `NUMBERED` classes there are no numbers, and the picture does not
+    grow further. A class whose name the font lacks is shown by its number.
     """
     shares = matrix / np.maximum(matrix.sum(axis=1), 1)[:, None]
     size = 2.5 + 0.45 * min(len(names), NUMBERED)

@@ -66,7 +66,7 @@ def flush_all(folder: Path) -> None:
 def written_aside(folder: Path, name: str = "", *, writes: bool = True) -> Iterator[Path]:
     """Let files be written into an empty folder, and put them into `folder / name` once all of them are on the disk.
 
-    With `writes=False` another process is the one that writes.
+    With `writes=False` another process writes.
     """
     part = folder / SAVING
     if not writes:
@@ -127,13 +127,13 @@ def _move(paths: list[Path], source: Path, target: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep the folder of a run to this process: the system takes the lock from one that dies, however it does.
+    """Lock the folder of a run; the system releases the lock of a process that dies, however it dies.
 
-    If another process has it, this raises ValueError. On a file system without locks, or in a folder that cannot be
+    If another process holds it, this raises ValueError. On a file system without locks, or in a folder that cannot be
     written to, nothing is locked.
     """
     path, new = folder / LOCK, not folder.exists()
-    with suppress(OSError):  # there is a better message for it, once it is to be written to
+    with suppress(OSError):  # `make_writable` has a better message
         folder.mkdir(parents=True, exist_ok=True)
     stream = _lock(path)
     try:
@@ -142,7 +142,7 @@ def locked(folder: Path) -> Iterator[None]:
         if stream is not None:
             path.unlink(missing_ok=True)
             stream.close()
-        with suppress(OSError):  # there is something in it
+        with suppress(OSError):  # it is not empty
             if new:
                 folder.rmdir()
 
@@ -200,7 +200,7 @@ def spent_of_budget(checkpoint: Path) -> float:
 
 
 def extra_checkpoints(folder: Path) -> set[Path]:
-    """Return the checkpoints that a run has only because it was stopped: the next one takes their place."""
+    """Return the checkpoints that a run has only because it was stopped: the next one replaces them."""
     return {path.parent for path in folder.glob(f"checkpoint-*/{EXTRA}")}
 
 
@@ -216,7 +216,7 @@ def is_complete(checkpoint: Path) -> bool:
 
 
 def has_optimizer(checkpoint: Path) -> bool:
-    """Return whether a checkpoint has the state of its optimizer, or no weights either."""
+    """Return whether a checkpoint has the state of the optimizer (or has no weights either)."""
     names = [path.name for path in checkpoint.iterdir()]
     weights = any(name.endswith(".safetensors") for name in names)
     return not weights or any(name.startswith(("optimizer", "global_step")) for name in names)

@@ -1,4 +1,4 @@
-"""The folder of a training run: its content, whether that can be resumed, and the record kept in it."""
+"""The folder of a training run: its content, whether the run can be resumed, and the record kept in it."""
 
 import json
 import os
@@ -34,13 +34,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopping:
-    """The signals SIGINT and SIGTERM: they end a run at once, or while it is trained after a checkpoint.
+    """The signals SIGINT and SIGTERM: they end a run at once, or during training after a checkpoint.
 
-    Children handle theirs themselves.
+    Child processes handle their own signals.
     """
 
     def __init__(self) -> None:
-        self.training = False  # whether one is under way, which then ends itself
+        self.training = False  # during which the signal is only noted
         self.number = 0  # the first signal; a second one ends the process at once
         self.process = os.getpid()
 
@@ -58,7 +58,7 @@ class Stopping:
 
     @contextmanager
     def handling(self) -> Iterator[None]:
-        """Receive SIGINT and SIGTERM while this lasts, if this is the main thread, which alone can."""
+        """Receive SIGINT and SIGTERM while this lasts, if this is the main thread; no other thread can."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -75,19 +75,19 @@ class Run:
     """A training run: its folder, its settings and its progress."""
 
     folder: Path
-    command: str  # the command line that does it again
+    command: str  # the command line that repeats it
     settings: Settings  # of the command, by group: `program`, `model`, `data`, `tokenizer`, `training`
     checkpoint: Path | None = None  # where training resumes from; None for the beginning
     finished: bool = False
     is_extension: bool = False  # whether the folder holds the same run, finished after fewer steps
     overwrites: bool = False  # whether the folder holds another run, which is moved aside when training begins
     metrics: dict[str, float] = field(default_factory=dict)
-    details: dict[str, Any] = field(default_factory=dict)  # other facts on the finished run (sizes, time)
+    details: dict[str, Any] = field(default_factory=dict)  # other facts about the finished run (sizes, time)
     data: Prints = field(default_factory=dict)  # fingerprints of the data by split
     # Files that could not be made after training; the same command makes them again, from the last checkpoint
     failed: list[str] = field(default_factory=list)
-    search_changed: bool = False  # whether the finished run's model is saved with another search than is asked for
-    needs_test: bool = False  # whether the finished run has no scores of its test data, or those of another search
+    search_changed: bool = False  # whether the finished run's model is saved with other search settings
+    needs_test: bool = False  # whether the finished run has no scores of its test data, or from another search
     stopping: Stopping = field(default_factory=Stopping)  # the signals that end it
 
     def write(self) -> None:
@@ -147,7 +147,7 @@ def recover(folder: Path) -> None:
     """Restore the run that a new one was to replace, if the new one has no checkpoint; otherwise delete it."""
     for name in (files.SAVING, ".pushing", files.DISCARDED):  # the second of an earlier version
         shutil.rmtree(folder / name, ignore_errors=True)
-    moved = (folder / files.PREVIOUS / RECORD).is_file()  # or else only some of its files were
+    moved = (folder / files.PREVIOUS / RECORD).is_file()  # otherwise only some of its files were
     if moved and (files.last_checkpoint(folder) or (_read_record(folder) or {}).get("finished")):
         discard(folder)
     elif files.put_back(folder):
@@ -162,7 +162,7 @@ def discard(folder: Path) -> None:
         from vanillaformer.hub.card_merging import keep_edited_card  # after an earlier run only
 
         keep_edited_card(previous, folder)
-        os.replace(previous, discarded)  # first, so that a kill cannot have it restored by half
+        os.replace(previous, discarded)  # first, so that half of it cannot be restored after a kill
         shutil.rmtree(discarded)
 
 
@@ -182,7 +182,7 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None:
-    """Accept the run that the folder holds, unfinished, finished or to be made longer, or raise ValueError."""
+    """Accept the run in the folder, unfinished, finished or to be extended, or raise ValueError."""
     finished = bool(earlier["finished"])
     failed = earlier.get("failed", []) if finished and checkpoint is not None else []
     if not finished and checkpoint is None:
@@ -236,7 +236,7 @@ def _check_chosen(run: Run, checkpoint: Path, option: str) -> None:
 def _changes(run: Run, earlier: dict[str, Any]) -> Changes:
     """Return how the settings of a run differ from those of a recorded one.
 
-    An option that is given now, and was left to the data there, is compared with the value that the data chose.
+    An option that is given now, and was chosen by the data there, is compared with the chosen value.
     """
     chosen = {option: value for option, value, _ in earlier.get("details", {}).get("defaults", ())}
     settings = {
@@ -264,20 +264,20 @@ def compared_settings(program: str, training: Any, groups: Mapping[str, Any]) ->
 
 
 def keep_rows_per_step(folder: Path, training: Any) -> None:
-    """Divide the batches of an unfinished run otherwise where there are more or fewer processes than before.
+    """Divide the batches of an unfinished run anew if the number of processes has changed.
 
-    Raises ValueError if as many rows cannot be divided among them.
+    Raises ValueError if the rows of a step cannot be divided among them.
     """
     record = {} if training.overwrite_output_dir else _read_record(folder) or {}
     before = record.get("settings", {}).get("training", {})
     rows, processes = before.get("rows_per_step"), before.get("processes")
     asked, now = training.train_batch_size * training.gradient_accumulation_steps, training.data_processes
     if record.get("finished") or not rows or processes in (None, now) or asked * processes != rows:
-        return  # or other batches are asked for
+        return  # or the command asks for other batches
     if rows % now:
         raise ValueError(
             f"the run in {folder} has {rows} rows per step, which {now} processes cannot divide among them; give "
-            f"--per_device_train_batch_size, or processes by which {rows} can be divided"
+            f"--per_device_train_batch_size, or a number of processes that divides {rows}"
         )
     share = rows // now
     size = max(size for size in range(1, training.train_batch_size + 1) if share % size == 0)
@@ -290,7 +290,7 @@ def changed_settings(old: Settings, new: Settings) -> Changes:
     was, now = _flat(old), _flat(new)
     names = sorted(name for name in was.keys() & now.keys() if name.split(".", 1)[1] not in NOT_COMPARED)
     changes = {name: (was[name], now[name]) for name in names if not _same(name, was[name], now[name])}
-    if all(settings.get("training.max_steps", 0) > 0 for settings in (was, now)):  # in which epochs have no part
+    if all(settings.get("training.max_steps", 0) > 0 for settings in (was, now)):  # epochs do not matter then
         changes.pop("training.num_train_epochs", None)
     return changes
 
@@ -308,7 +308,7 @@ def listed(changes: Changes) -> str:
 
 
 def _flat(settings: Settings) -> dict[str, Any]:
-    """Return settings by `group.name`; a list of one as its item, for options have come to take several values."""
+    """Return settings by `group.name`; a list of one as its item, because in old records some options are no lists."""
     flat = {f"{group}.{name}": value for group, values in settings.items() for name, value in values.items()}
     return {name: value[0] if isinstance(value, list) and len(value) == 1 else value for name, value in flat.items()}
 

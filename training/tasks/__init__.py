@@ -11,7 +11,7 @@ PROGRAMS = {
     "train-token-classifier": ("token_classification", "TokenClassification"),
     "train-image-classifier": ("images", "Images"),
 }
-"""File and class of the task by the program that trains for it; a program imports no other one's."""
+"""File and class of the task by the program that trains for it; a program imports only its own."""
 
 
 def task_of(program: str) -> type[TrainingTask]:

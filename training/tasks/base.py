@@ -17,7 +17,7 @@ from ..report.baselines import Baseline
 from ..run_folder.run import Run
 from ..trainer.trainer import RunTrainer
 
-Tokenizers = tuple[PreTrainedTokenizerBase, ...]  # those of source and target; of models of images, none
+Tokenizers = tuple[PreTrainedTokenizerBase, ...]  # of source and target; none for images
 ACCELERATOR = 150  # processor cores that an accelerator stands for
 BFLOAT16 = "the device multiplies bfloat16 faster than float32"  # why a run computes in bfloat16
 
@@ -38,15 +38,15 @@ MUON = (
 
 
 class LengthRule(NamedTuple):
-    """The lengths of a task's rows, where they follow the tokens."""
+    """How the lengths of a task's rows follow the tokens."""
 
-    texts: Mapping[str, str]  # what the texts are called, by the option with their length
+    texts: Mapping[str, str]  # the name of the texts, by the option for their length
     longest: int  # the largest length that is chosen
-    readable: int  # tokens that a model can read at least: more than it is trained on cost nothing
+    readable: int  # minimum number of tokens that a model can read: unused positions cost nothing
 
 
 class HardwareFacts(NamedTuple):
-    """Time, memory and threads that a run has."""
+    """The time of a run, and the hardware that it trains on."""
 
     seconds: float  # to train
     cores: int
@@ -55,7 +55,7 @@ class HardwareFacts(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The time on what computes, in words."""
+        """The time and the hardware in words."""
         cores = "one core" if self.cores == 1 else f"{self.cores} cores"
         return f"{self.seconds / 60:.3g} minutes on {'an accelerator' if self.accelerator else cores}"
 
@@ -66,7 +66,7 @@ class HardwareFacts(NamedTuple):
 
 
 def names_of_training(found: Mapping[str, set[str]], what: str) -> list[str]:
-    """Return the names that the training data has, of those by split; raise ValueError for others in held-out data."""
+    """Return the names in the training data, from names by split; raise ValueError for others in held-out data."""
     names = sorted(found["train"])
     for split, here in found.items():
         if unknown := sorted(here.difference(names)):
@@ -80,7 +80,7 @@ def names_of_training(found: Mapping[str, set[str]], what: str) -> list[str]:
 def add_tokens(
     tokenizer: PreTrainedTokenizerBase, names: Sequence[str], model_args: ModelArguments, option: str
 ) -> None:
-    """Declare the tokens that a tokenizer lacks; raise ValueError where a saved model has no embeddings of them."""
+    """Add the tokens that a tokenizer lacks; raise ValueError if a saved model would need embeddings for them."""
     missing = [name for name in names if name not in tokenizer.get_vocab()]
     if missing and model_args.saved:
         raise ValueError(
@@ -93,12 +93,12 @@ def add_tokens(
 class TrainingTask:
     """A task as training sees it, which completes and checks its arguments; `TASKS[name]` describes it to others."""
 
-    program: ClassVar[str]  # which trains for it, a subcommand of `vanillaformer`
-    arguments: ClassVar[tuple[type, ...]]  # filled by its options: of model, data, tokenizer (not of images), training
+    program: ClassVar[str]  # the subcommand of `vanillaformer` that trains for it
+    arguments: ClassVar[tuple[type, ...]]  # of model, data, tokenizer (not for images) and training
     auto_defaults: ClassVar[tuple[TaskName, ...]]  # the tasks of the program whose defaults follow the data
     follow: ClassVar[str]  # what follows the data, in words for `--help`
     trainer_class: ClassVar[type[RunTrainer]] = RunTrainer
-    tokenizers: Tokenizers = ()  # from the preparation of the rows on
+    tokenizers: Tokenizers = ()  # set before the rows are prepared
     lengths: LengthRule | None = None  # how the lengths of rows follow the tokens, if they do
     baselines: tuple[Baseline, ...]  # the trivial ones, which are always scored
     trained_baselines: tuple[Baseline, ...] = ()  # those that are trained, with --baseline
@@ -106,8 +106,8 @@ class TrainingTask:
     example: Callable[[Run, TaskData], str]  # returns an input from the data
     rows: Callable[[TaskData], DatasetDict]  # returns the splits as the model reads them
     stream: Callable[[TextStream], StreamedRows]  # returns the rows of a stream as the model reads them
-    collator: Callable[[PreTrainedModel, DatasetDict], Any]  # returns what makes batches of rows
-    scoring: Callable[[Run], dict[str, Any]]  # returns the arguments of the trainer that say what is scored, and how
+    collator: Callable[[PreTrainedModel, DatasetDict], Any]  # returns the data collator
+    scoring: Callable[[Run], dict[str, Any]]  # returns the trainer's arguments for scores
 
     def __init__(self, args: Arguments):
         self.args = args
@@ -122,7 +122,7 @@ class TrainingTask:
 
     @classmethod
     def name_of(cls, options: Mapping[str, Any]) -> TaskName:
-        """Return which of them options by name ask for."""
+        """Return the task that these options ask for."""
         return options.get("objective") or cls.tasks()[0]
 
     @property
@@ -131,7 +131,7 @@ class TrainingTask:
 
     @property
     def uses_auto_defaults(self) -> bool:
-        """Return whether the data chooses the defaults: of a run with a time, and of a new model without a preset."""
+        """Return whether the data chooses the defaults: with a time budget, for a new model without a preset."""
         model_args, timed = self.model_args, self.training_args.max_time is not None
         unnamed = model_args.preset is None and model_args.model_name_or_path is None
         return self.name in self.auto_defaults and timed and unnamed
@@ -143,20 +143,20 @@ class TrainingTask:
         return max(getattr(self.data_args, option, 0) for option in options)
 
     def check(self) -> None:
-        """Set what options imply. Raises ValueError for options that do not go with each other."""
+        """Set what options imply; raise ValueError for options that exclude each other."""
 
     def fit_to_model(self) -> None:
-        """Set the options of the data that a saved model or a preset decides."""
+        """Set the data options that a saved model or a preset determines."""
 
     def defaults(self, data: TaskData, hardware: HardwareFacts) -> list[Default]:
         """Return the defaults that follow the data."""
         return []
 
     def complete(self, tokenizers: Tokenizers) -> None:
-        """Set in the tokenizers of a new run what the task needs; raise ValueError if a saved model's lack it."""
+        """Add what the task needs to the tokenizers of a new run; raise ValueError if those of a saved one lack it."""
 
     def predicted_share(self) -> float:
-        """Return about which share of a row's tokens is predicted."""
+        """Return the approximate share of a row's tokens that is predicted."""
         return 1.0
 
     def labels(self, data: TaskData) -> list[str] | None:
@@ -168,14 +168,14 @@ class TrainingTask:
         return []
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of a new model that follow the data, where they are not set."""
+        """Return the config fields of a new model that follow the data, unless they are set."""
         return {}
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
         """Set how the model is trained and decodes, and check that it can do what the options ask for."""
 
     def before_training(self, trainer: RunTrainer) -> None:
-        """Fit what goes beside the model."""
+        """Fit what is added to the trained model."""
 
     def after_training(self, run: Run, trainer: RunTrainer, rows: Dataset | None) -> None:
         """Fit the trained model's outputs to validation rows."""
@@ -187,10 +187,10 @@ class TrainingTask:
     def records(
         self, run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOutput, split: str
     ) -> Iterator[dict[str, Any]] | None:
-        """Yield input, reference and prediction of each row of a split, or return None where that says nothing."""
+        """Yield input, reference and prediction of each row of a split, or return None if that would tell nothing."""
 
     def add_samples(self, run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
-        """Add samples of what the model makes of held-out rows to the folder of a run."""
+        """Add samples of the model's output for held-out rows to the folder of a run."""
 
     def finish(self, run: Run, data: TaskData) -> None:
-        """Add to the folder of a run what only this task leaves there."""
+        """Add files to the folder of a run that only this task has."""

@@ -38,14 +38,14 @@ from ..training_arguments import EVALUATION, OUTPUT, SAMPLING_STRATEGIES, TRAINI
 from .base import Default, HardwareFacts, LengthRule, TrainingTask
 from .problems import problem_of
 
-UNKNOWN_WORDS = 0.35  # share of held-out words without which words are no good tokens
-CHARACTERS = ("character", "chinese_character")  # algorithms of tokenizers without words
+UNKNOWN_WORDS = 0.35  # share of unknown held-out words from which on words are poor tokens
+CHARACTERS = ("character", "chinese_character")  # tokenizer algorithms without words
 VOCABULARY = {True: 20_000, False: 4_000}  # largest vocabulary of words, and of characters
-LONG_TEXT = 100  # mean words of texts of which half are enough to tell the class
+LONG_TEXT = 100  # mean words per text from which on half of a text is enough to tell its class
 FEW_ROWS, FEW_HELD_OUT, MANY_CLASSES = 4_000, 2_000, 10
-"""Training texts; validation texts below which the loss chooses the best checkpoint; classes."""
+"""Bounds of small data: training texts, validation texts (below it the loss chooses the checkpoint), classes."""
 STEPS = 1_000  # steps after which a model of few classes is as good as it gets
-BIGRAMS = 2_000_000  # training words from which on pairs of words have vectors of their own
+BIGRAMS = 2_000_000  # training words from which on pairs of words have embeddings too
 TASKS_OF_TEXTS: tuple[TaskName, ...] = ("classification", "multi_label_classification", "regression")
 LENGTHS = LengthRule({"max_length": "texts"}, longest=1024, readable=512)
 
@@ -88,7 +88,7 @@ class Classification(TrainingTask):
         self.baselines, self.trained_baselines = self.problem.baselines, self.problem.trained_baselines
         args, data_args = self.training_args, self.data_args
         if not was_given(args, "metric_for_best_model"):
-            args.metric_for_best_model = self.problem.score  # in whose direction the default is better too
+            args.metric_for_best_model = self.problem.score  # same direction as the default
         ranking_score(str(args.metric_for_best_model), self.name)
         pairs, several = data_args.text_pair_column is not None, self.problem.kind is not None
         option = "text_pair_column" if pairs else self.problem.option
@@ -170,7 +170,7 @@ class TextFacts(NamedTuple):
 
     rows: int  # training texts
     classes: int
-    words: float  # mean of a text
+    words: float  # mean number in a text
     mean_characters: float
     unknown: float  # share of the validation data's words that the training data lacks
     held_out: int  # validation texts
@@ -179,7 +179,7 @@ class TextFacts(NamedTuple):
 def text_facts(
     texts: Sequence[str], validation: Sequence[str], *, rows: int, classes: int, held_out: int
 ) -> TextFacts:
-    """Return the facts on texts, from samples of the training and validation data."""
+    """Return the facts about texts, from samples of the training and validation data."""
     known = {word for text in texts for word in text.lower().split()}
     new = [word for text in validation for word in text.lower().split()]
     return TextFacts(
@@ -195,7 +195,7 @@ def text_facts(
 def classifier_defaults(facts: TextFacts, length: int, algorithm: str | None = None) -> list[Default]:
     """Return the defaults of a new classifier; docs/training.md has them as a table.
 
-    `length` are the most tokens of a row, `algorithm` is that of the tokenizer, if it was given.
+    `length` is the maximum number of tokens in a row, `algorithm` the tokenizer's, if it was given.
     """
     by_words = algorithm not in CHARACTERS and (algorithm == "word" or facts.unknown < UNKNOWN_WORDS)
     many, long = facts.classes > MANY_CLASSES, facts.words >= LONG_TEXT
@@ -209,8 +209,8 @@ def classifier_defaults(facts: TextFacts, length: int, algorithm: str | None = N
     found = [
         Default("tokenizer_algorithm", "word" if by_words else "character", unknown),
         Default("tokenizer_vocab_size", VOCABULARY[by_words], "a table that these texts fill"),
-        Default("tokenizer_min_frequency", 1 if tokens < BIGRAMS else 2, "in few texts rare words count"),
-        Default("lowercase", by_words, "a word at the beginning of a sentence is the same"),
+        Default("tokenizer_min_frequency", 1 if tokens < BIGRAMS else 2, "rare words count only in few texts"),
+        Default("lowercase", by_words, "words are equal in either case" if by_words else "case tells names apart"),
         Default("overrides", [f"{name}={value}" for name, value in fields.items()], size),
         Default("per_device_train_batch_size", batch, "many small steps"),
         Default("learning_rate", 4e-3 if many else 1.5e-3, "a small model"),
@@ -232,14 +232,14 @@ def classifier_defaults(facts: TextFacts, length: int, algorithm: str | None = N
 
 
 def classifier_fields(classes: int, tokens: float, *, by_words: bool, many: bool, long: bool) -> dict[str, Any]:
-    """Return the fields of a new classifier, by the tokens of all training rows, which are words or else characters.
+    """Return the config fields of a new classifier for a number of training tokens, either words or characters.
 
-    `many` tells whether the classes are many, `long` whether half of a text is enough to tell its class.
+    `many` tells whether there are many classes, `long` whether half of a text is enough to tell its class.
     """
     width = 128 if many else 64
     ngram = (2 if many or tokens >= BIGRAMS else 1) if by_words else 4
     wide_ngram = 2 if by_words else 4
-    # Of the linear classifier's table many more rows than the texts have n-grams, so that few share one
+    # The linear classifier's table has many more rows than the texts have n-grams, so that few of them share a row
     wanted = 2 ** round(8 * tokens * wide_ngram).bit_length()
     buckets = min(2**17, max(2**12, 2 ** round(tokens).bit_length() // (8 if by_words else 16)))
     return {

@@ -1,4 +1,4 @@
-"""Train a classifier of images, from scratch or from a masked image model, or that model itself.
+"""Train a classifier of images, from scratch or from a masked image model, or train that model.
 
 Without arguments: a small Vision Transformer that reads the handwritten digits of scikit-learn.
 
@@ -48,12 +48,12 @@ from .base import Default, HardwareFacts, TrainingTask
 MOST_EPOCHS, FEWEST_EPOCHS = 60, 10  # passes over few and over many images
 SMALL = 20  # pixels of a side below which a shift by one changes too much
 IMAGES_SEEN = 30_000
-"""Images, each as often as there are passes, after which a small model of few images is as good as it gets."""
+"""Images seen, over all passes, after which a small model of few images is as good as it gets."""
 MAX_VALUES = 2**27
-"""Most pixel values that a classifier is fitted on, 512 MiB; of more training images every second, third ..."""
+"""Maximum number of pixel values to fit a classifier on, 512 MiB; of more training images, an even selection."""
 AT_ONCE = 100  # images whose hidden patches are compared together
 FEATURES = 3_072
-"""Pixels that the linear classifier looks at; of larger images every second, third ... in both directions."""
+"""Maximum number of values that the linear classifier reads; of larger images every second, third ... pixel."""
 RIDGE = 0.01  # weight of the squared coefficients of the linear classifier, by training image
 
 
@@ -97,7 +97,7 @@ class ImageTrainingArguments(images.AugmentationArguments, RunDefaults, Training
 
 
 class Images(TrainingTask):
-    """Images for an encoder: with labels, or as what hidden patches are filled in from."""
+    """Images for an encoder: with labels, or with hidden patches to fill in."""
 
     program = "train-image-classifier"
     arguments = (ModelArguments, ImageDataArguments, ImageTrainingArguments)
@@ -178,18 +178,18 @@ class Images(TrainingTask):
 
 
 def image_defaults(rows: int, size: int) -> list[Default]:
-    """Return the defaults of a classifier of so many training images, of a height and width in pixels."""
+    """Return the defaults of a classifier for a number of training images, with sides of `size` pixels."""
     epochs = max(FEWEST_EPOCHS, min(MOST_EPOCHS, round(IMAGES_SEEN / rows)))
     return [
         *([Default("shift", round(size / 14), "a shifted image has the same class")] if size >= SMALL else []),
-        Default("label_smoothing_factor", 0.1, "less sure of itself"),
+        Default("label_smoothing_factor", 0.1, "fewer overconfident predictions"),
         Default("per_device_train_batch_size", 32 if rows < 5_000 else 64, f"{rows:,} images"),
         Default("max_epochs", epochs, f"{rows:,} images"),
     ]
 
 
 def fit_on_pixels(data: Dataset, build: Callable[[int], Any]) -> Scorer:
-    """Fit a classifier that is built for a number of images, and return what scores held-out images with it."""
+    """Fit a classifier, built for a number of images, and return a function that scores it on held-out images."""
     count = min(len(data), max(1, MAX_VALUES // len(data[0]["image"])))
     data = data.select(np.linspace(0, len(data) - 1, count).round().astype(int))
     pixels, classes = (np.concatenate(side) for side in zip(*_batches(data)))
@@ -204,7 +204,7 @@ def fit_on_pixels(data: Dataset, build: Callable[[int], Any]) -> Scorer:
 
 
 def mean_image(data: BaselineData) -> Scorer:
-    """Return the loss of predicting, for every hidden pixel, its mean in the training images."""
+    """Predict every hidden pixel by its mean in the training images; the score is the loss."""
     mean = sum(pixels.sum(axis=0, dtype=np.float64) for pixels, _ in _batches(data.texts)) / len(data.texts)
     collator = data.collator
     normalized = collator.normalized((mean * 255).round().astype(np.uint8).tobytes())
@@ -222,7 +222,7 @@ def mean_image(data: BaselineData) -> Scorer:
 
 
 def _batches(rows: Dataset) -> Iterator[tuple[np.ndarray, Any]]:
-    """Yield pixels from 0 to 1 (B, H · W · C) and labels (B), None without any, of raw rows or those of a model."""
+    """Yield pixels from 0 to 1 (B, H · W · C) and labels (B), None without any, from raw or prepared rows."""
     names = rows.column_names
     image = "image" if "image" in names else "pixel_values"
     label = next((name for name in ("label", "labels") if name in names), None)

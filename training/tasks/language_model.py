@@ -54,8 +54,8 @@ from ..trainer.trainer import RunTrainer
 from ..training_arguments import EPOCHS, EVALUATION, TRAINING, RunDefaults, best_checkpoint_help
 from .base import BFLOAT16, MUON, Default, HardwareFacts, Tokenizers, TrainingTask, add_tokens
 
-STREAMED = 100_000_000  # bytes of text that a stream is taken to have
-BYTES_PER_CORE_SECOND = 15_000  # bytes of text that a processor core trains the smallest model on, in a second
+STREAMED = 100_000_000  # assumed bytes of text in a stream
+BYTES_PER_CORE_SECOND = 15_000  # speed of the smallest model on a processor core
 # Hidden size, layers: the core-seconds and bytes of text from which on it is the better one. Ten minutes of two cores
 # are 1,200. The compute-optimal number of parameters grows with the root of the compute (Hoffmann et al. 2022), and
 # more of them than a text can determine memorize it.
@@ -133,7 +133,7 @@ class LanguageModel(TrainingTask):
         return self.name in DENOISING
 
     def special_tokens(self) -> list[str]:
-        """Return the tokens that stand for what was corrupted, or tell how."""
+        """Return the tokens that stand for corrupted text, or name the kind of corruption."""
         return DENOISING[self.name].tokens(self.training_args, self.data_args.block_size)
 
     def complete(self, tokenizers: Tokenizers) -> None:
@@ -207,7 +207,7 @@ class LanguageModel(TrainingTask):
 
 
 def filled_in(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> Iterator[dict[str, Any]]:
-    """Yield, for rows with masked tokens, the tokens wanted and those predicted, position by position."""
+    """Yield, for rows with masked tokens, their positions, the tokens there and the predicted ones."""
     scores: Any = output.predictions
     labels: Any = output.label_ids
     labels = labels[0] if isinstance(labels, tuple) else labels
@@ -218,10 +218,10 @@ def filled_in(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> I
 
 
 def prompts(rows: Dataset, collator: Any) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield what is read and what follows: of a row its halves, or its corrupted text and what restores that."""
+    """Yield prompt and continuation of each row: its halves, or its corrupted text and the target that restores it."""
     for row in rows:
         starts = [index for index, number in enumerate(row.get("position_ids", [])) if index and not number]
-        ids = row["input_ids"][: starts[0] if starts else None]  # of texts packed into a row the first
+        ids = row["input_ids"][: starts[0] if starts else None]  # the first of packed texts
         if isinstance(collator, Denoising):
             with collator.evaluation():
                 pair = collator.pair(ids)
@@ -232,14 +232,14 @@ def prompts(rows: Dataset, collator: Any) -> Iterator[tuple[list[int], list[int]
 
 
 def write_samples(folder: Path, trainer: RunTrainer, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Continue, or restore, some rows as the saved model generates; one process cannot with a sharded model."""
+    """Write samples of how the model continues, or restores, some rows, unless it is divided among processes."""
     if not trainer.is_world_process_zero() or trainer.args.parallel is not None:
         return
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     model.eval()
     set_seed(trainer.args.seed)
     records = []
-    start = 1 if model.config.is_encoder_decoder else None  # of what is new: after the decoder's start token
+    start = 1 if model.config.is_encoder_decoder else None  # the new text follows the decoder's start token
     for prompt, whole in prompts(rows.select(range(min(SAMPLES_WRITTEN, len(rows)))), trainer.data_collator):
         rest = whole[:SAMPLE_TOKENS]
         if not rest:
@@ -264,7 +264,7 @@ def language_model_defaults(
 ) -> list[Default]:
     """Return the defaults of a new causal language model; docs/training.md has them as a table.
 
-    The text has so many UTF-8 bytes; `overlap` tells whether blocks are cut from one text, so that they may overlap.
+    `size` is the number of UTF-8 bytes; `overlap` tells whether blocks are cut from one text and may overlap.
     """
     compute = hardware.core_seconds
     width, layers = [model[:2] for model in MODELS if compute >= model[2] and size >= model[3]][-1]
@@ -272,7 +272,7 @@ def language_model_defaults(
     passes = compute * BYTES_PER_CORE_SECOND / cost / max(1, size)
     dropout = [value for value, least in DROPOUT if passes >= least][-1]
     amount, often = f"{size / 1e6:.1f} MB of text", f"about {passes:.2g} passes over the text in the time"
-    # A decoder as Llama's, with tied embeddings
+    # A decoder like Llama, with tied embeddings
     fields = {
         "hidden_size": width,
         "num_hidden_layers": layers,

@@ -21,29 +21,29 @@ from ..run_folder.run import Run
 from .base import names_of_training
 
 TARGETS = "label_ids"
-"""Column of numbers or of labels, which transformers' collators give to the model as `labels`."""
+"""Column of numbers or of labels, which transformers' collators pass to the model as `labels`."""
 
 
 class Problem:
     """One class for each text."""
 
     task: ClassVar[TaskName] = "classification"
-    option: ClassVar[str] = "label_column"  # which names the column, by which a command asks for it
-    kind: ClassVar[str | None] = None  # in transformers' configs, by which the loss and pipelines go; None for classes
+    option: ClassVar[str] = "label_column"  # names the column, and selects the problem
+    kind: ClassVar[str | None] = None  # `problem_type` of the config, which selects the loss; None for classes
     score: ClassVar[str] = "accuracy"  # which chooses the best checkpoint
     baselines: tuple[Baseline, ...] = (MAJORITY,)
     trained_baselines: tuple[Baseline, ...] = (LINEAR,)
 
     def labels(self, splits: DatasetDict) -> list[str]:
-        """Return the names of what the model has outputs for."""
+        """Return the names of the model's outputs."""
         return label_names(splits)
 
     def with_targets(self, splits: DatasetDict) -> DatasetDict:
-        """Return texts with what the model has to predict."""
+        """Return the splits with the column that the model has to predict."""
         return splits
 
     def metrics(self) -> ComputeMetrics:
-        """Return what turns predictions into scores."""
+        """Return the function that turns predictions into scores."""
         return classification_metrics
 
     def records(self, run: Run, names: Any, texts: Sequence[str], output: Any, split: str) -> Iterator[dict[str, Any]]:
@@ -52,20 +52,20 @@ class Problem:
 
 
 class NumericProblem(Problem):
-    """Numbers for each text, which a model's outputs are compared with one by one."""
+    """Numbers for each text, with which a model's outputs are compared one by one."""
 
-    compared: ClassVar[tuple[Prediction, Inputs]]  # the kind of predictions, and the form in which scores take them
+    compared: ClassVar[tuple[Prediction, Inputs]]  # the kind of predictions, and their form in scores
 
     read: Callable[[Dataset], Any]  # the numbers of raw rows (N, ...)
-    answers: Callable[[Any], np.ndarray]  # what outputs of a model stand for, and what it has to predict, in scores
-    words: Callable[[Any, Mapping[int, str]], Any]  # the answer for a text as predictions are written
+    answers: Callable[[Any], np.ndarray]  # outputs or targets in the form of scores
+    words: Callable[[Any, Mapping[int, str]], Any]  # an answer in the form of written predictions
 
     def targets(self, rows: Dataset) -> np.ndarray:
-        """Return the numbers of rows, raw or those of a model."""
+        """Return the targets of raw or prepared rows."""
         return np.asarray(rows[TARGETS] if TARGETS in rows.column_names else self.read(rows), np.float32)
 
     def with_targets(self, splits: DatasetDict) -> DatasetDict:
-        self.labels(splits)  # which are checked
+        self.labels(splits)  # checks them
         return DatasetDict(
             {split: rows.add_column(TARGETS, self.targets(rows).tolist()) for split, rows in splits.items()}
         )
@@ -82,7 +82,7 @@ class NumericProblem(Problem):
             yield {"text": text, "reference": reference, "prediction": prediction}
 
     def constant(self, value: Callable[[np.ndarray], Any]) -> Callable[[BaselineData], Scorer]:
-        """Return what predicts the same for every row, by the numbers of the training data."""
+        """Return a baseline that predicts the same for every row: a value of the training targets."""
 
         def fit(data: BaselineData) -> Scorer:
             found = value(self.targets(data.texts))
@@ -95,7 +95,7 @@ class NumericProblem(Problem):
 
 
 class Several(NumericProblem):
-    """Any number of labels for each text: each is a yes or no of its own, 1 or 0 (N, C)."""
+    """Any number of labels for each text, as indicators 1 and 0 (N, C)."""
 
     task, option, kind, score = "multi_label_classification", "labels_column", "multi_label_classification", "micro_f1"
     compared = "labels", "ids"
@@ -113,7 +113,7 @@ class Several(NumericProblem):
         }
         self.names = names_of_training(found, "label")
         if len(self.names) < 2:
-            raise ValueError(f"the training data has {len(self.names)} labels: nothing to choose from")
+            raise ValueError(f"the training data has only the labels {self.names}: at least two are needed")
         return self.names
 
     def read(self, rows: Dataset) -> np.ndarray:
@@ -152,7 +152,7 @@ class Numbers(NumericProblem):
 
 
 def problem_of(options: Mapping[str, Any]) -> Problem:
-    """Return what options ask for by the column that they name; raise ValueError for two of them."""
+    """Return the problem whose column the options name; raise ValueError for two columns."""
     given = [name for name in ("labels_column", "score_column") if options.get(name) is not None]
     if len(given) > 1:
         raise ValueError(f"--{given[0]} and --{given[1]}: a model predicts one of them")

@@ -40,11 +40,11 @@ from .base import Default, HardwareFacts, TrainingTask, names_of_training
 
 OUTSIDE = "O"  # the tag of words that are part of no entity
 PREFIXES = ("B-", "I-", "E-", "S-", "L-", "U-")
-"""Prefixes of tags by which entities of several words begin, continue and end."""
+"""Prefixes of tags that mark where in an entity a word is."""
 ROWS_SEEN = 40_000
-"""Texts, each as often as there are passes, after which a small model of few texts is as good as it gets."""
+"""Texts seen, over all passes, after which a small model of few texts is as good as it gets."""
 TAG_IDS = "label_ids"
-"""Column of the tags of the pieces, which Trainer keeps, and which is not taken for a target text."""
+"""Column of the tags of the pieces; Trainer keeps it, and does not take it for a target text."""
 
 
 @dataclass
@@ -117,7 +117,7 @@ class TokenClassification(TrainingTask):
         return {
             "processing_class": self.tokenizers[0],
             "compute_metrics": lambda prediction: tag_scores(*zip(*self.tags_of(prediction))),
-            # Of the logits only the likeliest tag of each piece is kept (B, T)
+            # Only the most likely tag of each piece is kept (B, T)
             "preprocess_logits_for_metrics": lambda logits, _: first_output(logits).argmax(-1),
         }
 
@@ -126,7 +126,7 @@ class TokenClassification(TrainingTask):
         self.names = np.array([names[number] for number in range(len(names))])
 
     def tags_of(self, prediction: Any) -> Iterator[tuple[list[str], list[str]]]:
-        """Yield the predicted tags of each text, and its own, of the words that the model has read."""
+        """Yield the predicted and the true tags of each text, for the words that the model has read."""
         for chosen, labels in zip(prediction.predictions, prediction.label_ids):
             known = labels != IGNORE_INDEX
             yield self.names[chosen[known]].tolist(), self.names[labels[known]].tolist()
@@ -145,7 +145,7 @@ class TokenClassification(TrainingTask):
 def tagged_pieces(batch: Mapping[str, Any], *, tokenizer: Any, names: Sequence[str], length: int) -> dict[str, Any]:
     """Return the rows of texts: a tag on the first piece of each word, -100 on others (Devlin et al. 2019).
 
-    Words are found by where the pieces stand in the text, so that a model sees in training what it sees in use.
+    Words are found by the offsets of the pieces, so that a model sees the same pieces in training and in use.
     """
     encoded = tokenizer(batch["tokens"], truncation=True, max_length=length, return_offsets_mapping=True)
     numbers, rows = {name: number for number, name in enumerate(names)}, []
@@ -161,7 +161,7 @@ def collate(rows: Sequence[Mapping[str, Any]], *, padded: DataCollatorForTokenCl
 
 
 def entities(*sides: Sequence[Sequence[str]]) -> list[list[list[str]]]:
-    """Return tags as seqeval reads them: if none has a prefix, as those of parts of speech, each word is an entity."""
+    """Return tags as seqeval reads them: if none has a prefix, like parts of speech, each word is an entity."""
     if any(tag.startswith(PREFIXES) for side in sides for row in side for tag in row):
         return [[[seqeval_tag(tag) for tag in row] for row in side] for side in sides]
     return [[[tag if tag == OUTSIDE else f"B-{tag}" for tag in row] for row in side] for side in sides]
@@ -177,7 +177,7 @@ def tag_scores(predictions: Sequence[Sequence[str]], references: Sequence[Sequen
 
 
 def tag_of_the_word(data: BaselineData) -> Scorer:
-    """Give each word the tag that it has most often in the training data."""
+    """Give each word its most frequent tag in the training data."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for text, tags in zip(data.texts["tokens"], data.texts["tags"]):
         for word, tag in zip(text.split(" "), tags.split(" ")):

@@ -54,7 +54,7 @@ from .base import (
     names_of_training,
 )
 
-STREAMED = 1_000_000  # pairs that a stream is taken to have
+STREAMED = 1_000_000  # assumed pairs in a stream
 # Hidden size, layers on each side: the core-seconds and pairs from which on it is the better one
 MODELS = ((128, 4, 0, 0), (256, 4, 12_000, 100_000), (512, 6, 100_000, 1_000_000))
 # Pairs up to which this dropout is the better one
@@ -92,7 +92,7 @@ class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer v
 
     def __post_init__(self) -> None:
         check_limits(self, {"generation_max_length": POSITIVE_INT})
-        if self.num_beams == 1 and (self.length_penalty != 1 or self.early_stopping):  # which no model is saved with
+        if self.num_beams == 1 and (self.length_penalty != 1 or self.early_stopping):  # cannot be saved
             name = "early_stopping" if self.early_stopping else "length_penalty"
             raise ValueError(f"--{name} {getattr(self, name)} is for beam search: --num_beams must be more than 1")
         if not self.predict_with_generate:
@@ -118,7 +118,7 @@ class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer v
         super().__post_init__()
 
     def search(self) -> dict[str, Any]:
-        """Return how the saved model searches, as its generation config has it."""
+        """Return the search settings of the saved model, named as in its generation config."""
         return {name: getattr(self, name) for name in ("num_beams", "length_penalty", "early_stopping")}
 
 
@@ -130,7 +130,7 @@ class Translation(TrainingTask):
     auto_defaults = ("translation",)
     follow = "tokenizer, lengths, sizes, batch and optimizer"
     trainer_class = TranslationTrainer
-    groups: Sequence[str] = ()  # tasks and languages that have scores of their own
+    groups: Sequence[str] = ()  # tasks and languages with separate scores
     language_tokens: Sequence[str] = ()
 
     def check(self) -> None:
@@ -153,7 +153,7 @@ class Translation(TrainingTask):
 
     def defaults(self, data: TaskData, hardware: HardwareFacts) -> list[Default]:
         if self.data_args.is_embedded:
-            return []  # sentences of a grammar, which teach nothing about others
+            return []  # generated phrases, to which rules for natural texts do not apply
         source, target = (column.sample() for column in self.columns(data))
         pairs = len(data.splits["train"]) if data.stream is None else STREAMED
         size = text_size(source, target, pairs)
@@ -167,7 +167,7 @@ class Translation(TrainingTask):
 
     def example(self, run: Run, data: TaskData) -> str:
         text = example_row(data.splits["validation"], "source")
-        return text.removeprefix(self.data_args.source_prefix or "")  # which use puts before it
+        return text.removeprefix(self.data_args.source_prefix or "")  # `generate` adds it
 
     def columns(self, data: TaskData) -> list[Any]:
         train = data.splits["train"]
@@ -225,7 +225,7 @@ class Translation(TrainingTask):
 
 
 def text_size(source: Sequence[str], target: Sequence[str], pairs: int) -> int:
-    """Return the bytes of so many pairs, from a sample of them."""
+    """Return the estimated bytes of `pairs` pairs, from a sample of them."""
     return sum(len(text.encode()) for text in (*source, *target)) * pairs // len(source)
 
 
@@ -234,8 +234,8 @@ def translator_defaults(
 ) -> list[Default]:
     """Return the defaults of a new translator; docs/training.md has them as a table.
 
-    The training pairs have so many bytes, source and target together. `decoding` is how the model writes; one that is
-    unknown counts as the usual one.
+    `size` is the size of the training pairs in bytes, source and target together. An unknown `decoding` counts as
+    autoregressive.
     """
     way = DECODING_CHOICES.get(decoding, DECODING_CHOICES["autoregressive"])
     compute = hardware.core_seconds

@@ -1,4 +1,4 @@
-"""The account of a training: the data that it reads, and the operations that it computes."""
+"""The account of a training: the data that it has read, and its floating-point operations."""
 
 import json
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ COUNTED = ("steps", "rows", "tokens", "flops")
 
 
 class StatefulCallback(TrainerCallback, ExportableState):
-    """A callback whose attributes `saved_attributes` are in the checkpoints, and restored when a run resumes.
+    """A callback whose `saved_attributes` are saved in checkpoints and restored when a run resumes.
 
     Transformers would restore the arguments of the earlier run with them.
     """
@@ -42,7 +42,7 @@ class StatefulCallback(TrainerCallback, ExportableState):
 
 
 def from_all(number: Any, device: torch.device) -> list[Any]:
-    """Return a number that each of the processes has, in the order of the processes."""
+    """Return the number that each process has, in the order of the processes."""
     if PartialState().num_processes == 1:
         return [number]
     kind = torch.float64 if isinstance(number, float) else torch.int64
@@ -50,7 +50,7 @@ def from_all(number: Any, device: torch.device) -> list[Any]:
 
 
 def check_equal(value: Any, words: str, device: torch.device) -> None:
-    """Raise ValueError on all processes if one has another value, of dictionaries, lists and texts, than the first."""
+    """Raise ValueError on all processes if the value of one, which JSON can hold, differs from that of the first."""
     sums = from_all(crc32(json.dumps(value, sort_keys=True).encode()), device)
     if others := [number for number, each in enumerate(sums) if each != sums[0]]:
         raise ValueError(f"{words} of process {others[0]} differ from those of process 0")
@@ -61,16 +61,16 @@ class Reading:
     """The size of a batch, without padding."""
 
     rows: int
-    tokens: int  # of source and target; of images the patches
-    sums: np.ndarray  # over the texts, of `polynomial_terms` of their lengths
-    labeled: np.ndarray  # the same of the numbers of their positions with a target
+    tokens: int  # of source and target; for images, patches
+    sums: np.ndarray  # of the `polynomial_terms` of the texts' lengths
+    labeled: np.ndarray  # the same for the numbers of their labeled positions
 
 
 class Account(StatefulCallback):
-    """Counts what a training consumes, in all its processes, with all that it computes for a step.
+    """Counts what a training consumes on all its processes.
 
-    That is optimizer `steps`, `rows` and `tokens` of data read, and `flops` of matrix products. Those of padding, and
-    those that are computed again to save memory, do not count.
+    That is optimizer `steps`, `rows` and `tokens` of data read, and `flops` of matrix products, without those for
+    padding and those that gradient checkpointing repeats.
     """
 
     saved_attributes = COUNTED
@@ -87,10 +87,10 @@ class Account(StatefulCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        _ = self.cost  # found before the first step
+        _ = self.cost  # counted before the first step
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        processes = self.trainer.get_tp_size()  # that compute a part of the same
+        processes = self.trainer.get_tp_size()  # which have the same rows
         rows, tokens, flops = (sum(from_all(number, args.device)) // processes for number in self.step)
         self.step = [0, 0, 0]
         self.rows, self.tokens, self.flops = self.rows + rows, self.tokens + tokens, self.flops + flops
@@ -122,8 +122,8 @@ class Account(StatefulCallback):
         return text_flops(inner_model(self.trainer.model))
 
     def count(self, passes: int, *, labeled: bool = True) -> None:
-        """Add forward passes over the batch, whose output layer reads all positions where none is labeled."""
-        if self.reading is not None:  # or it is a loss outside of a step
+        """Add forward passes over the batch; without labels, the output layer reads all positions."""
+        if self.reading is not None:  # None for a loss outside of a step
             reading = self.reading
             self.step[2] += passes * self.cost.of(reading.sums, reading.labeled if labeled else reading.sums)
 
@@ -135,8 +135,7 @@ def inner_model(model: Any) -> Any:
 def text_lengths(inputs: Mapping[str, Any], model: Any, padding: int | None) -> torch.Tensor:
     """Return the lengths of the texts of a batch, of their sources, and of their parts with a target (3, N).
 
-    A text in a row with others has its positions from 0 on; `padding` is the token that fills rows where no mask says
-    so.
+    The positions of each packed text begin at 0; `padding` is the token that fills rows where there is no mask.
     """
     ids, positions = inputs["input_ids"], inputs.get("position_ids")
     labels: Any = inputs.get("labels")
@@ -162,7 +161,7 @@ def text_lengths(inputs: Mapping[str, Any], model: Any, padding: int | None) -> 
 
 
 def lengths_in_rows(mask: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
-    """Return how many tokens of each text count (R, N), given 1 for those that do (R, T) and 0 for others."""
+    """Return the number of counted tokens of each text (R, N), from a mask of them (R, T)."""
     if positions is None:
         return mask.sum(dim=1, keepdim=True)
     texts = text_numbers(positions, None, len(positions))

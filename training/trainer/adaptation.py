@@ -26,13 +26,13 @@ from .parallel import local_part, part_of, whole
 
 Batches = list[dict[str, Any]]
 
-# Heads that a task brings along: with adapters they are trained in full.
+# Heads that a task adds: with adapters they are trained in full.
 NEW_HEADS = ("classifier", "score", "pooler", "seq_relationship")
 
 
 @dataclass
 class AdaptationArguments:
-    """Arguments of which parameters are trained."""
+    """Arguments that choose which parameters are trained."""
 
     HELP_GROUP = "Fine-tuning"
 
@@ -59,7 +59,7 @@ class AdaptationArguments:
 
 
 def prepare_parameters(model: PreTrainedModel, args: Any) -> Any:
-    """Return the model to train: with its frozen parameters, or with adapters."""
+    """Return the model to train, with frozen parameters or adapters."""
     if args.freeze:
         freeze(model, args.freeze)
     if rate := getattr(model.config, "layer_drop", 0.0):
@@ -67,12 +67,12 @@ def prepare_parameters(model: PreTrainedModel, args: Any) -> Any:
             raise ValueError(f"layer_drop={rate} needs the whole model on every process: not --parallel {layout}")
         args.ddp_find_unused_parameters = True
     elif args.ddp_find_unused_parameters is None and isinstance(model.config, VanillaConfig):
-        args.ddp_find_unused_parameters = False  # each step trains all of them, and looking for others takes time
+        args.ddp_find_unused_parameters = False  # each step uses all of them, and looking for unused ones takes time
     return with_adapters(model, args) if args.lora_rank and args.parallel is None else model  # or `divide` has done it
 
 
 def merge_adapters(trainer: Any) -> None:
-    """Save the adapters of a trained model, and merge them into the weights of the trainer's model."""
+    """Save the adapters of a trainer's model, and merge them into its weights."""
     weights = trainer.whole_weights()
     if trainer.args.should_save:
         with written_aside(Path(trainer.args.output_dir), ADAPTER) as part:
@@ -87,7 +87,7 @@ def merge_adapters(trainer: Any) -> None:
 
 @torch.no_grad()
 def merge_parts(model: nn.Module) -> None:
-    """Add adapters to the weights of a divided model, of which this process changes its part."""
+    """Merge the adapters of a divided model into its weights, of which this process changes its part."""
     layers: Any = model.modules()
     for layer in layers:
         if hasattr(layer, "lora_A"):
@@ -97,9 +97,9 @@ def merge_parts(model: nn.Module) -> None:
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Take the parameters that patterns name out of the training, and say how many are left.
+    """Freeze the parameters that match patterns, and report how many are trained.
 
-    A pattern stands for one or more whole parts of a name: `layers.1` is not `layers.10`.
+    A pattern matches one or more whole parts of a name: `layers.1` does not match `layers.10`.
     """
     named = list(model.named_parameters(remove_duplicate=False))  # a tied one has two names
     for pattern in patterns:
@@ -121,7 +121,7 @@ def _report_trained(model: nn.Module, detail: str) -> None:
 
 
 def with_adapters(model: PreTrainedModel, arguments: AdaptationArguments) -> nn.Module:
-    """Return the model as one of peft, `W + α/r B A` in place of each target's W, of which A and B are trained."""
+    """Return the model wrapped by peft: `W + α/r B A` replaces each target's W, with A and B to be trained."""
     from peft import LoraConfig, get_peft_model
 
     # Conv1D is GPT-2's linear layer
@@ -130,7 +130,7 @@ def with_adapters(model: PreTrainedModel, arguments: AdaptationArguments) -> nn.
     for target in arguments.lora_targets:
         found = [module for name, module in layers.items() if f".{name}".endswith(f".{target}")]
         if any(names_of[id(module.weight)] > 1 for module in found):  # merging would change both
-            raise ValueError(f"--lora_targets {target}: its weight is the embeddings', which would change with it")
+            raise ValueError(f"--lora_targets {target}: its weight is the embeddings', which would change too")
         if not found:
             names = sorted({name.rpartition(".")[2] for name in layers})
             raise ValueError(f"--lora_targets {target}: the model's linear layers are called {', '.join(names)}")
@@ -150,8 +150,8 @@ def with_adapters(model: PreTrainedModel, arguments: AdaptationArguments) -> nn.
 
 
 # ------------------------------------------------------------------------------------------- measured initializations
-# By `initialization` of the config, whose function changes a new model by batches and returns factors by name: its
-# name, the things that get factors, and the batches it takes
+# By `initialization` of the config, for those that scale a new model by factors measured on batches: the name, what is
+# scaled, and the number of batches
 MEASUREMENTS = {
     "admin": ("Admin", "residual connections", 1),
     "dt_fixup": ("DT-Fixup", "matrices", 1),
@@ -162,9 +162,8 @@ MEASUREMENTS = {
 def measure_new_model(run: Run, trainer: Any) -> dict[str, float]:
     """Complete the initialization of a new model, if it is one of `MEASUREMENTS`, and return the factors by name.
 
-    A run that is resumed, or starts from a saved model, has the result among its weights. The batches are
-    `first_batches`, the same on every process, and no random number is drawn: the training that follows is the same
-    as without it.
+    For a resumed run, or a saved model, this was done before. The batches are `first_batches`, the same on every
+    process, and no random number is drawn, so that the order and the dropout of the training do not change.
     """
     loaded = run.checkpoint is not None or run.settings["model"]["model_name_or_path"] is not None
     initialization = getattr(trainer.model.config, "initialization", "")
@@ -172,7 +171,7 @@ def measure_new_model(run: Run, trainer: Any) -> dict[str, float]:
         return {}
     name, scaled, count = MEASUREMENTS[initialization]
     batches = first_batches(trainer, count)
-    # only here: most models have none of these
+    # imported here because most models do not need it
     from vanillaformer.modeling.measured import learn_scales, profile_admin, scale_by_inputs
 
     measure: Any = {"dt_fixup": scale_by_inputs, "gradinit": learn_scales}.get(initialization)

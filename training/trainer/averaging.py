@@ -32,7 +32,7 @@ class AveragingArguments:
     ema_warmup: bool = option(True, "Start with a lower --ema_decay")
 
     def check(self: Any) -> None:
-        """Make the settings that averages need; raise ValueError for those that they cannot work with."""
+        """Adjust settings for averages; raise ValueError for settings that exclude them."""
         moving, last = f"--ema_decay {self.ema_decay}", f"--average_checkpoints {self.average_checkpoints}"
         if self.ema_decay and self.average_checkpoints:
             raise ValueError(f"{moving} and {last}: give one of them")
@@ -41,14 +41,14 @@ class AveragingArguments:
         if self.save_strategy == "no":
             raise ValueError(f"{last} needs checkpoints: not --save_strategy no")
         self.load_best_model_at_end = False
-        if self.save_total_limit is not None:  # one more, for the best one is kept whatever its age
+        if self.save_total_limit is not None:  # one more, because the best one is always kept
             self.save_total_limit = max(self.save_total_limit, self.average_checkpoints + 1)
 
 
 def average(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
     """Return the average weights of a run's checkpoints, summed in double precision.
 
-    Numbers that are not floating-point are the last one's. A tied weight has one of its names.
+    Values that are not floating-point are those of the last one. A tied weight has one of its names.
     """
     totals: dict[str, torch.Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
@@ -67,7 +67,7 @@ class AverageCheckpoints(TrainerCallback):
     """Gives the model the average weights of the last checkpoints when training ends (Vaswani et al. 2017, 6.1)."""
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        PartialState().wait_for_everyone()  # the first process has written the last one
+        PartialState().wait_for_everyone()  # until the first process has written the last one
         found = {step: path for step, path in checkpoints(Path(args.output_dir)).items() if step <= state.global_step}
         wanted = args.average_checkpoints
         steps = sorted(found)[-wanted:]
@@ -134,7 +134,7 @@ class MovingAverage(TrainerCallback):
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Exchange the average with the weights in place, for the optimizer holds on to the tensors."""
+        """Exchange the average with the weights in place, because the optimizer refers to the tensors."""
         for weight, average in zip(self.weights(), self.averages or ()):
             kept = weight.clone()
             weight.copy_(average)
@@ -142,7 +142,7 @@ class MovingAverage(TrainerCallback):
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """Let the model have the average while this lasts in training."""
+        """Give the model the average weights while this lasts, in training."""
         self.exchange()
         try:
             yield

@@ -1,4 +1,4 @@
-"""The length of a run: steps, epochs, or a budget of time, tokens or operations, whose progress plans everything else.
+"""The length of a run: steps, epochs, or a budget of time, tokens or operations, by whose progress all is planned.
 
 The progress of a run is the share of its budget that is spent on steps. The learning rate, evaluations, checkpoints
 and reports follow the progress; how many steps that will be is estimated.
@@ -20,48 +20,48 @@ from vanillaformer.console.reporting import report
 from .account import Account, StatefulCallback, from_all
 
 UNLIMITED = 10**9  # more steps than any run has
-PLANNED = ("eval", "save", "logging")  # what is made at equal parts of a run
+PLANNED = ("eval", "save", "logging")  # events at equal intervals of progress
 UNCOUNTED_STEPS = 3
 """First steps of a process, in which caches are filled and models compiled: they count as much as the next one."""
-SCHEDULE_STEPS = 1_000  # steps of the schedule, which progress runs through, and between them
-WARMUP_SHARE = 0.05  # part of the schedule that a warm-up given in steps takes
+SCHEDULE_STEPS = 1_000  # length of the schedule in steps, to which progress is mapped without rounding
+WARMUP_SHARE = 0.05  # share of the schedule for a warm-up that is given in steps
 COUNTS = {"max_tokens": ("tokens", "tokens", ",.0f"), "max_flops": ("flops", "FLOPs", ".4g")}
-"""For each budget that is counted its number in the account, its unit and how it is written."""
+"""For each counted budget: its attribute of the account, its unit and its format."""
 DEFAULT_TIME = 600.0  # seconds of a run for which no length is given
 LENGTHS = ("max_steps", "num_train_epochs", *COUNTS)  # other lengths of a run, which exclude a time
 NUMBER = r"(\d+(?:\.\d*)?)"
 DURATION = re.compile(rf"(?:{NUMBER}\s*h)?\s*(?:{NUMBER}\s*m(?:in)?)?\s*(?:{NUMBER}\s*s?)?")
 UNITS = (3600, 60, 1)
-SMOOTHING = 0.02  # weight of a new step in the mean duration of steps
+SMOOTHING = 0.02  # minimum weight of a new step in the mean duration of steps
 EVALUATION_SHARE = 0.1
-"""Largest part of the time that evaluations and checkpoints take; with the first and the last one it can be more."""
+"""Maximum share of time for evaluations and checkpoints; with the first and the last one it can be more."""
 
 
 class Budget(StatefulCallback):
-    """Ends a training when its budget is spent, and plans the events before by its progress.
+    """Ends a training when its budget is spent, and plans the events until then by its progress.
 
     Progress is `w / (w + r)`, with w spent in steps and r left for steps; or the share of the largest number of steps,
-    if that is more. It never goes back.
+    if that is more. It never decreases.
     """
 
     saved_attributes: tuple[str, ...] = (
         *("spent", "prepared", "work", "warmup_work", "step", "ended", "passed", "evaluations"),
     )
     option: str
-    shortest_interval = 0.0  # progress from one evaluation to the next at the least
+    shortest_interval = 0.0  # minimum progress between two evaluations
 
     def __init__(self, amount: float):
         self.amount = amount
         self.largest: int | None = None  # number of steps; None for no limit
-        self.spent = self.prepared = 0.0  # until now, before an interruption too, and before training began
-        self.work = self.warmup_work = 0.0  # of all steps, and of the steps of the warm-up
-        self.step = 0.0  # of a step
-        self.ended = 0.0  # the budget that was used up
-        self.progress = self.position = 0.0  # the latter in the schedule, where warm-up steps are not progress
+        self.spent = self.prepared = 0.0  # so far, interrupted runs included, and before training began
+        self.work = self.warmup_work = 0.0  # spent in all steps, and in those of the warm-up
+        self.step = 0.0  # mean cost of a step
+        self.ended = 0.0  # the amount of a budget that was used up
+        self.progress = self.position = 0.0  # the latter in the schedule, whose warm-up can be in steps
         self.over = self.training = False
-        self.evaluations = 0  # those planned here
-        self.passed = dict.fromkeys(PLANNED, 0.0)  # the progress when each was made last
-        self.growth = 1.0  # how many times as long the next evaluation may take as the last one
+        self.evaluations = 0  # number of those planned here
+        self.passed = dict.fromkeys(PLANNED, 0.0)  # progress at the last one of each
+        self.growth = 1.0  # factor by which the next evaluation may take longer than the last one
         self.tokens: Any = 0  # of this process since the last report
         self.unit = "tokens"
 
@@ -89,7 +89,7 @@ class Budget(StatefulCallback):
         return f"≈{rounded:,.0f}" if state.max_steps < UNLIMITED else "?"
 
     def share(self, step: int, work: float = 0.0, steps: int = 0) -> float:
-        """Return which part of the run is over, from a step and the work done until it."""
+        """Return the share of the run that is over at a step, counted from after `steps` steps with their `work`."""
         done, left = self.work - work, self.left
         parts = [1.0 if left <= 0 else done / (done + left)]
         if self.largest is not None:
@@ -101,7 +101,7 @@ class Budget(StatefulCallback):
         self.over = self.left <= self.next_step / 2 or (self.largest is not None and step >= self.largest)
         self.progress = 1.0 if self.over else max(self.progress, self.share(step))
         if warmup_steps < 1 or self.over:
-            position = max(self.progress, min(step, UNCOUNTED_STEPS) / SCHEDULE_STEPS)  # at first it is unknown
+            position = max(self.progress, min(step, UNCOUNTED_STEPS) / SCHEDULE_STEPS)  # progress is unknown at first
         elif step <= warmup_steps:
             position, self.warmup_work = WARMUP_SHARE * step / warmup_steps, self.work
         else:
@@ -115,7 +115,7 @@ class Budget(StatefulCallback):
         self.begin(args.device)
         if state.global_step:
             self.advance(state.global_step, args.warmup_steps)
-            known = {name: max(0.0, progress) for name, progress in self.passed.items()}  # other versions had fewer
+            known = {name: max(0.0, progress) for name, progress in self.passed.items()}  # older versions had fewer
             self.passed = {name: min(known.get(name, self.progress), self.progress) for name in PLANNED}
         state.max_steps = self.total_steps(state.global_step)
         self.over = self.over or self.ended >= self.amount
@@ -150,7 +150,7 @@ class Budget(StatefulCallback):
         )
         control.should_log |= logs and self.due("logging", args.logging_steps)
         ratio = args.save_steps / args.eval_steps if evaluates else 0.0
-        each = round(ratio) if abs(ratio - round(ratio)) < 1e-6 else 0  # checkpoints are of each of these evaluations
+        each = round(ratio) if abs(ratio - round(ratio)) < 1e-6 else 0  # a checkpoint for each so many evaluations
         if evaluates and args.eval_delay <= state.global_step and self.due("eval", args.eval_steps):
             control.should_evaluate = True
             control.should_save |= saves and each > 0 and self.evaluations % each == 0
@@ -158,7 +158,7 @@ class Budget(StatefulCallback):
         control.should_save |= saves and not each and self.due("save", args.save_steps)
 
     def due(self, name: str, interval: float) -> bool:
-        """Return whether something is due, an interval after the last time; nothing is shortly before the end."""
+        """Return whether an event is due, an interval after the last one; none is shortly before the end."""
         interval = interval if name == "logging" else max(interval, self.shortest_interval)
         due = self.passed[name] + interval <= self.progress <= 1 - interval / 2
         if due:
@@ -196,7 +196,7 @@ class CountedBudget(Budget):
         size, following = self.sizes
         if size and following:
             return self.last * following / size
-        return self.step if self.last or self.ended else 0.0  # an interrupted run continues where it had continued
+        return self.step if self.last or self.ended else 0.0  # 0 after resuming: the run had decided to continue
 
     def texts(self, state: Any, seconds: float) -> tuple[list[str], list[str]]:
         return [f"{seconds:.0f} s", f"{budget_in_words(self.option, self.left)} left"], []
@@ -205,8 +205,8 @@ class CountedBudget(Budget):
 class TimeBudget(Budget):
     """A budget of time.
 
-    The rest for steps excludes the spent time and the time that evaluations will take, the last one included. Steps
-    get at least half of the budget, however long the data and evaluations take. The first process's clock counts.
+    What is left for steps excludes the time that evaluations will take, the last one included. Steps get at least half
+    of the budget, however long the data and evaluations take. The first process's clock counts.
     """
 
     saved_attributes = (*Budget.saved_attributes, "pauses", "evaluation", "saving")
@@ -218,10 +218,10 @@ class TimeBudget(Budget):
         self.pauses = 0.0  # seconds in evaluations and checkpoints
         self.evaluation = self.saving = 0.0  # seconds of the next evaluation and checkpoint
         self.counted = -UNCOUNTED_STEPS  # steps of this process
-        self.busy = self.rate = 0.0  # seconds in steps since the last report, and tokens a second until it
+        self.busy = self.rate = 0.0  # seconds in steps since the last report, and its tokens per second
 
     def read(self, device: torch.device) -> float:
-        """Read the clock; return the seconds since the last time."""
+        """Read the clock; return the seconds since the last reading."""
         before, self.spent = self.spent, from_all(self.clock() - self.origin, device)[0]
         return self.spent - before
 
@@ -285,7 +285,7 @@ class TimeBudget(Budget):
 
 
 def follow(budget: Budget, schedule: Callable[[Any], float]) -> Callable[[int], float]:
-    """Return a schedule that is where the budget is, whatever the step."""
+    """Return a schedule that follows the position of the budget instead of the step."""
     return lambda step: schedule(budget.position * SCHEDULE_STEPS)
 
 
@@ -332,7 +332,7 @@ def option_value(name: str, value: float) -> str:
 
 
 def budget_in_words(name: str, amount: float, *, rounded: bool = False) -> str:
-    """Return an amount of a budget with its unit, of a time maybe the largest one only."""
+    """Return an amount of a budget with its unit; a rounded time has only its largest unit."""
     if name == "max_time":
         return in_short(amount) if rounded else in_words(amount)
     return f"{amount:{COUNTS[name][2]}} {COUNTS[name][1]}"
@@ -349,7 +349,7 @@ def seconds_of(duration: str | float) -> float:
 
 
 def in_words(seconds: float, units: Sequence[str] = (" hour", " minute", " second")) -> str:
-    """Return a duration in hours, minutes and seconds; with units of one letter as an option is given."""
+    """Return a duration in hours, minutes and seconds; one-letter units are joined as in an option."""
     counts = (seconds // 3600, seconds % 3600 // 60, round(seconds % 60, 3))
     short = len(units[0]) == 1
     parts = [f"{count:g}{unit}{'' if short or count == 1 else 's'}" for count, unit in zip(counts, units) if count]
@@ -357,7 +357,7 @@ def in_words(seconds: float, units: Sequence[str] = (" hour", " minute", " secon
 
 
 def in_short(seconds: float) -> str:
-    """Return a duration in the largest unit that it has."""
+    """Return a duration in its largest unit."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 99.5 * 60 else f"{seconds / 3600:.1f} h"

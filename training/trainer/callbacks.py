@@ -151,7 +151,7 @@ class EarlyStopping(StatefulCallback, EarlyStoppingCallback):
         """Return whether an evaluation counts as an improvement on earlier ones.
 
         Its score has to be better, or with an equal score its loss. As long as the score has not moved from its first
-        value, as BLEU near 0, a new lowest loss counts too.
+        value, like BLEU near 0, a new lowest loss counts too.
         """
         if is_better(new, best_of(earlier, score), score):
             return True
@@ -160,7 +160,7 @@ class EarlyStopping(StatefulCallback, EarlyStoppingCallback):
 
 
 class StopWithCheckpoint(TrainerCallback):
-    """Ends training after the step in which any of the processes received a signal, with a checkpoint of that step."""
+    """Ends training with a checkpoint after the step in which any process received a signal."""
 
     def __init__(self, stopping: Stopping, trainer: Any):
         self.stopping, self.trainer, self.number = stopping, trainer, 0
@@ -175,7 +175,7 @@ class StopWithCheckpoint(TrainerCallback):
             control.should_save = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.stopping.training and not self.number:  # and not after training
+        if self.stopping.training and not self.number:  # not after training
             self.on_step_end(args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

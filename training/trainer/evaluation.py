@@ -21,13 +21,13 @@ from .saving import SavingTrainer, temporarily
 class EvaluatingTrainer(SavingTrainer):
     """A `Trainer` whose held-out loss is `Σ CE / N` over all N targets, and which scores the same weights once.
 
-    A model with two losses, of tokens and of pairs of segments, has the sum of their means. Trainer's own loss gives
-    each row the mean of its batch, so that a token of a batch of short rows counts more than one among long rows, and
-    the loss changes with the order of the rows, the size of a batch and the processes. Without any target there is no
+    With two losses, of tokens and of pairs of segments, it is the sum of their means. Trainer's own loss gives each
+    row the mean of its batch, so that a token in a batch of short rows counts more than one among long rows, and the
+    loss depends on the order of the rows, the batch size and the number of processes. Without any target there is no
     loss among the metrics.
     """
 
-    evaluated: Any = None  # the rows that are scored now, or were last
+    evaluated: Any = None  # the rows being scored, or scored last
 
     def __init__(self, *arguments: Any, **keywords: Any):
         self.scores: dict[int, tuple[int | None, Any]] = {}  # by step: the weights' checksum, and their scores
@@ -40,7 +40,7 @@ class EvaluatingTrainer(SavingTrainer):
         if isinstance(rows, Dataset):
             texts = [name for name in RAW_TEXTS if name in rows.column_names]
             rows = rows.remove_columns(texts).select(evaluation_order(rows), keep_in_memory=True)
-        # The options of the training would leave rows out of a score, or score those again that were scored before
+        # These options of the training would leave rows out, or score the rows of an earlier call
         off = {"dataloader_drop_last": False, "dataloader_persistent_workers": False}
         with temporarily(self.args, train_sampling_strategy="sequential", **off):
             return super().get_eval_dataloader(rows)
@@ -50,7 +50,7 @@ class EvaluatingTrainer(SavingTrainer):
 
     # ------------------------------------------------------------------------------------------------------- the loss
     def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
-        self._sums: list[torch.Tensor] = []  # of the losses and of the targets, a row for each part of the loss
+        self._sums: list[torch.Tensor] = []  # losses and numbers of targets, a row for each part of the loss
         collator = self.data_collator
         fixed = collator.evaluation() if isinstance(collator, EpochCollator) else contextlib.nullcontext()
         self.gather_function = self.gather_rows  # Seq2SeqTrainer's keeps the rows that accelerate repeats
@@ -90,7 +90,7 @@ class EvaluatingTrainer(SavingTrainer):
         return (result[0], None, None) if prediction_loss_only else result
 
     def _without_repeated(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return labels (B, ...) without those of rows that accelerate repeats, so that all processes have as many."""
+        """Ignore the labels (B, ...) of rows that accelerate repeats so that all processes have equally many."""
         real = self.accelerator.gradient_state.remainder  # rows in the last batch of all processes
         if not self.accelerator.gradient_state.end_of_dataloader or real <= 0:
             return labels
@@ -99,7 +99,7 @@ class EvaluatingTrainer(SavingTrainer):
         return labels.masked_fill(repeated, False if labels.dtype == torch.bool else IGNORE_INDEX)
 
     def _add(self, *parts: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Add the sums of a batch, all processes' together: for each part of its loss the mean and the targets."""
+        """Add the sums of a batch over all processes; `parts` are mean and targets of each part of its loss."""
         means, counts = (
             torch.stack([each.detach().to(parts[0][0].device) for each in column]) for column in zip(*parts)
         )
@@ -109,7 +109,7 @@ class EvaluatingTrainer(SavingTrainer):
 
     # ------------------------------------------------------------------------------------------- scores that are known
     def predict(self, test_dataset: Any, *arguments: Any, **keywords: Any) -> PredictionOutput:
-        """Return predictions and scores as `Trainer` does; of the validation data maybe those found in training."""
+        """Return predictions and scores as `Trainer` does; for validation data those from training, if known."""
         prefix = keywords.get("metric_key_prefix", "test")
         known = self.scored(test_dataset) if prefix == "eval" and not self.args.prediction_loss_only else None
         return super().predict(test_dataset, *arguments, **keywords) if known is None else known

@@ -1,6 +1,6 @@
 """The loss of a training step: the cross-entropy and what is added to it, and changes to a batch before it.
 
-Evaluation always uses the plain cross-entropy, so that losses and perplexities of different runs compare.
+Evaluation always uses the plain cross-entropy, so that losses and perplexities of different runs are comparable.
 """
 
 import math
@@ -53,7 +53,7 @@ class LossArguments:
 
 @dataclass
 class ScheduledSamplingArguments(LossArguments):
-    """Arguments of how often a decoder is fed its predictions (Bengio et al. 2015; Mihaylova and Martins 2019)."""
+    """Arguments of scheduled sampling (Bengio et al. 2015; Mihaylova and Martins 2019)."""
 
     scheduled_sampling: Decay = option("none", "Scheduled sampling: decay of the gold inputs")
     scheduled_sampling_k: float = option(0.0, "k: 1 - step/k, k^step or k/(k + exp(step/k))")
@@ -81,10 +81,10 @@ class TokenDropoutArguments(LossArguments):
 def training_loss(
     model: nn.Module, inputs: Inputs, args: Any, *, items: Count, second_items: Count | None = None
 ) -> torch.Tensor:
-    """Return the loss of a batch with `labels`: its cross-entropy, and what training arguments add to that.
+    """Return the loss of a batch with `labels`: its cross-entropy and the terms that training arguments add.
 
     Sums are divided by `items`, the number of targets in all batches of the step; `second_items` is that of a second
-    loss, of pairs. The batch passes through the model once, for R-Drop as one of twice its rows.
+    loss, of pairs. There is one forward pass, for R-Drop with each row twice.
     """
     if args.r_drop:
         inputs = {name: torch.cat([each, each]) if torch.is_tensor(each) else each for name, each in inputs.items()}
@@ -103,8 +103,8 @@ def training_loss(
 def cross_entropy(model: nn.Module, inputs: Inputs, args: Any, items: Count, pairs: Count | None) -> dict[str, Any]:
     """Return the outputs of the model, with `Σ CE(p, y) / items` of smoothed labels as `loss`.
 
-    A native model's loss, and that of tags, is computed by its class: its cross-entropy is exchanged for the smoothed
-    one, and other summands are kept. The `logits` for R-Drop are those of positions with a target, (N, V).
+    The loss of native models and of tags is computed by their class: its cross-entropy is replaced by the smoothed
+    one, and other terms are kept. The `logits` for R-Drop are those of positions with a target, (N, V).
     """
     labels = inputs["labels"]
     inner: Any = extract_model_from_parallel(model, keep_torch_compile=False)
@@ -139,9 +139,10 @@ def cross_entropy(model: nn.Module, inputs: Inputs, args: Any, items: Count, pai
 
 
 def divergence(logits: torch.Tensor) -> torch.Tensor:
-    """Return `Σ KL(p‖q) + KL(q‖p)` of two passes p and q with other dropout, one after the other in (2 N, V).
+    """Return `Σ KL(p‖q) + KL(q‖p)` of two passes p and q with different dropout, concatenated in (2 N, V).
 
-    With the cross-entropy of both, half of it is half of R-Drop's loss, which stays as large as the cross-entropy.
+    `training_loss` divides both cross-entropies and half of this by 2 N: half of R-Drop's loss, as large as one
+    cross-entropy.
     """
     first, second = logits.float().log_softmax(dim=-1).chunk(2)
     return ((first.exp() - second.exp()) * (first - second)).sum()  # Σ (p - q)(log p - log q)
@@ -150,11 +151,11 @@ def divergence(logits: torch.Tensor) -> torch.Tensor:
 def guided_attention_loss(
     attentions: Sequence[torch.Tensor], labels: torch.Tensor, source_mask: torch.Tensor, sigma: float
 ) -> torch.Tensor:
-    """Return `Σ_t mean_s A_ts W_ts` over the real targets t and sources s, the mean over layers and heads.
+    """Return `Σ_t mean_s A_ts W_ts` over the real targets t and sources s, averaged over layers and heads.
 
     `W_ts = 1 - exp(-(t/T - s/S)² / 2σ²)` (Tachibana et al. 2018), with t and s counted from 0 in each sentence of
-    lengths T and S; σ is the width of the diagonal as a part of the sentence. Divided by T, it is the paper's mean for
-    one sentence. Each layer has attentions (B, H, T, S), for labels (B, T) and a mask of the source (B, S).
+    lengths T and S; σ is the width of the diagonal as a share of the sentence. Divided by T, it is the paper's mean
+    for one sentence. Each layer has attentions (B, H, T, S), for labels (B, T) and a mask of the source (B, S).
     """
     attention = torch.stack([layer.mean(dim=1) for layer in attentions]).mean(dim=0)  # (B, T, S)
     if attention.shape[1] != labels.shape[1]:
@@ -171,7 +172,7 @@ def guided_attention_loss(
 
 
 def relative_positions(mask: torch.Tensor) -> torch.Tensor:
-    """Return the position of each real token of a mask (B, T) as a part of its sentence's length, from 0."""
+    """Return the position, from 0, of each real token of a mask (B, T), divided by its sentence's length."""
     return (mask.cumsum(dim=1) - 1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
@@ -181,7 +182,7 @@ def without_labels(inputs: Inputs) -> Inputs:
 
 
 def with_hidden_tokens(inputs: Inputs, rate: float) -> Inputs:
-    """Return a batch in which each token but the first of a text is padding to the model, with a probability."""
+    """Return a batch in which each token but the first of a text is hidden from attention with a probability."""
     if not rate:
         return inputs
     seen = inputs["attention_mask"]
@@ -198,7 +199,7 @@ def gold_probability(arguments: LossArguments, step: int) -> float:
 def scheduled_sampling_inputs(model: nn.Module, inputs: Inputs, gold: float) -> Inputs:
     """Return a batch whose decoder inputs are, with probability `1 - gold` each, the model's predictions.
 
-    A first pass, without gradient, predicts the likeliest token at every position from the gold ones before it; the
+    A first pass, without gradient, predicts the most likely token at every position from the gold ones before it; the
     second pass, with the loss, is the caller's. The start and tokens without a loss do not change.
     """
     with torch.no_grad():

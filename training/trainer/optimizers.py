@@ -25,7 +25,7 @@ from ..hardware import emulates_bfloat16
 WITHOUT_OPTIONS = {"muon", "radam", "adafactor", "adamw_torch", "adamw_torch_fused"}
 """Optimizers that read no `--optim_args`."""
 OPTIMIZERS = ("muon", "radam")  # values of `--optim` besides those of transformers
-OUTPUT_LAYERS = {"lm_head", "classifier", "score", "seq_relationship", "qa_outputs"}  # the names models have for them
+OUTPUT_LAYERS = {"lm_head", "classifier", "score", "seq_relationship", "qa_outputs"}  # their names in models
 Groups = list[dict[str, Any]]
 
 
@@ -60,7 +60,7 @@ class MuonWithAdamW(Optimizer):
     """Muon (Jordan et al. 2024) for matrices and AdamW for the other parameters, as one optimizer.
 
     `B ← μB + (1 - μ)G`, `W ← W - η·0.2·√max(m, n)·NS(G + μ(B - G))` for W (m, n), where NS makes the singular values
-    about 1: the update has the size of one by AdamW, whose learning rate and decay serve (Liu et al. 2025). NS runs in
+    about 1: the update is as large as AdamW's, so that its learning rate and decay work (Liu et al. 2025). NS runs in
     bfloat16, on CPUs without instructions for it in float32.
     """
 
@@ -84,7 +84,7 @@ class MuonWithAdamW(Optimizer):
         self.take_groups()
 
     def take_groups(self) -> None:
-        """Take over the groups of the parts."""
+        """Adopt the groups of the parts."""
         self.param_groups = [group for part in self.parts for group in part.param_groups]
         self._share()
 
@@ -110,19 +110,19 @@ class MuonWithAdamW(Optimizer):
 
 
 def embedding_names(model: nn.Module) -> set[str]:
-    """Return the names of all parameters that are tables of embeddings, tied output layers among them."""
+    """Return the names of all parameters that are embedding matrices, including tied output layers."""
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     return {name for name, parameter in model.named_parameters() if id(parameter) in tables}
 
 
 def decaying_names(model: nn.Module, candidates: Iterable[str]) -> list[str]:
-    """Return which of the candidates are matrices that multiply states: no embeddings, no vectors, no scalars."""
+    """Return the candidates that are matrices that multiply states, not embeddings, vectors or scalars."""
     tables, sizes = embedding_names(model), {name: parameter.ndim for name, parameter in model.named_parameters()}
     return [name for name in candidates if name not in tables and sizes.get(name, 0) >= 2]
 
 
 def build_optimizer(name: str, model: nn.Module, decaying: set[str], arguments: Any) -> Optimizer:
-    """Return one of `OPTIMIZERS` for a model, of whose trained parameters some decay."""
+    """Return one of `OPTIMIZERS` for a model, with weight decay for the parameters in `decaying`."""
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     betas = arguments.adam_beta1, arguments.adam_beta2
     options: dict[str, Any] = {"lr": arguments.learning_rate, "betas": betas, "eps": arguments.adam_epsilon}
@@ -145,9 +145,9 @@ def build_optimizer(name: str, model: nn.Module, decaying: set[str], arguments: 
 def scale_rates(optimizer: Optimizer, model: nn.Module) -> None:
     """Divide the rates of a muP model's matrices by m = D / base_width (Yang et al. 2021), those of Muon by √m.
 
-    That of Muon changes a matrix by √D (`match_rms_adamw`), where the width of the outputs asks for 1. The decay
-    times the rate stays as it was. Embeddings, output layer, maps of pixels, norms, biases and adapters keep their
-    rate, and come first in their group: the first rate of all is the one that is logged (of Muon, that of matrices).
+    A step of Muon has a spectral norm of about √D (`match_rms_adamw`), where muP asks for a constant. The decay times
+    the rate does not change. Embeddings, output layer, maps of pixels, norms, biases and adapters keep their
+    rate, and come first in their group, because the first rate is the one that is logged (of Muon, that of matrices).
     """
     config: Any = getattr(model, "config", None)
     if getattr(config, "parametrization", "standard") == "standard":
@@ -179,7 +179,7 @@ def scale_rates(optimizer: Optimizer, model: nn.Module) -> None:
 def check_optimizer(arguments: Any, name: str) -> None:
     """Raise ValueError for an optimizer whose package is missing, or with options that it does not read.
 
-    `name` is what `--optim` was given as; the field has one of transformers.
+    `name` is the given `--optim`; the field holds one that transformers knows.
     """
     low_rank = name.startswith(("galore", "apollo"))
     if arguments.optim_args and name in WITHOUT_OPTIONS:
@@ -199,13 +199,13 @@ def check_optimizer(arguments: Any, name: str) -> None:
 
 
 def schedule_options(arguments: Any, steps: int) -> dict[str, Any]:
-    """Return the options of `--lr_scheduler_type` for a number of steps, with those that it cannot do without."""
+    """Return the options of `--lr_scheduler_type` for a number of steps, including required ones."""
     decay = {"num_decay_steps": max(1, steps // 10)} if arguments.lr_scheduler_type == "warmup_stable_decay" else {}
     return decay | (arguments.lr_scheduler_kwargs or {})
 
 
 def check_schedule(arguments: Any) -> None:
-    """Raise ValueError for a schedule that cannot be made with its options."""
+    """Raise ValueError if a schedule cannot be created with its options."""
     name, options = arguments.lr_scheduler_type.value, arguments.lr_scheduler_kwargs
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(()))], lr=arguments.learning_rate)
     try:

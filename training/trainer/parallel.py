@@ -40,9 +40,9 @@ AXES = {"replicate": "dp_replicate_size", "fsdp": "fsdp_size", "tp": "tp_size"}
 """The axes of a layout, as `DistributedConfig` names them."""
 AUTO = "auto"
 DIVIDED_FACTORS = {"colwise": "lora_B", "rowwise": "lora_A"}
-"""The factor of an adapter that is divided as its layer is."""
+"""The factor of an adapter that is divided like its layer."""
 ADAPTED = {"r": "lora_rank", "lora_alpha": "lora_alpha", "target_modules": "lora_targets"}
-"""Fields of adapters, with the options that a run resumes with unchanged."""
+"""Fields of adapters, with their options, which cannot change when a run resumes."""
 PARTS, WHOLE = "optimizer", "optimizer.pt"
 """Names of the optimizer's state in a checkpoint."""
 
@@ -57,7 +57,7 @@ class ParallelArguments:
     dry_run: bool = option(False, "Print what a run would take, and run nothing")
 
     def check_processes(self: Any) -> None:
-        """Raise ValueError where there are not as many processes as the layout has."""
+        """Raise ValueError if the number of processes is not that of the layout."""
         if parse_flag_from_env("ACCELERATE_USE_FSDP"):
             raise ValueError("accelerate's settings of FSDP are not supported: use --parallel fsdp=N without them")
         wanted = math.prod(parallel_sizes(self.parallel).values())
@@ -72,7 +72,7 @@ class ParallelArguments:
 
     @property
     def data_processes(self: Any) -> int:
-        """Number of processes with different rows; tensor parallel ones, which have the same, count once."""
+        """Number of processes with different rows; tensor parallel ones, which share rows, count once."""
         return self.world_size // parallel_sizes(self.parallel).get("tp", 1)
 
     @property
@@ -82,12 +82,12 @@ class ParallelArguments:
 
     @property
     def data_process(self: Any) -> int:
-        """The number among these of this process."""
+        """The index of this process among those with different rows."""
         return self.process_index // parallel_sizes(self.parallel).get("tp", 1)
 
 
 def parallel_sizes(layout: str | None) -> dict[str, int]:
-    """Return the number of processes of each axis of a layout, if named; raise ValueError if it cannot be read."""
+    """Return the number of processes of each axis that a layout names; raise ValueError if it cannot be parsed."""
     found: dict[str, int] = {}
     for part in [] if layout in (None, AUTO) else str(layout).split(","):
         name, _, number = part.strip().partition("=")
@@ -102,7 +102,7 @@ def parallel_sizes(layout: str | None) -> dict[str, int]:
 
 
 def check_layout(config: PreTrainedConfig, layout: str | None) -> None:
-    """Raise ValueError, naming the field, for a layout by which the models of a config cannot be divided."""
+    """Raise ValueError, naming the field, for a layout that cannot divide the models of a config."""
     if layout == AUTO and isinstance(config, VanillaRecurrentEncoderDecoderConfig):
         raise ValueError(f"--parallel {layout}: the memory of models of type {config.model_type!r} is not counted")
     tensor_parallel = parallel_sizes(layout).get("tp", 1)
@@ -116,7 +116,7 @@ def check_layout(config: PreTrainedConfig, layout: str | None) -> None:
 
 
 def divided(model: Any, layout: str) -> Any:
-    """Return a model, or one of peft, with the weights of this one, of which this process has its part."""
+    """Return a copy of a model, or of a model of peft, of whose weights this process has its part."""
     sizes: Any = {AXES[name]: size for name, size in parallel_sizes(layout).items()}
     base = getattr(model, "get_base_model", lambda: model)()
     kind, adapted = type(base), list[Any]()
@@ -134,7 +134,7 @@ def divided(model: Any, layout: str) -> Any:
         new = kind.from_pretrained(
             None,
             config=base.config,
-            state_dict={  # with zeros that take no memory in place of what another process has read
+            state_dict={  # zeros that take no memory replace weights that another process has read
                 name: torch.zeros((), dtype=value.dtype).expand(value.shape) if value.is_meta else value
                 for name, value in base.state_dict().items()
             },
@@ -147,7 +147,7 @@ def divided(model: Any, layout: str) -> Any:
             del kind.maybe_distribute_model
     for name, parameter in base.named_parameters():
         new.get_parameter(name).requires_grad_(parameter.requires_grad)
-    _own_parts(new)
+    _copy_views(new)
     _share_padding(new)
     share_weights(new, new.state_dict(), base.state_dict())
     if base.can_generate():
@@ -163,7 +163,7 @@ def adapted_plan(model: Any) -> dict[str, str]:
         adapted[hasattr(module, "lora_A")].add(replace_layer_number_by_wildcard(name))
     for name in plan.keys() & adapted[True]:
         if name in adapted[False]:
-            raise ValueError(f"--lora_targets: tensor parallel layers have all of them adapters or none: {name}")
+            raise ValueError(f"--lora_targets: with tp, {name} must have adapters in all layers or in none")
         style = plan.pop(name)
         plan[f"{name}.base_layer"] = style
         if style in DIVIDED_FACTORS:
@@ -171,20 +171,20 @@ def adapted_plan(model: Any) -> dict[str, str]:
     return plan
 
 
-def _own_parts(model: nn.Module) -> None:
-    """Copy parts that are views of whole weights, as transformers leaves them on a CPU: all would stay in memory."""
+def _copy_views(model: nn.Module) -> None:
+    """Copy parts that are views of whole weights, as transformers makes on a CPU: the whole would stay in memory."""
     parameters: Any = model.parameters()
     for parameter in parameters:
         part = local_part(parameter)
-        if part.untyped_storage().nbytes() != part.nbytes:  # larger of views, smaller of stand-ins
+        if part.untyped_storage().nbytes() != part.nbytes:  # views have larger storage, stand-ins smaller
             setattr(parameter, "data" if part is parameter else "_local_tensor", part.clone())
 
 
 def _share_padding(model: nn.Module) -> None:
-    """Let the names of a tied weight have one padded part of it.
+    """Give all names of a tied weight the same padded part of it.
 
-    torch pads each name's part by itself where a process has fewer rows than others, and all but the last that it has
-    padded stay unchanged while the weight is trained (torch 2.13, transformers 5.23).
+    Where a process has fewer rows than others, torch pads the part of each name separately, and only the last of these
+    copies changes in training (torch 2.13, transformers 5.23).
     """
     parts: dict[int, torch.Tensor] = {}
     for module in model.modules():
@@ -206,7 +206,7 @@ class ParallelTrainer(Trainer):
     writers: Any = None
 
     def gather_rows(self, values: Any, **keywords: Any) -> Any:
-        """Gather what processes have found for the rows of a batch: tensor parallel ones have the same rows."""
+        """Gather the results for a batch, with those of tensor parallel processes, which share rows, once."""
         same, state = self.get_tp_size(), self.accelerator.gradient_state
         if same == 1:
             return self.accelerator.gather_for_metrics(values, **keywords)
@@ -218,12 +218,12 @@ class ParallelTrainer(Trainer):
         return recursively_apply(once, self.accelerator.gather(values))
 
     def save_parts(self, folder: Path, *, later: bool) -> Any:
-        """Save the state of the optimizer in parts, and the schedule; return when it will be there, if `later`."""
+        """Save the state of the optimizer in parts, and the schedule; `later` returns a future for the former."""
         if self.args.should_save:
             torch.save(self.lr_scheduler.state_dict(), folder / "scheduler.pt")
         if not later:
             return save_optimizer_distributed(self.model, self.optimizer, str(folder / PARTS))
-        if self.writers is None:  # processes, for messages of their own beside those of the training
+        if self.writers is None:  # for messages separate from those of the training
             self.writers = torch.distributed.new_group(backend="gloo")
         options = StateDictOptions(flatten_optimizer_state_dict=True)
         state = _redistribute_state_dict(get_optimizer_state_dict(self.model, self.optimizer, options=options))
@@ -238,7 +238,7 @@ class ParallelTrainer(Trainer):
             take_over_state(self.optimizer, state, self.model)
         else:
             parts = Path(checkpoint, PARTS)
-            groups = self.optimizer.param_groups  # of which torch cannot load those without parameters
+            groups = self.optimizer.param_groups  # torch cannot load groups without parameters
             self.optimizer.param_groups = [group for group in groups if group["params"]]
             try:
                 load_optimizer_distributed(self.model, self.optimizer, str(parts))
@@ -261,19 +261,19 @@ class ParallelTrainer(Trainer):
         self._load(self.state.best_model_checkpoint, super()._load_best_model)
 
     def _load(self, folder: Any, load: Callable[[], None]) -> None:
-        """Load the weights in a folder, which one process reads; of adapters, which are small, all of them."""
+        """Load the weights in a folder, which one process reads; small adapters are read by all."""
         if self.args.lora_rank:
-            own = self.model.peft_config["default"]
-            for name, value in vars(type(own).from_pretrained(folder)).items():
-                if name in ADAPTED and (here := getattr(own, name)) != value:
+            config = self.model.peft_config["default"]
+            for name, value in vars(type(config).from_pretrained(folder)).items():
+                if name in ADAPTED and (here := getattr(config, name)) != value:
                     here, there = (" ".join(sorted(v)) if isinstance(v, set) else v for v in (here, value))
                     raise ValueError(f"--{ADAPTED[name]} {here}: the adapters in {folder} have {there}: use the same")
             load()
         elif not self.is_distributed_loading_by_transformers:
             by_first(load)
-            share_weights(self.model, own := self.model.state_dict(keep_vars=True), own)
+            share_weights(self.model, weights := self.model.state_dict(keep_vars=True), weights)
         else:
-            paths = Path(folder).glob("model*.safetensors")  # several of very large models
+            paths = Path(folder).glob("model*.safetensors")  # large models have several
             try:
                 load_weights(self.model, lambda: {name: w for path in paths for name, w in load_file(path).items()})
             except ValueError as error:
@@ -286,23 +286,23 @@ def local_part(weight: torch.Tensor) -> torch.Tensor:
 
 
 def whole(weight: torch.Tensor) -> torch.Tensor:
-    """Return a weight of which this process may have a part, as a whole; all processes call it."""
+    """Return the whole of a weight that may be divided; all processes call it."""
     return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
 def load_weights(model: nn.Module, read: Callable[[], dict[str, torch.Tensor]]) -> None:
-    """Give a model exactly the weights that the first process reads, of which tied ones may have one of their names.
+    """Load exactly the weights that the first process reads into a model; tied ones may have one of their names.
 
-    Raises ValueError on all processes, and changes nothing, if they are not those of such a model.
+    Raises ValueError on all processes, and changes nothing, if they are not the weights of such a model.
     """
     weights: dict[str, torch.Tensor] = {}
 
     def read_and_check() -> list[str]:
         weights.update(read())
-        own = model.state_dict(keep_vars=True)
-        filled = {id(own[name]) for name in weights.keys() & own.keys()}
-        wrong = [name for name, weight in own.items() if id(weight) not in filled]
-        wrong += [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
+        targets = model.state_dict(keep_vars=True)
+        filled = {id(targets[name]) for name in weights.keys() & targets.keys()}
+        wrong = [name for name, target in targets.items() if id(target) not in filled]
+        wrong += [name for name, w in weights.items() if name not in targets or targets[name].shape != w.shape]
         if wrong:
             names = ", ".join(wrong[:3])
             raise ValueError(f"these are not the weights of a {type(model).__name__.removeprefix('FSDP')}: {names}")
@@ -313,10 +313,10 @@ def load_weights(model: nn.Module, read: Callable[[], dict[str, torch.Tensor]]) 
 
 @torch.no_grad()
 def share_weights(model: nn.Module, names: Iterable[str], weights: dict[str, torch.Tensor]) -> None:
-    """Give a model weights, whole or divided, by names, of which the first process has the values; one at a time."""
-    own = model.state_dict(keep_vars=True)
-    for name in {id(own[name]): name for name in names}.values():  # of tied ones one
-        like = own[name]
+    """Copy weights by name from the first process into a model, whole or divided, one at a time."""
+    targets = model.state_dict(keep_vars=True)
+    for name in {id(targets[name]): name for name in names}.values():  # one name of tied weights
+        like = targets[name]
         if PartialState().is_main_process:
             value = weights[name].to(like.device, like.dtype).contiguous()
         else:
@@ -325,7 +325,7 @@ def share_weights(model: nn.Module, names: Iterable[str], weights: dict[str, tor
 
 
 def part_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a tensor divided as another one of its shape is, in memory of its own as fused optimizers expect."""
+    """Return a tensor divided like another one of its shape, contiguous in memory as fused optimizers expect."""
     if not isinstance(like, DTensor):
         return whole.to(like.device)
     part: Any = DtensorShardOperation(like).shard_tensor(whole, device=like.device)
@@ -336,7 +336,7 @@ def part_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def take_over_state(optimizer: Any, state: dict[str, Any], model: nn.Module) -> None:
-    """Give an optimizer the state that one of the whole model had; its groups may be parts of that one's."""
+    """Load the state of a whole model's optimizer into one whose groups may be parts of the saved groups."""
     order = {parameter: number for number, parameter in enumerate(model.parameters())}
     groups = iter(optimizer.param_groups)
     for saved in state["param_groups"]:

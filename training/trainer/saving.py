@@ -1,4 +1,4 @@
-"""Saved checkpoints and models: whole or not at all, from one process or divided ones, kept, ranked and pushed."""
+"""Saving of checkpoints and models: complete or not at all, of whole or divided models; ranking and pushing."""
 
 import os
 import shlex
@@ -32,7 +32,7 @@ from .parallel import ParallelTrainer, whole
 
 @contextmanager
 def temporarily(arguments: Any, **values: Any) -> Iterator[None]:
-    """Let training arguments, or a state, have other values while this lasts."""
+    """Set attributes of training arguments, or of another object, while this lasts."""
     given = {name: getattr(arguments, name) for name in values}
     vars(arguments).update(values)
     try:
@@ -43,7 +43,7 @@ def temporarily(arguments: Any, **values: Any) -> Iterator[None]:
 
 # ----------------------------------------------------------------------------------------------------- safe writing
 def make_writable(folder: Path) -> None:
-    """Make a run's folder if need be; raise ValueError if it cannot be made or written to."""
+    """Create a run's folder if it is missing; raise ValueError if it cannot be created or written to."""
     probe = folder / ".writable"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,11 +57,11 @@ def make_writable(folder: Path) -> None:
 def reporting_write_errors(folder: Path, content: str) -> Iterator[None]:
     """Turn an error of writing into one that names the content and the last checkpoint.
 
-    What is unfinished is deleted, for it takes room.
+    Unfinished files are deleted, because they take space.
     """
     try:
         yield
-    except (OSError, RuntimeError, SafetensorError) as error:  # of Python, torch and safetensors
+    except (OSError, RuntimeError, SafetensorError) as error:  # from Python, torch and safetensors
         run = folder.parent if folder.name.startswith("checkpoint-") else folder
         shutil.rmtree(run / SAVING, ignore_errors=True)
         raise OSError(
@@ -82,7 +82,7 @@ def check_pushing(training: Any) -> None:
 
 
 def push_run(training: Any) -> None:
-    """Push the folder of a run whose right to do so has been checked; report how to do it again if that fails."""
+    """Push the folder of a run after `check_pushing`; if that fails, report the command to push it later."""
     from vanillaformer.hub.pushing import push_folder
 
     folder, repo = Path(training.output_dir), training.hub_model_id
@@ -112,21 +112,21 @@ class Background:
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self.pending: Future[None] | None = None
-        self.tokenizers: Any = None  # copies: a tokenizer that is at work cannot be saved
+        self.tokenizers: Any = None  # copies: a tokenizer that is in use cannot be saved
 
     def start(self, write: Callable[[], None]) -> None:
         self.pending = self.thread.submit(write)
 
     def wait(self) -> None:
-        """Wait until nothing is written any more; raise what the writing failed with."""
+        """Wait for the writing to end; raise the error that it failed with."""
         pending, self.pending = self.pending, None
         if pending is not None:
             pending.result()
 
     def keep(self, trainer: Any, part: Path, *, later: bool) -> Callable[[], None]:
-        """Write what is small of a checkpoint into a folder of unfinished work, and return what writes the rest.
+        """Write the small parts of a checkpoint into a folder, and return a function that writes the rest.
 
-        Of what is written `later` there are copies in host memory.
+        With `later`, the rest is copied to host memory first.
         """
         divided, written, weights = trainer.is_distributed_loading_by_transformers, None, None
         if divided:
@@ -136,7 +136,7 @@ class Background:
             return lambda: written and written.result()
         trainer._save_scaler(str(part))
         save_state(trainer, part)
-        then: Any = copy(trainer)  # as the trainer is now, whatever the next steps do
+        then: Any = copy(trainer)  # unchanged by the next steps
         then.is_distributed_loading_by_transformers = False
         then.model = object.__new__(type(trainer.model))  # `copy` would build an FSDP2 model again
         vars(then.model).update(vars(trainer.model))
@@ -176,13 +176,13 @@ class SavingTrainer(ParallelTrainer):
 
     has_checkpoint = False  # whether one has been written
     extra_checkpoint = False  # whether the next checkpoint is one that only a stopped run has
-    target_tokenizer: PreTrainedTokenizerBase | None = None  # of separate vocabularies; the Trainer saves the source's
+    target_tokenizer: PreTrainedTokenizerBase | None = None  # if it is separate; the Trainer saves the source's
     resumed_from: str | None = None  # the checkpoint
     saved_form: Callable[[Any, Path], AbstractContextManager] = staticmethod(lambda trainer, folder: nullcontext())
 
     def __init__(self, model: Any, args: Any, *arguments: Any, **keywords: Any):
         self.average, self.background = MovingAverage(self), Background()
-        with temporarily(args, save_only_model=args.parallel is not None):  # what Trainer asks of divided models
+        with temporarily(args, save_only_model=args.parallel is not None):  # Trainer demands it of divided models
             super().__init__(model, args, *arguments, **keywords)
         self.accelerator.ddp_handler.gradient_as_bucket_view = True  # no second copy of the gradients
 
@@ -200,16 +200,16 @@ class SavingTrainer(ParallelTrainer):
         return True
 
     def whole_weights(self) -> dict[str, Any]:
-        """Return the weights; of a divided model whole ones in host memory, on the process that saves."""
+        """Return the weights; those of a divided model whole, in host memory, on the process that saves."""
         if not self.is_distributed_loading_by_transformers:
             return self.model.state_dict()
-        if self.args.lora_rank and hasattr(self.model, "peft_config"):  # without those that are not trained
+        if self.args.lora_rank and hasattr(self.model, "peft_config"):  # only the trained ones
             return {name: whole(value).cpu() for name, value in self.model.named_parameters() if value.requires_grad}
         layout, here = self.model.config.distributed_config, {"save_on_this_rank": self.args.should_save}
         return self.model.gather_sharded_state_dict_for_save(self.model, self.model.state_dict(), layout, **here)
 
     def without_ties(self, weights: dict[str, Any]) -> dict[str, Any]:
-        """Return weights with one name of each that is tied."""
+        """Return weights with only one name of each tied one."""
         tied = getattr(self.accelerator.unwrap_model(self.model), "all_tied_weights_keys", {})
         return {name: value for name, value in weights.items() if name not in tied}
 
@@ -217,9 +217,9 @@ class SavingTrainer(ParallelTrainer):
         whole: Any = nullcontext()
         if self.is_distributed_loading_by_transformers:
             state_dict = self.whole_weights()
-            whole = temporarily(self.model.config, distributed_config=None)  # it would be gathered once more
+            whole = temporarily(self.model.config, distributed_config=None)  # not to gather the weights again
         with whole:
-            # Those that were gathered or copied are no longer one tensor where they are tied
+            # Tied weights that were gathered or copied are separate tensors
             super()._save(output_dir, None if state_dict is None else self.without_ties(state_dict))
         if self.target_tokenizer is not None and self.args.should_save:
             self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir, TARGET_SUBFOLDER))
@@ -231,7 +231,7 @@ class SavingTrainer(ParallelTrainer):
         self.accelerator.wait_for_everyone()  # the first process renames the folder once it has written the rest
 
     def _save_checkpoint(self, *arguments: Any, **keywords: Any) -> None:
-        """Write a checkpoint aside, maybe while training continues, and give it its name once it is whole."""
+        """Write a checkpoint aside, maybe while training continues, and give it its name once it is complete."""
         self.background.wait()
         self.store_flos()
         folder, step, saves = Path(self.args.output_dir), self.state.global_step, self.args.should_save
@@ -291,12 +291,12 @@ class SavingTrainer(ParallelTrainer):
             rotate_checkpoints(str(folder), limit and limit + more, self.state.best_model_checkpoint)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model with its tokenizers, as a whole; pushing is another step."""
-        if _internal_call:  # a part of a checkpoint
+        """Save the model with its tokenizers, completely or not at all; pushing is another step."""
+        if _internal_call:  # for a checkpoint
             return super().save_model(output_dir, _internal_call=True)
         folder = Path(output_dir or self.args.output_dir)
         with reporting_write_errors(folder, "the model"), written_aside(folder, writes=self.args.should_save) as part:
-            self.accelerator.wait_for_everyone()  # for an empty folder
+            self.accelerator.wait_for_everyone()  # until the folder is empty
             with self.saved_form(self, part):
                 super().save_model(str(part), _internal_call=True)
             self.accelerator.wait_for_everyone()

@@ -1,4 +1,4 @@
-"""Weights that the first process reads and gives to the others, which need no room for all of them."""
+"""Weights that the first process reads and sends to the others, which need no memory for all of them."""
 
 import copy
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from torch import nn
 
 
 def by_first(action: Callable[[], Any]) -> Any:
-    """Return what an action returns on the first process; where it fails there, raise ValueError on all."""
+    """Return the result of an action on the first process; if it fails there, raise an error on all."""
     outcome: list[Any] = [None, None]
     error = None
     if PartialState().is_main_process:
@@ -28,7 +28,7 @@ def by_first(action: Callable[[], Any]) -> Any:
 
 
 def with_empty_weights(model: nn.Module, device: str | torch.device) -> Any:
-    """Return a copy of a model, with its ties and its buffers, whose parameters have no values yet."""
+    """Return a copy of a model, with its ties and buffers, whose parameters are uninitialized."""
     empty = {
         id(weight): nn.Parameter(torch.empty_like(weight, device=device), weight.requires_grad)
         for weight in model.parameters()
@@ -37,7 +37,7 @@ def with_empty_weights(model: nn.Module, device: str | torch.device) -> Any:
 
 
 def built_by_first(build: Callable[[], Any]) -> Any:
-    """Return what `build` returns, on other processes than the first one with parameters on the meta device."""
+    """Return the result of `build`; on processes other than the first, its parameters are on the meta device."""
     if PartialState().num_processes == 1:
         return build()
     built = []

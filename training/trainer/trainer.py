@@ -1,8 +1,8 @@
-"""Trainers whose batches depend on the seed, the epoch and the data only.
+"""Trainers whose batches depend only on the seed, the epoch and the data.
 
-With transformers' own length grouping and token masking, what a run sees after an interruption, or on several
-processes, is not what it would have seen: both draw from the global random state. Here an epoch's order and masks are
-the same on any number of processes, and a resumed run ends at the same weights as one that was never interrupted.
+Transformers' own length grouping and token masking draw from the global random state, so that a run sees other
+batches after an interruption, or on several processes. Here an epoch's order and masks are the same on any number of
+processes, and a resumed run ends at the same weights as one that was never interrupted.
 """
 
 import math
@@ -48,18 +48,18 @@ class RunTrainer(EvaluatingTrainer):
 
     def __init__(self, model: PreTrainedModel, args: Any, *arguments: Any, **keywords: Any):
         self.idle_at_end = False  # whether this process has no row in the last batch of an epoch
-        self.idle = False  # whether this process has no row of its own in the last batch of its step
-        self.second_items: torch.Tensor | None = None  # the targets of a second loss in the step
-        self.ahead: tuple[Any, Any] = None, None  # the data of an epoch, and the step that was read of it ahead
+        self.idle = False  # whether this process has no row in the last batch of the current step
+        self.second_items: torch.Tensor | None = None  # number of targets of a second loss in the step
+        self.ahead: tuple[Any, Any] = None, None  # the iterator of an epoch, and the step read ahead from it
         option = budget_option(args)
         if option is not None:
-            args.max_steps = UNLIMITED  # the budget ends it; without, a stream would be refused
+            args.max_steps = UNLIMITED  # the budget ends it; Trainer refuses a stream without it
         super().__init__(prepare_parameters(model, args), args, *arguments, **keywords)
-        self.label_smoother = None  # `compute_loss` smooths, and in training only
+        self.label_smoother = None  # `compute_loss` smooths, only in training
         self.model_accepts_loss_kwargs = True  # so that the targets of a step are counted, a classifier's too
-        self._loss_shifts_labels = predicts_next(self.model)  # which Trainer does not know of GPT2LMHeadModel
+        self._loss_shifts_labels = predicts_next(self.model)  # Trainer does not know it of GPT2LMHeadModel
         self.account = Account(self)
-        self.non_finite = False  # whether this process has had such a loss or gradient in the current step
+        self.non_finite = False  # whether this process has such a loss or gradient in the current step
         self.budget: Budget | None = None
         if option == "max_time":
             self.budget = TimeBudget(args.max_time, args.started)
@@ -72,7 +72,7 @@ class RunTrainer(EvaluatingTrainer):
             self.add_callback(callback)
 
     def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **keywords: Any) -> Any:
-        """Train; raise ValueError if not one step was made."""
+        """Train; raise ValueError if no step was made."""
         self.resumed_from = resume_from_checkpoint
         try:
             result = super().train(resume_from_checkpoint, *arguments, **keywords)
@@ -92,16 +92,16 @@ class RunTrainer(EvaluatingTrainer):
     def _run_epoch(self, *arguments: Any, **keywords: Any) -> None:
         if self.state.global_step >= self.state.max_steps:  # killed after the last step: there would be one more
             self.control.should_training_stop = True
-        if isinstance(self.data_collator, batching.EpochCollator):  # of the order of the rows Trainer sets the epoch
+        if isinstance(self.data_collator, batching.EpochCollator):  # Trainer sets it only for the order of rows
             self.data_collator.set_epoch(keywords["epoch"])
         batches = keywords["steps_trained_in_current_epoch"]
         skipping: Any = nullcontext()
         if batches and isinstance(self.train_dataset, StreamedRows):
             rows = batches * self._train_batch_size * self.args.data_processes
             self.train_dataset.go_on(Path(str(self.resumed_from)), rows)
-            # Which reads what it skips, and for which Trainer has no hook
+            # It would read the skipped batches, and Trainer has no hook for it
             skipping = temporarily(transformers_trainer, skip_first_batches=lambda loader, _: loader)
-        if not self.control.should_training_stop:  # as it has before the run was killed
+        if not self.control.should_training_stop:  # the run may have stopped before it was killed
             with skipping:
                 super()._run_epoch(*arguments, **keywords)
 
@@ -138,7 +138,7 @@ class RunTrainer(EvaluatingTrainer):
         return prepare_data_loader(loader, self.args.device, put_on_device=True, **whole)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
-        """Read the batches of a step, with a counted budget a step ahead, so that it ends with the nearest step."""
+        """Read the batches of a step, and those of the next for a counted budget, which ends at the nearest step."""
         iterator, step = self.ahead
         if iterator is not epoch_iterator:  # of a new epoch, or nothing is read ahead
             step = self._read_step(epoch_iterator, num_batches, device)
@@ -152,7 +152,7 @@ class RunTrainer(EvaluatingTrainer):
         return samples, items
 
     def _read_step(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[Any, Any, bool, Any]:
-        """Return a step's batches, its targets, whether this process is idle in its last batch, and second targets."""
+        """Return a step's batches, number of targets, whether its last batch is idle, and number of second targets."""
         samples = list(islice(epoch_iterator, num_batches))
         idle = self.idle_at_end and self.accelerator.gradient_state.end_of_dataloader
         working, second = samples[: len(samples) - idle], None
@@ -166,7 +166,7 @@ class RunTrainer(EvaluatingTrainer):
         return samples, self._get_num_items_in_batch(samples, device), idle, second
 
     def _total(self, counts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
-        """Return the sum of numbers of targets, of all processes unless each has the mean over its own."""
+        """Return the sum of numbers of targets, over all processes unless each averages over its own targets."""
         count: Any = torch.as_tensor(sum(counts), device=device)
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             count = self.accelerator.gather(count)[:: self.get_tp_size()]
@@ -246,7 +246,7 @@ class RunTrainer(EvaluatingTrainer):
     def _get_grad_norm(self, *arguments: Any, **keywords: Any) -> Any:
         """Return the norm of a step's gradient; where loss or gradient are not finite, stop all processes alike."""
         norm = super()._get_grad_norm(*arguments, **keywords)
-        # In half precision overflowing gradients are what the loss scale is found by: its steps are skipped anyway
+        # In half precision, overflowing gradients are normal: the loss scale adapts, and such steps are skipped
         self.non_finite |= not (self.args.fp16 or bool(torch.as_tensor(norm).isfinite()))
         if any(from_all(int(self.non_finite), self.args.device)):
             rate = self.optimizer.param_groups[0]["lr"]
@@ -276,15 +276,15 @@ class RunTrainer(EvaluatingTrainer):
         if (gold := losses.gold_probability(self.args, self.state.global_step)) < 1:
             self.account.count(1, labeled=False)
             inputs = losses.scheduled_sampling_inputs(model, inputs, gold)
-        if self.args.r_drop:  # as many rows again
+        if self.args.r_drop:  # each row twice
             self.account.count(WITH_GRADIENT)
         loss = losses.training_loss(model, inputs, self.args, items=items, second_items=self.second_items)
         return loss * self._scale()
 
     def _scale(self) -> int:
-        """Return what a loss is multiplied by: of how many parts of the sum torch takes the mean.
+        """Return the factor of a loss: the number of parts of the sum that torch averages.
 
-        That is the number of processes that have rows of their own, unless each divides by its own targets.
+        That is the number of processes with different rows, unless each divides by its own number of targets.
         """
         if not self.args.average_tokens_across_devices:
             return 1
@@ -292,7 +292,7 @@ class RunTrainer(EvaluatingTrainer):
 
 
 class TranslationTrainer(RunTrainer, Seq2SeqTrainer):
-    """`Seq2SeqTrainer` with the same, which scores translations against the targets as they are in the data."""
+    """`RunTrainer` that generates as `Seq2SeqTrainer` does, and scores translations against the data's targets."""
 
     def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
         compute: Any = self.compute_metrics
@@ -306,7 +306,7 @@ class TranslationTrainer(RunTrainer, Seq2SeqTrainer):
         finally:
             self.compute_metrics = compute
         if self.budget is not None and output.predictions is not None:
-            # How many times as long translating takes once outputs are as long as the references
+            # By which factor translating takes longer once outputs are as long as the references
             padding, size, sides = self.model.config.pad_token_id, self.args.eval_batch_size, output[:2]
             written, wanted = (((ids != padding) & (ids != IGNORE_INDEX)).sum(axis=1) for ids in sides)
             batches = range(0, len(written), size)  # a batch takes as long as its longest row

@@ -69,7 +69,7 @@ def test_tensor_parallel_plan_of_adapters(model) -> None:
     other = vf.VanillaDecoderForCausalLM(vf.VanillaDecoderConfig(**SIZES))
     adapters = AdaptationArguments(lora_rank=2, lora_targets=["layers.1.self_attn.q_proj"])
     some = with_adapters(other, adapters).get_base_model()
-    refused("--lora_targets: .* have all of them adapters or none: .*q_proj", adapted_plan, some)
+    refused("--lora_targets: .*q_proj must have adapters in all layers or in none", adapted_plan, some)
 
 
 def test_adapters_need_a_layer_and_peft(monkeypatch) -> None:

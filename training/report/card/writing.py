@@ -61,7 +61,7 @@ OPTIMIZERS, SCHEDULES, OBJECTIVES, TECHNIQUES = (
 def architecture(config: VanillaConfig, *, classifies: bool = False) -> dict[str, str]:
     """Return the options of a config in words, then its sizes and rates, by field.
 
-    Those that the model has no use for are left out: a classifier has no output layer, others have no pooling.
+    Fields that the model does not use are left out: a classifier has no output layer, others have no pooling.
     """
     unused = {"layer_types"} | ({"tie_word_embeddings"} if classifies else OF_CLASSIFIERS)
     if not str(getattr(config, "position_embedding_type", "")).startswith("sinusoidal"):
@@ -77,7 +77,7 @@ def architecture(config: VanillaConfig, *, classifies: bool = False) -> dict[str
 
 
 def short(number: float) -> str:
-    """Return a number with the prefix that fits: 12.3 M."""
+    """Return a number with a metric prefix: 12.3 M."""
     for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g} {prefix}"
@@ -105,7 +105,7 @@ def techniques(training: Settings, data: Settings) -> list[Technique]:
 
 
 def cited_papers(facts: CardFacts) -> list[str]:
-    """Return the papers that the parts and the training go back to."""
+    """Return the papers that introduced the parts and techniques."""
     training, data = facts.choices.get("training", {}), facts.choices.get("data", {})
     preset = PRESETS.get(str(facts.choice("model", "preset")))
     papers = [*(preset.papers if preset else ())]
@@ -162,7 +162,7 @@ BUDGET_WORDS = {"max_time": "time budget", "max_tokens": "token budget", "max_fl
 MAX_CLASS_NAMES = 12
 Table = list[tuple[str, ...]]  # the heading and the rows
 
-# https://huggingface.co/docs/hub/repositories-licenses, without those that are one model's own
+# https://huggingface.co/docs/hub/repositories-licenses, without those of single models
 LICENSES = frozenset((files(__package__) / "licenses.txt").read_text(encoding="utf-8").split())
 
 
@@ -224,9 +224,9 @@ def metadata(facts: CardFacts) -> ModelCardData:
 
 
 def card_variables(facts: CardFacts) -> dict[str, Any]:
-    """Return what the template of the card is filled with."""
+    """Return the variables of the card's template."""
     config, task, details = facts.config, TASKS[facts.task], facts.details
-    length, source_length = 1, None  # of the longest row in training, and the longest source; an image is one thing
+    length, source_length = 1, None  # of the longest row in training, and the longest source; an image counts as one
     if not task.reads_images:
         longest = getattr(config, "max_position_embeddings", 0)
         length = facts.choice("data", task.length_option, longest)
@@ -241,7 +241,7 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
         variables["flops"] = sum(number for name, number in parts.items() if name not in unused) / length  # by targets
         variables["architecture"] = architecture(config, classifies=facts.classifies)
     scored = ("validation", "test") if task.whole_texts else ()
-    hidden = ("id2label", "label2id", "auto_map")  # as long as there are classes, or of no interest
+    hidden = ("id2label", "label2id", "auto_map")  # one entry per class, or of no interest
     stored = {name: value for name, value in config.to_diff_dict().items() if name not in hidden}
     return variables | {
         "facts": facts,
@@ -313,11 +313,11 @@ def result_table(facts: CardFacts) -> Table:
 
 
 def data_table(facts: CardFacts) -> Table:
-    """Return the statistics of the data by split, or where there are none the rows."""
+    """Return the statistics of the data by split, or only the numbers of rows if there are none."""
     cells: dict[str, dict[str, str]] = {split: {} for split in facts.data}
     for split, values in facts.data.items():
         for name, value in sorted(values.items(), key=lambda entry: "rows" not in entry[0]):  # rows first
-            # Zeros are left out, and what stands elsewhere
+            # Without zeros, and without what other sections say
             if "vocabulary" in name or name == "padding" or isinstance(value, list) or (not value and name != "rows"):
                 continue
             share = name.endswith("unknown tokens")
@@ -330,7 +330,7 @@ def data_table(facts: CardFacts) -> Table:
 
 
 def training_rows(facts: CardFacts) -> dict[str, str]:
-    """Return how long the training was, and on what it ran."""
+    """Return the length of the training, and the hardware and software that it ran on."""
     consumed, resumed = facts.details.get("consumed"), facts.training["resumed"]  # records of version 0.1.0 lack it
     rows = {"steps": f"{facts.details['steps']:,}" + (f" ({facts.epochs:.3g} epochs)" if facts.epochs else "")}
     read = "patches" if TASKS[facts.task].reads_images else "tokens"
