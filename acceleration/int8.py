@@ -21,7 +21,7 @@ MIN_WEIGHTS = 2**16  # per layer: smaller ones take less time than rounding the 
 
 
 class NoWeight:
-    """Placeholder for the weight of a layer in int8: T5 asks for its type, Mamba and DoRA would compute with it."""
+    """Placeholder for the weight of a layer in int8: T5 asks for its type, Mamba and LoHa would compute with it."""
 
     @classmethod
     def __torch_function__(cls, *_: Any) -> Any:
@@ -51,6 +51,8 @@ class Int8Linear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.requires_grad and torch.is_grad_enabled():  # they would only flow through the scales
             raise ValueError("layers in int8 have no gradients: call the model under torch.no_grad()")
+        if not x.is_cpu:
+            raise ValueError(f"layers in int8 are for the CPU, but the input is on {x.device.type}")
         rows = x.reshape(-1, self.in_features).float()  # (M, D)
         factors = self.steps / rows.abs().amax(dim=1, keepdim=True).clamp_min_(TINY)
         rounded = (
@@ -60,11 +62,13 @@ class Int8Linear(nn.Module):
         out = out if self.bias is None else out.add_(self.bias)
         return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
-    def __deepcopy__(self, _: Any) -> "Int8Linear":
+    def __deepcopy__(self, _: Any = None) -> "Int8Linear":
         return self  # it never changes, and torch cannot copy packed weights
 
-    def _save_to_state_dict(self, *_: Any, **__: Any) -> None:
+    def _save_to_state_dict(self, *_: Any, **__: Any) -> Any:
         raise ValueError("layers in int8 are for inference and are not saved: save the model before to_int8()")
+
+    __copy__, __reduce_ex__ = __deepcopy__, _save_to_state_dict  # `torch.save` calls the latter
 
 
 def product(x: torch.Tensor, zero: int, *weights: torch.Tensor) -> torch.Tensor:
@@ -103,10 +107,13 @@ def to_int8(model: nn.Module) -> nn.Module:
 
 
 def adapters(model: nn.Module) -> set[nn.Module]:
-    """Return the layers that peft has added to those of the model: it reads and trains their weights."""
-    wrappers = [module for module in model.modules() if hasattr(module, "base_layer")]
-    beside = [part for module in wrappers for name, part in module.named_children() if name != "base_layer"]
-    return {layer for part in beside for layer in part.modules()}
+    """Return the layers whose weights peft reads: those that it has added to the model, and those under DoRA."""
+    found = set[nn.Module]()
+    for wrapper in (module for module in model.modules() if hasattr(module, "base_layer")):
+        reads_all = any(getattr(wrapper, "use_dora", {}).values())
+        beside = [part for name, part in wrapper.named_children() if reads_all or name != "base_layer"]
+        found |= {layer for part in beside for layer in part.modules()}
+    return found
 
 
 def rounded(layer: nn.Linear | Conv1D) -> Int8Linear:

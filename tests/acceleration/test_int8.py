@@ -1,6 +1,7 @@
 """Layers in int8 compute what their integers say, and models with them answer as before, nearly."""
 
 import copy
+import io
 
 import peft
 import pytest
@@ -89,17 +90,20 @@ def test_logits_of_every_kind_of_model_are_nearly_the_same(kind):
     assert 0 < relative_error(found, expected) < 0.1
 
 
-def test_adapters_and_layers_with_hooks_keep_their_weights():
+@pytest.mark.parametrize("use_dora", [False, True])
+def test_adapters_and_layers_with_hooks_keep_their_weights(use_dora):
     model, calls, ids = toy("decoder"), [], tokens(2, 5)
     hooked = model.get_submodule("model.layers.1.mlp.down_proj")
     hooked.register_forward_hook(lambda *args: calls.append(1))
-    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)).eval()
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False, use_dora=use_dora)
+    adapted = peft.get_peft_model(model, config).eval()
     exact = adapted(ids).logits
     assert 0 < relative_error(to_int8(adapted)(ids).logits, exact) < 0.1
     assert len(calls) == 2
     names = [name for name, each in adapted.named_modules() if type(each) is nn.Linear]
-    assert len(names) == 5
-    assert all("lora_" in name for name in names if not name.endswith("1.mlp.down_proj"))
+    assert len(names) == (7 if use_dora else 5)
+    exact_names = ("1.mlp.down_proj", "q_proj.base_layer")[: 1 + use_dora]
+    assert all("lora_" in name for name in names if not name.endswith(exact_names))
 
 
 def test_what_it_cannot_do_is_refused():
@@ -108,6 +112,8 @@ def test_what_it_cannot_do_is_refused():
         refused("this model computes with weights of linear layers by itself", reads, torch.randn(1, 2, 32))
     refused("int8 is for models in float32 on cpu, and this one is in bfloat16", to_int8, toy("decoder").bfloat16())
     model = to_int8(toy("decoder"))
-    refused("layers in int8 are for inference and are not saved", model.state_dict)
+    for save in (model.state_dict, lambda: torch.save(model, io.BytesIO())):
+        refused("layers in int8 are for inference and are not saved", save)
+    refused("layers in int8 are for the CPU, but the input is on meta", layer(), torch.randn(2, D, device="meta"))
     refused("layers in int8 have no gradients", layer(), torch.randn(2, D, requires_grad=True))
     assert not any(parameter.requires_grad for parameter in model.parameters())
