@@ -67,7 +67,7 @@ def main() -> None:
         tokenizer = train(data.splits["train"]["text"], vocab_size=4_000, kind="decoder")
         resumed = StreamedRows(data.stream, *block_cutter(tokenizer, arguments, "causal"))
         before, start = bytes_read(), time.perf_counter()
-        resumed.go_on(folder, steps * ROWS * PROCESSES)
+        resumed.resume(folder, steps * ROWS * PROCESSES)
         next(batches(resumed, 0, 1))
         seconds, size = time.perf_counter() - start, (bytes_read() - before) / 1e6
         print(f"resumed at {SHARE:.0%}: {seconds:.1f} s and {size:.0f} MB to the next batch")

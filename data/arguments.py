@@ -1,4 +1,4 @@
-"""The options on data: those of all training programs, and those of one task."""
+"""The data options: those of all training programs, and those of single tasks."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +13,19 @@ from .tasks import TASKS, Objective, TaskName
 
 COLUMNS: dict[TaskName, tuple[str, ...]] = {name: task.columns for name, task in TASKS.items()}
 SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
-"""The splits, each with what data sets on the Hub, or cells of a column, call it."""
+"""The splits, each with its names in data sets on the Hub and in cells of a column."""
 
 LongTexts = Literal["cut", "skip", "error"]
 
 AT_LEAST_100: limits.Limit = ("at least 100", lambda value: value >= 100)
 MARKS = ("task_column", "target_lang_column")
-"""Options with the columns of what is put before each source."""
+"""Options for columns whose content is put before each source."""
 CARD, EVALUATION = "Model card and Hub", "Evaluation and checkpoints"
 
 
 @dataclass
 class DataArguments:
-    """Arguments of the data to train on."""
+    """Arguments for the training data."""
 
     HELP_GROUP = "Data"
 
@@ -71,7 +71,7 @@ class DataArguments:
         return self.train_file is None and self.dataset == "embedded"
 
     def __post_init__(self) -> None:
-        """Take a single file for a list of one, and check numbers."""
+        """Turn a single file into a list, and check numbers."""
         for name in (f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_target")):
             if isinstance(getattr(self, name), str | Path):
                 setattr(self, name, [str(getattr(self, name))])
@@ -85,7 +85,7 @@ class DataArguments:
             raise ValueError(f"--order_column {self.order_column} is for --hold_out end, not {self.hold_out}")
 
     def check(self) -> None:
-        """Check that the options go together, before any data is read; a ValueError names the option."""
+        """Check that the options are compatible, before any data is read; a ValueError names the option."""
         self.read_options()
         if self.train_file is None:
             for name in (f"{split}{side}_file" for side in ("", "_target") for split in SPLITS):
@@ -117,10 +117,10 @@ class DataArguments:
 
 @dataclass
 class TextDataArguments(DataArguments):
-    """The data of models of texts."""
+    """The data of text models."""
 
     tokenizer_samples: int = option(50_000, "Streaming: tokenizer rows", limit=limits.POSITIVE_INT)
-    long_texts: LongTexts = option("cut", "Overlong texts")
+    long_texts: LongTexts = option("cut", "Action on overlong texts")
 
 
 @dataclass
@@ -143,7 +143,7 @@ class TranslationDataArguments(TextDataArguments):
     target_locale: str = option("de", "Embedded data: target locale")
     max_source_length: int = option(128, "Maximum source length in tokens", limit=limits.POSITIVE_INT)
     max_target_length: int = option(128, "Maximum target length in tokens", limit=limits.POSITIVE_INT)
-    packing: bool | None = option(None, "Pack pairs into rows (default: where it pays)")
+    packing: bool | None = option(None, "Pack pairs into rows (default: if it pays off)")
     bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = option("13a", "BLEU tokenization", EVALUATION)
     bleu_lowercase: bool = option(False, "Case-insensitive BLEU", EVALUATION)
 
@@ -158,7 +158,7 @@ class LanguageModelDataArguments(TextDataArguments):
     )
     block_size: int = option(128, "Length of a block in tokens", limit=limits.POSITIVE_INT)
     block_stride: int | None = option(None, "Offset of blocks in tokens (default: block_size)")
-    packing: bool = option(False, "Pack whole texts into blocks, kept apart")
+    packing: bool = option(False, "Pack whole texts, kept separate, into blocks")
     turns_column: str | None = option(
         None, "Column of dialogues: lists of strings or of {role, content} messages; implies --packing"
     )
@@ -170,7 +170,7 @@ class LanguageModelDataArguments(TextDataArguments):
             raise ValueError("--reverse_turns needs --turns_column")
 
     def choose_sampling(self, objective: str) -> None:
-        """Set what one text of a .txt file is, where the user has not."""
+        """Set the unit of text of .txt files, unless the user has."""
         if self.sample_by is not None:
             return
         texts = any(format_of(Path(name)) == ".txt" for name in self.train_file or ())
@@ -192,7 +192,7 @@ class ClassifierDataArguments(TextDataArguments):
     score_column: str | None = option(None, "Column of numbers, instead of a label (regression)")
     max_length: int = option(128, "Maximum length of a text, or pair, in tokens", limit=limits.POSITIVE_INT)
     truncation_side: Literal["left", "right"] = option("right", "Side at which long texts are cut")
-    packing: bool | None = option(None, "Pack texts into rows (default: where it pays)")
+    packing: bool | None = option(None, "Pack texts into rows (default: if it pays off)")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Rows in files of the cache of `datasets`, known by their content: nothing is read or tokenized twice.
+"""Rows in cache files of `datasets`, identified by their content: nothing is read or tokenized twice.
 
 `datasets.map` identifies a function by its pickle, which a fast tokenizer changes with its first call, and caches
 nothing for data in memory. Here rows are identified by their content, a tokenizer by its file.
@@ -28,13 +28,13 @@ from transformers import PreTrainedTokenizerBase
 from vanillaformer.console.reporting import Advance, stage
 
 FOLDER = "vanillaformer"
-SAMPLE, SAMPLE_BYTES = 20_000, 10_000_000  # maximum number of texts in a sample, and about the most bytes
+SAMPLE, SAMPLE_BYTES = 20_000, 10_000_000  # maximum number of texts in a sample, and approximate maximum of bytes
 BATCH_BYTES = 2**20
-"""Text that is worked on together: what a tokenizer makes of it takes 70 times as much memory."""
+"""Text that is processed together: its tokenization takes 70 times as much memory."""
 
 
 def arrow_file(name: str, schema: pa.Schema, tables: Callable[[], Iterable[pa.Table | pa.RecordBatch]]) -> Dataset:
-    """Return the rows of a file of the cache, which is written first if it is not there."""
+    """Return the rows of a cache file, which is written first if it does not exist."""
     path = cache_file(name)
     if not path.is_file():
         unfinished = path.with_suffix(f".{os.getpid()}")
@@ -49,7 +49,7 @@ def arrow_file(name: str, schema: pa.Schema, tables: Callable[[], Iterable[pa.Ta
 
 
 def cache_file(name: str) -> Path:
-    """Return the path of a file of the cache; where `datasets` has none, of a folder that goes with the process."""
+    """Return the path of a cache file; without caching, in a folder that is deleted with the process."""
     folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER if datasets.is_caching_enabled() else None
     folder = folder or Path(get_temporary_cache_files_directory())
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,10 +62,10 @@ def batch_size(rows: Dataset) -> int:
 
 
 class TextColumn:
-    """The texts of a column, to be iterated any number of times; in memory is one batch of them.
+    """The texts of a column, to be iterated any number of times, with only one batch in memory.
 
-    `datasets` gives the cells of a column one by one, which takes as long as training a tokenizer on them. A text has
-    a space in place of each `separator`.
+    `datasets` yields the cells of a column one by one, which takes as long as training a tokenizer on them. Each
+    `separator` in a text is replaced by a space.
     """
 
     def __init__(self, rows: Dataset, column: str, separator: str | None = None):
@@ -76,7 +76,7 @@ class TextColumn:
         return len(self.rows)
 
     def sample(self) -> list[str]:
-        """Return texts from all over the column, whose order may be by length: all of them if they are few."""
+        """Return texts from the whole column, which may be sorted by length: all of them if they are few."""
         share = min(1.0, SAMPLE_BYTES * self.rows.data.num_rows / max(1, self.rows.data.nbytes) / max(1, len(self)))
         count = min(SAMPLE, max(1, int(share * len(self))))
         numbers = np.linspace(0, len(self) - 1, min(count, len(self))).round().astype(int)
@@ -88,12 +88,12 @@ class TextColumn:
             yield from texts if self.separator is None else (text.replace(self.separator, " ") for text in texts)
 
 
-VERSION = 1  # to be raised when a function that is cached returns other rows for the same arguments
+VERSION = 1  # to be raised when a cached function returns other rows for the same arguments
 UNREAD = ("name_or_path", "is_local", "local_files_only", "target_vocab_file", "model_max_length")
-"""Settings of a tokenizer that no id depends on: where it was loaded from, and where others cut."""
+"""Settings of a tokenizer on which ids do not depend: its origin, and the length to which texts are cut."""
 Prints = dict[str, dict[str, Any]]
 _known: WeakKeyDictionary[Dataset, str] = WeakKeyDictionary()
-"""Hashes of rows that have been read for one already."""
+"""Hashes of rows that have been computed."""
 
 
 @stage("Fingerprinting the data")
@@ -152,9 +152,9 @@ def content_hash(rows: Dataset) -> str:
 def cached_map(
     rows: Dataset, function: Callable[..., Any], *, desc: str, num_proc: int | None = None, **options: Any
 ) -> Dataset:
-    """Apply a function to batches of rows, as `Dataset.map`, or return the rows that it returned for them before.
+    """Apply a function to batches of rows like `Dataset.map`, or return the cached rows of an earlier call.
 
-    It is a function of a module, or a `partial` of one with keywords that are tokenizers or plain values.
+    The function is one of a module, or a `partial` of one with keywords that are tokenizers or plain values.
     """
     inner, keywords = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
     settings = options.get("remove_columns"), repr(options.get("features")), repr(rows.features)
@@ -163,7 +163,7 @@ def cached_map(
     if datasets.is_caching_enabled():
         options["cache_file_name"] = str(cache_file(fingerprint))
     with stage(desc, len(rows), bar=not are_progress_bars_disabled()) as advance:
-        if workers is None:  # `datasets` copies the function to workers, which cannot count here
+        if workers is None:  # workers have a copy of the function, which cannot count here
             function = partial(_counted, function, advance)
         options["batch_size"] = batch_size(rows)
         return rows.map(function, batched=True, num_proc=workers, new_fingerprint=fingerprint, desc=desc, **options)
@@ -198,11 +198,11 @@ def _hash(*parts: Any) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-IDS = List(Value("int32"))  # token ids, in half the memory and disk that `datasets` would take for them
+IDS = List(Value("int32"))  # token ids in half the memory and disk space of the default type
 
 
 def value_chunks(rows: Dataset, column: str) -> Iterator[pa.Array]:
-    """Yield the values of a column of lists, as they lie in its file, part after part."""
+    """Yield the values of a column of lists in parts, in their order in its file."""
     if rows._indices is None:
         yield from (chunk.flatten() for chunk in rows.data.column(column).chunks)
         return

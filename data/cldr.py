@@ -1,9 +1,9 @@
 """Pairs of texts in two locales: dates, times, numbers, amounts and units as the Unicode CLDR writes them.
 
-A value is the arguments of its formats, functions of Babel as a rule: (*value, locale=locale) -> text. A format must
+A value is the arguments of its formats, usually functions of Babel: (*value, locale=locale) -> text. A format must
 show the same fields in every locale, so that the text in one locale determines the text in the other; and amounts are
-never exactly one, because the singular of a unit would appear in a single pair, from which nobody can learn what to do
-with a pair held out.
+never exactly one, because the singular of a unit would appear in a single pair, which could not be learned if it is
+held out.
 """
 
 import datetime
@@ -40,7 +40,7 @@ SECONDS: dict[Any, int] = dict(reversed(dates.TIMEDELTA_UNITS))  # of a unit of 
 
 @dataclass(frozen=True)
 class Kind:
-    """Values of one sort: how to draw one, and all the formats it may appear in (none: nothing can be drawn)."""
+    """A kind of values: how to draw one, and all formats it may have (none: nothing can be drawn)."""
 
     draw: Callable[[Random], Value]
     formats: Sequence[Format]
@@ -60,9 +60,9 @@ def _signed_amount(rng: Random, integer_digits: int, fraction_digits: int) -> De
 
 
 def _distinct(members: Sequence[Value], formats: Sequence[Format], source: Locale, target: Locale) -> list[Value]:
-    """Leave out members that the source locale writes like another member and the target locale does not.
+    """Drop members that the source locale writes like another member, unless the target locale does so too.
 
-    Two formats that collide for one member are found when it is drawn.
+    Two formats that collide for one member are detected when it is drawn.
     """
     meanings: dict[str, set[tuple[Value, str]]] = {}
     for member in members:
@@ -99,14 +99,14 @@ def _relative_times(source: Locale, target: Locale) -> Kind:
         return int(_amount(rng, 3, 0)) * rng.choice((-1, 1)), rng.choice(list(SECONDS))
 
     def write(count: int, unit: Any, locale: Locale) -> str:
-        # A threshold that is never reached: the unit asked for, never a larger one.
+        # A threshold that is never reached, so that the unit is never replaced by a larger one.
         return dates.format_timedelta(count * SECONDS[unit], unit, 1e12, add_direction=True, locale=locale)
 
     return Kind(draw, [write])
 
 
 def _numbers(write: Callable[..., str], scale: int, digits: int, decimals: int) -> Kind:
-    """Return numbers of as many digits and decimals, which are written after division by a scale."""
+    """Return numbers of up to `digits` digits and `decimals` decimals, divided by `scale` when written."""
     return Kind(
         lambda rng: (_signed_amount(rng, digits, rng.randint(0, decimals)),),
         [lambda value, locale: write(value / scale, locale=locale, decimal_quantization=False)],
@@ -169,8 +169,8 @@ def cldr_translation(
 
     The corpus is a function of the source: a text that two formats of its kind, or two drawn values, would translate
     differently is left out ("May 6, 1991" is both the long and the medium date in English). The splits have no source
-    in common; validation and test have a thirtieth of the pairs each. Spaces that must not break are written as plain
-    spaces, so that what is typed on a keyboard looks like what was learned.
+    in common; validation and test have a thirtieth of the pairs each. Non-breaking spaces become plain spaces, so that
+    typed text looks like the training data.
 
     Locales are as Babel names them: `en`, `pt_BR`, `zh_Hans` (`pt-BR` works too). The same seed (and Babel version)
     gives the same corpus.
@@ -207,14 +207,14 @@ def _plain(text: str) -> str:
 def _collect(kinds: dict[str, Kind], source: Locale, target: Locale, *, size: int, seed: int) -> list[dict[str, str]]:
     """Draw rows of each kind in turn until there are `size`, and shuffle them.
 
-    A source that is met with two translations is struck out for good.
+    A source with two translations is excluded for good.
     """
     rng, active = Random(f"{source}-{target}-{seed}"), {name: kind for name, kind in kinds.items() if kind.formats}
     pairs: dict[str, dict[str, str]] = {}  # by the source
     ambiguous: set[str] = set()
 
     def draw(name: str, kind: Kind) -> bool:
-        """Draw one value in one format; return whether that made a new row."""
+        """Draw a value and a format; return whether that made a new row."""
         value, write = kind.draw(rng), rng.choice(kind.formats)
         text = _plain(write(*value, locale=source))
         rivals = [other for other in kind.formats if _plain(other(*value, locale=source)) == text]

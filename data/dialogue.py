@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # which reading rows needs no second of
+if TYPE_CHECKING:  # slow to import, and not needed to read rows
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase
 
 SEPARATOR = "[SEP]"
-# Renders a dialogue as `<s> text </s>`, as in training; a reply is what follows, up to the separator.
+# Renders a dialogue as `<s> text </s>`, as in training; a reply is the text after it, up to the separator.
 CHAT_TEMPLATE = (
     "{{ bos_token or '' }}{% for message in messages %}{{ message['content'].strip() }}" + SEPARATOR + "{% endfor %}"
     "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}"

@@ -1,7 +1,7 @@
-"""Data made from what is installed, without a download and the same for the same seed.
+"""Data made from installed packages, without a download and the same for the same seed.
 
 Source text of Python's standard library, names in 20 languages, handwritten digits, and pairs of texts in two locales;
-`corpora.yaml` describes each, which loading, cards and messages read.
+`corpora.yaml` describes each for loading, cards and messages.
 """
 
 import io
@@ -38,7 +38,7 @@ def standard_library(*, seed: int = 0, max_characters: int = 4_000_000) -> Datas
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in LEFT_OUT]  # os.walk does not enter the others
         paths += [Path(parent, name) for name in files if name.endswith(".py")]
-    paths.sort(key=lambda path: path.relative_to(folder).as_posix())  # in no file system's order
+    paths.sort(key=lambda path: path.relative_to(folder).as_posix())  # whatever the order of the file system
     if not paths:
         raise FileNotFoundError(f"{folder} holds no .py files: this Python has no sources of its standard library")
     Random(f"standard-library-{seed}").shuffle(paths)
@@ -62,8 +62,8 @@ def standard_library(*, seed: int = 0, max_characters: int = 4_000_000) -> Datas
 def language_names(*, seed: int = 0) -> DatasetDict:
     """Return CLDR display names with their language: columns `text`, `label` (a `ClassLabel` of 20 locales).
 
-    A name that occurs in two of the locales, in whatever case, is left out. A tenth of each language's names is
-    validation data, a tenth test data.
+    Names that occur in two of the locales, in any case, are left out. A tenth of each language's names is validation
+    data, a tenth test data.
     """
     owners: dict[str, set[str]] = defaultdict(set)
     spellings: dict[str, str] = {}
@@ -90,7 +90,7 @@ def language_names(*, seed: int = 0) -> DatasetDict:
 
 def digits(*, seed: int = 0) -> DatasetDict:
     """Return the digits with their classes: columns `image` and `label`; a tenth is validation, a tenth test data."""
-    from sklearn.datasets import load_digits  # only here: most runs need neither
+    from sklearn.datasets import load_digits  # imported here because most runs need neither
 
     from .images import pillow
 
@@ -111,14 +111,14 @@ def digits(*, seed: int = 0) -> DatasetDict:
 
 
 FRAMES = tuple(Path(__file__).with_name("phrases.txt").read_text(encoding="utf-8").splitlines())
-"""Phrases whose blanks are filled in, words and signs separated by spaces."""
+"""Phrases with blanks to fill in; words and punctuation marks are separated by spaces."""
 
 
 def tagged_phrases(*, seed: int = 0, size: int = 4_000) -> DatasetDict:
     """Return phrases: columns `tokens` and `tags`, words separated by spaces; a tenth is validation, a tenth test.
 
-    No name of a country or language, and no phrase, occurs in two of the splits. Signs are words of their own, as for
-    BERT, so that pipelines find the same words.
+    No name of a country or language, and no phrase, occurs in two of the splits. Punctuation marks are separate
+    words, as for BERT, so that pipelines find the same words.
     """
     locale, rng = Locale.parse("en"), Random(f"tagged-phrases-{seed}")
     names = {"PLACE": sorted(set(locale.territories.values())), "LANGUAGE": sorted(set(locale.languages.values()))}
@@ -155,7 +155,7 @@ def tagged_phrases(*, seed: int = 0, size: int = 4_000) -> DatasetDict:
 
 
 def with_seed(load: Callable[..., DatasetDict]) -> Callable[[Any], Source]:
-    """Return the function from data arguments to a corpus of which only the split depends on them."""
+    """Return the function from data arguments to a corpus; only its split depends on them."""
     return lambda data_args: Source(**SOURCES[load.__name__], load=partial(load, seed=data_args.split_seed))
 
 
@@ -176,4 +176,4 @@ CORPORA: dict[TaskName, Callable[[Any], Source]] = {
     "token_classification": with_seed(tagged_phrases),
     **dict.fromkeys(get_args(ImageObjective), with_seed(digits)),
 }
-"""By task; each describes the corpus that data arguments ask for."""
+"""By task: the function that describes the corpus for data arguments."""

@@ -1,4 +1,4 @@
-"""The user's data files: which they are, and their rows as a `Dataset` that lies on disk or as a stream."""
+"""The user's data files: finding them, and reading their rows as a `Dataset` on disk or as a stream."""
 
 import hashlib
 import zlib
@@ -24,11 +24,11 @@ from .formats import FILE, READERS, ROW, Columns, Paths, ReadOptions, Row, check
 T = TypeVar("T")
 Rows = Iterator[dict[str, Any]]
 MAX_BATCH_ROWS, MAX_BATCH_CHARACTERS = 1_000, 1 << 22
-"""Rows of a table, and the characters from which on no row is added to it."""
+"""Maximum rows of a table, and characters from which on no row is added to it."""
 PART_BYTES, MAX_PARTS = 1 << 20, 1 << 14
-"""The least bytes of a part of a stream's file of lines, and about the most parts of all files."""
+"""Minimum bytes of a part of a file of lines in a stream, and approximate maximum of parts of all files."""
 READING = [Path(__file__), *(Path(str(module.__file__)) for module in (formats, dialogue))]
-"""The modules that decide what rows are read from a file."""
+"""The modules on which the rows of a file depend."""
 
 
 def find_files(option: str, names: Sequence[str], *, parallel: bool = False) -> list[Path]:
@@ -43,8 +43,8 @@ def find_files(option: str, names: Sequence[str], *, parallel: bool = False) -> 
     for path in paths:
         if not (parallel or format_of(path) in READERS or path.suffix.lower() == ".parquet"):
             raise ValueError(
-                f"--{option} '{path}': unknown extension {path.suffix!r}, use {', '.join(formats.FORMATS)}; one side "
-                "of parallel texts may have any, given together with the other one"
+                f"--{option} '{path}': unknown extension {path.suffix!r}, use {', '.join(formats.FORMATS)}; "
+                "parallel text files may have any extension, if both sides are given"
             )
         if path.stat().st_size == 0:
             raise ValueError(f"--{option} '{path}': the file is empty")
@@ -57,9 +57,9 @@ def named(files: Sequence[Paths]) -> str:
 
 
 def load_files(files: Sequence[Paths], columns: Columns, options: ReadOptions) -> Dataset:
-    """Return the rows of files, one after the other, with the columns that `read_tables` adds.
+    """Return the concatenated rows of files, with the columns that `read_tables` adds.
 
-    Where there are several files the column `FILE` names each row's. Raises as `read_tables` does.
+    If there are several files, the column `FILE` names each row's. Raises as `read_tables` does.
     """
     parts = []
     for paths in files:
@@ -104,7 +104,7 @@ class Parts:
         return islice(chain.from_iterable(map(self.open, part.pieces)), part.skip, part.stop)
 
     def without_first(self, count: int) -> "Parts":
-        """Return the rows after the first ones, which are counted."""
+        """Return the rows after the first `count`, which are read to be counted."""
         parts = list(self.parts)
         while parts and count:
             found = sum(1 for _ in islice(self.read(parts[0]), count + 1))
@@ -119,7 +119,7 @@ class Parts:
 
 
 def stream_files(files: Sequence[Paths], columns: Columns, options: ReadOptions) -> Parts:
-    """Return the same rows as a stream; parts of files that can be read from any place are parts of it."""
+    """Return the rows of files as a stream, divided into parts where a format can be read from any place."""
     features = features_of(files[0], columns)
     if any(features_of(paths, columns) != features for paths in files[1:]):
         raise ValueError(f"{named(files)} do not have the same types of columns")
@@ -131,7 +131,7 @@ def stream_files(files: Sequence[Paths], columns: Columns, options: ReadOptions)
 
 
 def _spans(paths: Paths, columns: Columns, options: ReadOptions, step: int) -> Iterator[tuple[Any, int]]:
-    """Yield the parts of a file, each with its size: row groups, or bytes of uncompressed lines that are rows."""
+    """Yield the parts of a file, each with its size: row groups, or ranges of bytes if each line is a row."""
     path, kind = paths[0], format_of(paths[0])
     size = sum(each.stat().st_size for each in paths)
     if kind == ".parquet":
@@ -175,7 +175,7 @@ def read_tables(paths: Paths, columns: Columns, options: ReadOptions) -> Iterato
 
 
 def features_of(paths: Paths, columns: Columns) -> Features:
-    """Return the features of the tables of a file: texts, or what a .parquet file says."""
+    """Return the features of the tables of a file: texts, or those of a .parquet file."""
     features: dict[str, Any] = dict.fromkeys(columns.values(), Value("string"))
     if format_of(paths[0]) == ".parquet":
         with _named_errors(paths):
@@ -211,7 +211,7 @@ def _bad_line(path: Path) -> int | None:
 
 def batched(items: Iterable[T], characters: Callable[[list[T]], int], size: float = inf) -> Iterator[list[T]]:
     """Yield lists of items: of at most `size` and `MAX_BATCH_ROWS`, and of about `MAX_BATCH_CHARACTERS`."""
-    items, rows = iter(items), 1  # it may be a whole document
+    items, rows = iter(items), 1  # an item may be a whole document
     while batch := list(islice(items, int(min(rows, size)))):
         yield batch
         fitting = MAX_BATCH_CHARACTERS * len(batch) // max(1, characters(batch))
@@ -219,7 +219,7 @@ def batched(items: Iterable[T], characters: Callable[[list[T]], int], size: floa
 
 
 def _text_columns(rows: Iterator[Row], width: int) -> Iterator[list[Any]]:
-    """Yield the columns of batches of rows: those of the cells, their lines and their problems."""
+    """Yield the columns of batches of rows: cells, numbers of lines and problems."""
     for batch in batched(rows, lambda batch: sum(len(cell) for cells, *_ in batch for cell in cells or () if cell)):
         cells, lines, problems = zip(*batch)
         yield [*zip(*(values or [None] * width for values in cells)), lines, problems]

@@ -1,6 +1,6 @@
-"""The rows of text files of every format, read by Python's `csv` and `json`, in the columns asked for.
+"""The needed columns of text files of every format, read by Python's `csv` and `json`.
 
-The builders of `datasets` guess the types of cells, and do not say which row is damaged.
+The builders of `datasets` guess the types of cells, and do not tell which row is damaged.
 """
 
 import csv
@@ -17,12 +17,12 @@ from typing import IO, Any, Literal, cast
 from .dialogue import dialogue_text
 
 ROW, FILE, LINES, PROBLEM = "__row__", "__file__", "__lines__", "__problem__"
-"""Columns of a row's number in its file, of the file where there are several, of the lines that the row takes there,
-and of why it cannot be read."""
+"""Columns with a row's number in its file, the file if there are several, the number of lines that the row takes
+there, and the reason why it cannot be read."""
 
 LIST_OPTIONS = ("turns_column", "tokens_column", "tags_column", "labels_column")
 """Options that name columns of lists."""
-NAME = "name"  # column of the name of an image's file, empty where it has none
+NAME = "name"  # column of the file name of an image, empty if it has none
 MAX_CELL = 1 << 26  # characters of a cell; a longer one has a quotation mark that was never closed
 FIRST_ROWS = 1_000  # rows of a JSON file among which at least one must have each column
 PASSAGE, PART, MAX_DOCUMENT = 1 << 11, 1 << 20, 1 << 24
@@ -31,13 +31,13 @@ PASSAGE, PART, MAX_DOCUMENT = 1 << 11, 1 << 20, 1 << 24
 Paths = tuple[Path, ...]  # a file, or a text file and the file of its translations
 Columns = Mapping[str, str]  # the needed columns, by the option that names each: {"source_column": "en"}
 Row = tuple[tuple[Any, ...] | None, int, str | None]
-"""The needed cells of a row, the lines that it takes in its file, and why it cannot be read."""
+"""The needed cells of a row, its number of lines in the file, and the reason why it cannot be read."""
 Quoting = Literal["minimal", "none"]
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Arguments of reading text files."""
+    """Options for reading text files."""
 
     # The character between the cells of .csv and .tsv files; None is a comma, in .tsv files a tab
     separator: str | None = None
@@ -50,12 +50,12 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Arguments of reading images."""
+    """Options for reading images."""
 
     size: int = 0  # height and width in pixels
-    folder: Path = Path()  # where relative paths begin
+    folder: Path = Path()  # folder of relative paths
     workers: int = 1  # threads that decode
-    kept: bool = True  # whether the pixels are kept for another run
+    kept: bool = True  # whether the pixels are cached for another run
 
 
 def matching_files(option: str, name: str) -> list[Path]:
@@ -80,14 +80,14 @@ def open_file(path: Path, mode: str = "rt", **options: Any) -> IO[Any]:
 
 
 def open_part(path: Path, span: tuple[int, int] | None) -> IO[Any]:
-    """Open the lines of a file that begin from byte `first` up to byte `last`; None is all of them."""
+    """Open the lines of a file that begin at a byte in the span (first, last); None is all of them."""
     if span is None:
         return open_file(path)
     first, last = span
     with path.open("rb") as file:
         file.seek(max(0, first - 1))
         if first:
-            file.readline()  # its end belongs to the part before
+            file.readline()  # its end belongs to the previous part
         content = file.read(max(0, last - file.tell()))
         if content and not content.endswith(b"\n"):
             content += file.readline()
@@ -95,7 +95,7 @@ def open_part(path: Path, span: tuple[int, int] | None) -> IO[Any]:
 
 
 def check_columns(where: str, found: Sequence[str], columns: Columns, hint: str = "") -> None:
-    """Raise ValueError, naming the option to set, when a needed column is missing or there twice."""
+    """Raise ValueError, naming the option to set, if a needed column is missing or occurs twice."""
     for option, name in columns.items():
         if name not in found:
             listed = ", ".join(found)
@@ -127,7 +127,7 @@ def _read_csv(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[
                 if header is None:
                     raise ValueError(f"{path}, line {reader.line_num}: {quotes}") from error
                 number += 1
-                if reader.line_num > first:  # it is not known which of these lines are rows
+                if reader.line_num > first:  # which of these lines are rows is unknown
                     name = f"{path}, row {number}, lines {first} to {reader.line_num}"
                     raise ValueError(f"{name}: {quotes}") from error
                 yield None, 1, f"line {first}: {quotes}"
@@ -209,7 +209,7 @@ def _read_text(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator
 
 
 def _read_conll(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
-    """Yield texts of a file with a token and its tag, first and last, in each line, and blank lines between texts."""
+    """Yield texts of a file with a token first and its tag last in each line, and blank lines between texts."""
     (path,) = paths
     check_columns(f"{path} (CoNLL)", [columns.get(f"{name}_column", name) for name in ("tokens", "tags")], columns)
     with open_file(path, "rt") as lines:
@@ -272,12 +272,12 @@ def _document(file: Iterable[str]) -> Iterator[str]:
 
 
 def needed_cells(row: Mapping[str, Any], columns: Columns) -> tuple[dict[str, Any], str | None]:
-    """Return the needed cells of a row, which may be in structs, as text, and what is wrong with the first bad one."""
+    """Return the needed cells of a row, maybe in structs, as text, and the problem of the first bad one."""
     cells: dict[str, Any] = {}
     problem = None
     for option, name in columns.items():
         if isinstance(cell := row.get(name), str) and cell.isascii() and option not in LIST_OPTIONS:
-            cells[name] = cell  # as most are; the rest takes three times as long
+            cells[name] = cell  # the usual case; the rest takes three times as long
             continue
         try:
             cells[name] = _as_text(option, _cell(row, name))
@@ -296,14 +296,14 @@ def _cell(row: Mapping[str, Any], name: str) -> Any:
 
 
 def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the names of the cells of a row, those in structs too."""
+    """Return the names of the cells of a row, including those in structs."""
     names = [f"{prefix}{name}" for name in row]
     structs = {name: cell for name, cell in row.items() if isinstance(cell, dict)}
     return names + [each for name in structs for each in column_names(structs[name], f"{prefix}{name}.")]
 
 
 def _as_text(option: str, cell: Any) -> Any:
-    """Return a cell as text, of a list its turns or words as one; raise TypeError for a type not the column's."""
+    """Return a cell as text, with the items of a list joined; raise TypeError for a type that does not fit."""
     listed: list[Any] = cell if isinstance(cell, list) else [None]
     if option == "turns_column":
         turns: list[Any] = [turn.get("content") if isinstance(turn, dict) else turn for turn in listed]
@@ -328,7 +328,7 @@ def _as_text(option: str, cell: Any) -> Any:
     if column in ("source", "target", "text", "text_pair"):
         raise TypeError(f"the {column} is not text")
     if column == "label" and not isinstance(cell, int):
-        raise TypeError(f"{str(cell)[:60]} is not a label (a name or an integer is)")
+        raise TypeError(f"{str(cell)[:60]} is not a label (a name or an integer)")
     return str(cell)
 
 

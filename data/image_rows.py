@@ -22,16 +22,16 @@ from .images import CHANNELS, ENDINGS, image_files, pixels, read_image
 
 DECODED = Features({"image": Value("large_binary"), NAME: Value("string"), PROBLEM: Value("string")})
 AT_ONCE = 256  # images that are decoded together
-MAX_FILE_BYTES = 2**35  # bytes of the pixels of a split, which are kept in a file
-LOOKED_AT = 25  # images whose sizes are looked at
-MAX_DEFAULT_SIDE = 64  # pixels of a side that no image has by default: a small model sees no more
+MAX_FILE_BYTES = 2**35  # maximum bytes of the pixels of a split in a file
+LOOKED_AT = 25  # images whose sizes determine the default
+MAX_DEFAULT_SIDE = 64  # maximum default size in pixels: more does not help a small model
 
 Cell = tuple[str, bytes | Path | None]
 """The name of an image's file, and its bytes or its path; None for a row without an image."""
 
 
 def folder_rows(option: str, folder: Path, columns: Mapping[str, str], *, skip_bad: bool = False) -> Dataset:
-    """Return the images in a folder as rows of paths, with the name of the folder that each is in as its class."""
+    """Return the images in a folder as rows of paths, with the name of the subfolder of each as its class."""
     kinds = ", ".join(ENDINGS)
     paths = list(image_files(folder))
     if not paths:
@@ -40,8 +40,8 @@ def folder_rows(option: str, folder: Path, columns: Mapping[str, str], *, skip_b
     if "label_column" in columns:
         if stray := [path for path in paths if path.parent == folder]:
             raise ValueError(
-                f"--{option} {folder}: {stray[0].name} is in no folder of a class ({len(stray):,} such images): the "
-                "images of each class must be in a folder of its name"
+                f"--{option} {folder}: {stray[0].name} is not in a class folder ({len(stray):,} such images): the "
+                "images of each class must be in a folder with its name"
             )
         labels = [path.relative_to(folder).parts[0] for path in paths]
         inner = (path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -58,12 +58,12 @@ def folder_rows(option: str, folder: Path, columns: Mapping[str, str], *, skip_b
 
 
 def usual_size(rows: Dataset, column: str, options: ImageOptions) -> int:
-    """Return the side that images are scaled to by default: the median of their longer sides, in whole patches."""
+    """Return the default size of images: the median of their longer sides, in whole patches."""
     sides = []
     for _, source in islice(_cells(rows, column, options.folder), LOOKED_AT):
         try:
             sides.append(max(read_image(source).size) if source is not None else 0)
-        except ValueError:  # which is an error, or left out, when all are read
+        except ValueError:  # reported when all are read
             continue
     side = min(MAX_DEFAULT_SIDE, int(median(sides or [MAX_DEFAULT_SIDE])))
     patch = usual_patch(side)
@@ -71,7 +71,7 @@ def usual_size(rows: Dataset, column: str, options: ImageOptions) -> int:
 
 
 def usual_patch(side: int) -> int:
-    """Return the side of the patches of images by default: a power of 2, so that there are at most 9 in a row."""
+    """Return the default size of patches: a power of 2, so that there are at most 9 in a row."""
     patch = 2
     while side > 9 * patch:
         patch *= 2
@@ -81,7 +81,7 @@ def usual_patch(side: int) -> int:
 def decoded(rows: Dataset, column: str, options: ImageOptions) -> Dataset:
     """Return images as pixels: columns `image`, `NAME` and `PROBLEM`, which says why one cannot be read.
 
-    The pixels are in a file that is mapped into memory, and kept for the next run on the same images.
+    The pixels are in a memory-mapped file, which is cached for the next run on the same images.
     """
     if not options.kept:
         table = pa.concat_tables([DECODED.arrow_schema.empty_table(), *_tables(rows, column, options)])
@@ -118,7 +118,7 @@ def _tables(
 
 
 def _decoded(cell: Cell, size: int) -> tuple[bytes | None, str, str | None]:
-    """Return the pixels of an image, its name, and why it cannot be read."""
+    """Return the pixels of an image, its name, and the reason why it cannot be read."""
     name, source = cell
     if source is None:
         return None, name, "the image is missing"

@@ -1,6 +1,6 @@
 """Images as square RGB pixels: decoded, turned upright, converted and resized once, as transformers' pipelines do.
 
-A file comes from a stranger: only plain raster formats are opened, and none with more pixels than `MAX_PIXELS`.
+Files are not trusted: only plain raster formats are opened, and no image with more than `MAX_PIXELS` pixels.
 """
 
 import io
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 CHANNELS = 3  # every pipeline of transformers converts images to RGB
-MAX_PIXELS = 100_000_000  # pixels of the largest image that is decoded: 400 MB in memory
+MAX_PIXELS = 100_000_000  # maximum number of pixels of an image: 400 MB in memory
 TOO_LARGE = f"it has more than the {MAX_PIXELS // 1_000_000:,} million pixels that are allowed"
 FORMATS = {
     "BMP": (".bmp",),
@@ -22,7 +22,7 @@ FORMATS = {
     "TIFF": (".tif", ".tiff"),
     "WEBP": (".webp",),
 }
-"""The formats that are read, with the endings of their files; of animations, the first picture."""
+"""The formats that are read, with the extensions of their files; from an animation, the first picture."""
 ENDINGS = tuple(ending for endings in FORMATS.values() for ending in endings)
 
 
@@ -36,7 +36,7 @@ def pillow() -> Any:
 
 
 def read_image(source: bytes | str | os.PathLike[str]) -> Any:
-    """Return an image as a `PIL.Image.Image` in RGB; a ValueError has words that follow the name of the file."""
+    """Return an image as a `PIL.Image.Image` in RGB; the message of a ValueError follows the name of the file."""
     library = pillow()
     if not isinstance(source, bytes) and not Path(source).is_file():
         raise ValueError("the file does not exist")
@@ -53,7 +53,7 @@ def read_image(source: bytes | str | os.PathLike[str]) -> Any:
     except library.UnidentifiedImageError:
         names = ", ".join(FORMATS)
         raise ValueError(f"it is not an image ({names}), or its beginning is damaged") from None
-    except Exception as error:  # whatever a damaged file makes Pillow stumble over
+    except Exception as error:  # Pillow raises various errors for damaged files
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
@@ -62,9 +62,9 @@ def as_rgb(image: Any) -> Any:
     import numpy as np
     from PIL import Image, ImageOps
 
-    if image.mode in ("F", "I"):  # in which no value is known to be white
+    if image.mode in ("F", "I"):  # the value of white is unknown
         raise ValueError(f"its pixels are 32-bit numbers (mode {image.mode}): save it with 8 or 16 bits per channel")
-    if image.mode.startswith("I;16"):  # whose highest 8 bits are kept: Pillow would clip them to white
+    if image.mode.startswith("I;16"):  # the highest 8 bits are kept, where Pillow would clip to white
         values = np.asarray(image).astype(np.uint16)
         image = Image.fromarray((values >> 8).astype(np.uint8))
     return ImageOps.exif_transpose(image).convert("RGB")
@@ -79,7 +79,7 @@ def pixels(source: bytes | str | os.PathLike[str], size: int) -> bytes:
 
 
 def image_files(folder: Path) -> Iterator[Path]:
-    """Yield the images in a folder and in its folders, sorted; hidden files are left out, links to nothing are not."""
+    """Yield the images in a folder and its subfolders, sorted, without hidden files but with broken links."""
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if path.suffix.lower() in ENDINGS and not path.is_dir() and not hidden:

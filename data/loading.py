@@ -19,16 +19,16 @@ from .splits import divide
 from .streaming import TextStream, open_streams
 from .tasks import TASKS, TaskName
 
-OF_TRAINING = ("split_column", "order_column")  # options with the columns by which training rows are split and sorted
+OF_TRAINING = ("split_column", "order_column")  # options for columns by which training rows are split and sorted
 
 
 @dataclass
 class TaskData:
     """The data of a task."""
 
-    splits: DatasetDict  # `train`, `validation` and, where there is one, `test`, with the task's columns
-    stream: TextStream | None = None  # with --streaming the training data, of which `train` has the first rows
-    # By split, how many rows were left out, or also occur in the training data
+    splits: DatasetDict  # `train`, `validation` and maybe `test`, with the task's columns
+    stream: TextStream | None = None  # with --streaming, the training data; `train` has its first rows
+    # By split, the numbers of rows that were left out, or also occur in another split
     stats: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -38,10 +38,9 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
 
     The columns are `source` and `target` (translation), `text` (language models), `text` and `label`, a `ClassLabel`
     (classification), `image`, the pixels of `data_args.image_size`, `name` and `label` (images).
-    Column names of the input are mapped to these; other columns are dropped. Without validation data a part of the
-    training data is held out: of the distinct sources (texts), so that rows with the same one stay together; of a
-    stream, its first rows.
-    A stream is read in an order drawn by `order_seed`.
+    Column names of the input are mapped to these; other columns are dropped. Without validation data, a part of the
+    training data is held out: a part of the distinct sources (texts), so that rows with the same one stay together; of
+    a stream, its first rows. `order_seed` determines the order in which a stream is read.
     """
     if task not in COLUMNS:
         raise ValueError(f"task={task!r}: choose from {', '.join(COLUMNS)}")
@@ -67,7 +66,7 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
 
 
 def load_held_out(data_args: DataArguments, task: TaskName, names: Sequence[str] = ()) -> Dataset:
-    """Return the rows of `data_args.train_file`, to score a trained model of the classes `names` on."""
+    """Return the rows of `data_args.train_file`, on which a trained model with the classes `names` is scored."""
     part = _checked_rows(find_sources(data_args, task), data_args, task)["train"]
     if "label" in COLUMNS[task]:
         part = with_labels(part, names)
@@ -75,15 +74,15 @@ def load_held_out(data_args: DataArguments, task: TaskName, names: Sequence[str]
 
 
 def _checked_rows(sources: dict[str, SplitRows], data_args: DataArguments, task: TaskName) -> dict[str, SplitRows]:
-    """Return the usable rows of each split in the task's columns; set the size of images if there is none."""
+    """Return the usable rows of each split in the task's columns; set the size of images if it is not given."""
     parts = {split: text_columns(source) for split, source in sources.items()}
     train = parts["train"]
     if TASKS[task].reads_images and data_args.image_size is None:
-        from .image_rows import usual_size  # which texts do not need
+        from .image_rows import usual_size  # texts do not need it
 
         data_args.image_size = usual_size(train.rows, train.columns["image_column"], train.images)
     if data_args.split_column is not None or data_args.order_column is not None:
-        from .order import by_column, in_order  # which other data does not need
+        from .order import by_column, in_order  # other data does not need it
 
         parts = parts if data_args.split_column is None else by_column(parts["train"], data_args.split_column)
         if data_args.order_column is not None:
@@ -105,9 +104,9 @@ def _checked_rows(sources: dict[str, SplitRows], data_args: DataArguments, task:
 
 
 def find_sources(data_args: DataArguments, task: TaskName) -> dict[str, SplitRows]:
-    """Return the source of each split; a ValueError names the file, the data set or the option at fault."""
+    """Return the source of each split; a ValueError names the file, data set or option at fault."""
     if data_args.is_embedded:
-        from .embedded import CORPORA  # which other data does not need
+        from .embedded import CORPORA  # other data does not need it
 
         corpus = CORPORA[task](data_args)
         columns: Columns = {f"{column}_column": column for column in COLUMNS[task]}
@@ -153,10 +152,10 @@ def _hub(data_args: DataArguments, task: TaskName, columns: Columns) -> dict[str
 
 
 def _local(data_args: DataArguments, task: TaskName, columns: Columns) -> dict[str, SplitRows]:
-    """Return the sources of local files and folders of images, all of which exist and fit the task."""
+    """Return the sources of local files and folders of images, after checking that all exist and fit the task."""
     files: dict[str, list[Paths]] = {}
     folders: dict[str, Path] = {}
-    for split in SPLITS:  # look at every file before reading any
+    for split in SPLITS:  # check every file before reading any
         names, targets = getattr(data_args, f"{split}_file"), getattr(data_args, f"{split}_target_file")
         if TASKS[task].reads_images and any(Path(name).is_dir() for name in names or ()):
             if len(names) > 1:
@@ -178,7 +177,7 @@ def _local(data_args: DataArguments, task: TaskName, columns: Columns) -> dict[s
         images = ImageOptions(folder=paths[0][0].parent)
         sources[split] = SplitRows(split, named(paths), rows, columns, images=images)
     for split, folder in folders.items():
-        from .image_rows import folder_rows  # which texts do not need
+        from .image_rows import folder_rows  # texts do not need it
 
         rows = folder_rows(f"{split}_file", folder, columns, skip_bad=data_args.bad_rows == "skip")
         sources[split] = SplitRows(split, str(folder), rows, columns)
@@ -186,7 +185,7 @@ def _local(data_args: DataArguments, task: TaskName, columns: Columns) -> dict[s
 
 
 def _check_text_files(split: str, sides: Sequence[Sequence[Path]], task: TaskName) -> None:
-    """Check that .txt files, which have no columns, are parallel for translation and not for a classifier."""
+    """Check that .txt files, which have no columns, are parallel for translation, and not given to a classifier."""
     others = (set(READERS) | {".parquet"}) - {".txt"}
     is_text = [[format_of(path) not in others for path in side] for side in sides]
     if len(is_text) == 2 and (task != "translation" or not all(map(all, is_text))):
@@ -206,7 +205,7 @@ def _check_text_files(split: str, sides: Sequence[Sequence[Path]], task: TaskNam
 
 
 def _undecoded(rows: Any) -> Any:
-    """Return rows, or a stream of them, whose images are given as they are stored."""
+    """Return rows, or a stream of them, with images in their stored form."""
     for name, feature in (rows.features or {}).items():
         if isinstance(feature, Image):
             rows = rows.cast_column(name, Image(decode=False))

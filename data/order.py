@@ -21,7 +21,7 @@ HOW = "write integers, decimal numbers, or dates such as 2019-01-31"
 
 
 def order_keys(cells: Sequence[Any], counts: np.ndarray) -> tuple[list[Any], str]:
-    """Return what distinct values are sorted by, None for those that are not of the kind of most rows, and the kind.
+    """Return the sort keys of distinct values, None for values of another kind than most rows have, and the kind.
 
     Integers and decimals are compared as numbers, exactly, ISO dates by time. Other values, such as names, are
     compared as text, if most of them are neither numbers nor dates in another format.
@@ -56,7 +56,7 @@ def _number(cell: Any) -> Decimal | None:
 
 
 def _date(cell: Any, zone: bool) -> datetime | None:
-    """Return a date or time, in UTC where it has a time zone; None if it is not in ISO format, or has or lacks one."""
+    """Return a date or time with a time zone, in UTC, or without one, as `zone` says; None for any other text."""
     text = cell.isoformat() if isinstance(cell, date) else str(cell).strip()
     try:
         day = datetime.fromisoformat(f"{text}-01" if re.fullmatch(r"\d{4}-\d\d", text) else text)
@@ -68,7 +68,7 @@ def _date(cell: Any, zone: bool) -> datetime | None:
 
 
 def by_column(split: SplitRows, column: str) -> dict[str, SplitRows]:
-    """Return the splits of rows whose column says which split they belong to."""
+    """Return the splits of rows that a column names."""
     cells, number_of = distinct_words(split.rows, column)
     number_of_word = {word: number for number, words in enumerate(SPLITS.values()) for word in words}
     found = [number_of_word.get(cell.strip().lower(), -1) if isinstance(cell, str) else -1 for cell in cells]
@@ -89,7 +89,7 @@ def by_column(split: SplitRows, column: str) -> dict[str, SplitRows]:
 
 
 def in_order(split: SplitRows, column: str) -> SplitRows:
-    """Return rows sorted by a column, with its values as `ORDER`; rows with equal ones stay in their order."""
+    """Return rows sorted by a column, with its values as `ORDER`; rows with equal values keep their order."""
     name = f"--order_column {column!r}"
     cells, number_of = distinct_words(split.rows, column)
     try:
@@ -104,7 +104,7 @@ def in_order(split: SplitRows, column: str) -> SplitRows:
         return f"{name} is empty" if cell in (None, "") else f"{name} holds {cell!r}, which is not {kind}"
 
     split = split.without(np.array([key is None for key in keys], dtype=bool)[number_of], problem)
-    words = {  # dates in one form, other values as they are in the data
+    words = {  # dates in one format, other values as in the data
         key: key.isoformat(" ").removesuffix(" 00:00:00") if isinstance(key, datetime) else str(cell)
         for cell, key in zip(reversed(cells), reversed(keys))
         if key is not None
@@ -117,7 +117,7 @@ def in_order(split: SplitRows, column: str) -> SplitRows:
 
 
 def with_marks(split: SplitRows, data_args: Any) -> SplitRows:
-    """Return rows whose source follows `--source_prefix`, the row's task ("task: ") and its token of the language."""
+    """Return rows with `--source_prefix`, the row's task ("task: ") and its language token before the source."""
     forms = {data_args.task_column: "{}: ", data_args.target_lang_column: LANGUAGE_TOKEN}
     forms = {column: form for column, form in forms.items() if column is not None}
     names: list[np.ndarray] = []
@@ -140,7 +140,7 @@ def with_marks(split: SplitRows, data_args: Any) -> SplitRows:
 def sampled_rows(groups: Sequence[str], temperature: float, seed: int) -> np.ndarray:
     """Return the rows of an epoch in which groups of n rows have shares of n^(1/T) (Arivazhagan et al. 2019).
 
-    The largest group is read once and the others are repeated; the last repetition is a random part of the group.
+    The largest group is read once, and the others are repeated; their last repetition is a random part of the group.
     """
     _, group_of, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
     times = (counts.max() / counts) ** (1 - 1 / temperature)

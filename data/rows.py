@@ -1,4 +1,4 @@
-"""Rows of each split, checked on the way to the task's columns: the first bad row is an error, or all are skipped."""
+"""Rows of each split, checked and mapped to the task's columns: a bad row is an error, or all bad rows are skipped."""
 
 import hashlib
 import math
@@ -22,12 +22,12 @@ from .caching import arrow_file
 from .formats import FILE, LINES, PROBLEM, ROW, Columns, ImageOptions, check_columns, needed_cells
 from .tasks import TASKS, TaskName
 
-READ = "__read__"  # column of a row's number in the order in which a stream is read
+READ = "__read__"  # column of a row's number in the reading order of a stream
 ORDER = "__order__"  # column of the value by which rows are ordered
 GROUP = "__group__"  # column of the task or language of a row
 RESERVED = (ROW, FILE, LINES, PROBLEM, READ, ORDER, GROUP)
 TEXT_OPTIONS = ("source_column", "target_column", "text_column", "turns_column", "text_pair_column", "score_column")
-DataStats = dict[str, dict[str, Any]]  # statistics of the data of a run: by split, a number by what it counts
+DataStats = dict[str, dict[str, Any]]  # statistics of the data of a run, by split and name
 BAD, BLANK = "bad rows left out", "blank texts left out"
 
 
@@ -37,19 +37,19 @@ class SplitRows:
 
     split: str
     name: str  # name of their source in messages
-    rows: Any  # the rows, with the columns that tell a row's number and file
+    rows: Any  # the rows, with columns for a row's number and file
     # The columns needed, by the option that names each, {"source_column": "en"}; those of the task come first
     columns: Columns = field(default_factory=dict)
     skip_bad: bool = False  # leave out rows that cannot be used; otherwise the first is an error
     images: ImageOptions = field(default_factory=ImageOptions)  # how images are read
-    stats: dict[str, int] = field(default_factory=dict)  # how many rows were left out, by the reason
-    reported: set[str] | None = None  # for a stream, the kinds of messages printed already; None for a whole split
+    stats: dict[str, int] = field(default_factory=dict)  # numbers of rows that were left out, by reason
+    reported: set[str] | None = None  # for a stream, the kinds of messages that were printed; None for a whole split
 
     def with_rows(self, rows: Dataset) -> "SplitRows":
         return replace(self, rows=rows)
 
     def without(self, bad: np.ndarray, problem: Callable[[int], str], hint: str = "") -> "SplitRows":
-        """Return the rows that are not bad; unless these are skipped, raise ValueError that names the first."""
+        """Return the rows that are not bad; unless bad rows are skipped, raise a ValueError that names the first."""
         if not bad.any():
             return self
         first, count = int(bad.argmax()), int(bad.sum())
@@ -79,7 +79,7 @@ class SplitRows:
         return f"{count:,} of {len(self.rows):,} rows" if self.reported is None else "rows of the stream"
 
     def report(self, kind: str, message: str) -> None:
-        """Print a message on the rows; for a stream only the first of its kind."""
+        """Print a message about the rows; for a stream, only the first of its kind."""
         if self.reported is None or kind not in self.reported:
             report(f"{self.name}: {message}")
         if self.reported is not None:
@@ -94,14 +94,14 @@ class SplitRows:
 
 
 def text_columns(split: SplitRows) -> SplitRows:
-    """Return the rows that can be read, with the needed columns, all of which must be there, as texts or labels."""
+    """Return the rows that can be read, with the needed columns as texts or labels; a missing column is an error."""
     columns = split.columns
     rows = split.rows.flatten() if any("." in name for name in columns.values()) else split.rows
     check_columns(split.name, [name for name in rows.column_names if name not in RESERVED], columns)
     reserved = [name for name in rows.column_names if name in RESERVED]
     rows = rows.select_columns([*dict.fromkeys(columns.values()), *reserved])
     others = {}
-    for option, name in columns.items():  # texts, images, classes, and numbers where no text is needed, stay
+    for option, name in columns.items():  # texts, images, classes, and numbers if no text is needed, stay
         feature = rows.features[name]
         is_text = getattr(feature, "dtype", None) in ("string", "large_string")
         is_image = option == "image_column" and isinstance(feature, Image | dict)
@@ -127,14 +127,14 @@ def text_columns(split: SplitRows) -> SplitRows:
 
 
 def readable_rows(split: SplitRows) -> SplitRows:
-    """Return the rows that could be read, and report those that take more than one line of their file."""
+    """Return the rows that could be read, and report rows that take more than one line of their file."""
     if LINES in split.rows.column_names:
         lines = arrow_column(split.rows, LINES).to_numpy()
         if len(lines) and lines.max() > 1:
             longest, count = int(lines.argmax()), int((lines > 1).sum())
             split.report(
                 "lines",
-                f"{split.share(count)} have cells with line breaks, at most {split.row_name(longest)} with "
+                f"{split.share(count)} have cells with line breaks, most in {split.row_name(longest)} with "
                 f"{lines[longest]:,} lines: is its quotation mark closed in the right place?",
             )
     if PROBLEM in split.rows.column_names:
@@ -144,7 +144,7 @@ def readable_rows(split: SplitRows) -> SplitRows:
 
 
 def usable_rows(split: SplitRows, task: TaskName) -> SplitRows:
-    """Return the rows of the task's columns that have a text, or an image, in each; without blank running texts."""
+    """Return the rows that have a text or an image in each of the task's columns, without blank running texts."""
     for column in COLUMNS[task]:
         if column == "image":
             from .image_rows import decoded  # which texts do not need
@@ -176,7 +176,7 @@ def is_number(text: str) -> bool:
 
 
 def with_pairs(split: SplitRows, column: str) -> SplitRows:
-    """Return rows whose text is followed by that of another column, with `PAIR` between."""
+    """Return rows with the text of another column appended to their text, separated by `PAIR`."""
     text = split.columns["text_column"]
     names = (text, column)
     cells = [pc.utf8_trim_whitespace(pc.fill_null(arrow_column(split.rows, name), "")) for name in names]
@@ -191,7 +191,7 @@ def with_pairs(split: SplitRows, column: str) -> SplitRows:
 def _with_texts(split: SplitRows, column: str, *, drop_blank: bool) -> SplitRows:
     empty, blank = np.zeros((2, len(split.rows)), dtype=bool)
     start = 0
-    for cells in arrow_column(split.rows, column).chunks:  # chunk by chunk, because trimming copies the texts
+    for cells in arrow_column(split.rows, column).chunks:  # chunk by chunk, because trimming copies texts
         here = slice(start, start := start + len(cells))
         empty[here] = pc.is_null(cells)
         blank[here] = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(cells), ""), False)
@@ -203,9 +203,9 @@ def _with_texts(split: SplitRows, column: str, *, drop_blank: bool) -> SplitRows
 
 
 def select_rows(rows: Dataset, numbers: np.ndarray) -> Dataset:
-    """Return the rows of the given numbers in a separate file, where they are in order and lie in files.
+    """Return the rows with the given numbers, in a separate file if they are in order and on disk.
 
-    `Dataset.select` would hold the numbers in memory, and copy row by row whenever rows are read.
+    `Dataset.select` would keep the numbers in memory, and copy row by row whenever rows are read.
     """
     if not len(numbers):  # `Dataset.select` leaves some tables without columns, or with all their rows
         return Dataset(rows.features.arrow_schema.empty_table(), fingerprint=generate_random_fingerprint())
@@ -228,7 +228,7 @@ def select_rows(rows: Dataset, numbers: np.ndarray) -> Dataset:
 
 
 def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
-    """Return a column of chosen rows: at once, where `datasets` makes a table of each row first."""
+    """Return a column of selected rows at once, whereas `datasets` first makes a table of each row."""
     cells = rows.data.column(column)
     return cells if rows._indices is None else cells.take(rows._indices.column(0))
 
@@ -244,14 +244,14 @@ def distinct_cells(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
 
 
 def distinct_words(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
-    """Return the same with the names of classes in place of their numbers."""
+    """Return the distinct cells of a column like `distinct_cells`, with names of classes instead of numbers."""
     cells, number_of = distinct_cells(rows, column)
     if isinstance(feature := rows.features[column], ClassLabel):
         cells = [feature.names[cell] if cell in range(feature.num_classes) else None for cell in cells]
     return cells, number_of
 
 
-LISTED = 12  # classes that are named in a list
+LISTED = 12  # maximum number of classes in a list
 WIDTH = 40  # characters of a name there
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 
@@ -274,7 +274,7 @@ def encode_labels(splits: Mapping[str, SplitRows]) -> dict[str, SplitRows]:
     feature = train.rows.features["label"]
     names = feature.names if isinstance(feature, ClassLabel) else _sorted(filter(None, _names(train)[0]))
     if len(names) < 2:
-        found = f"all labels have one value only, {names[0]!r}" if names else "there is no label"
+        found = f"all labels are {names[0]!r}" if names else "there is no label"
         raise ValueError(f"{train.name}: {found}: nothing to classify")
     for problem in doubtful_names(names, len(train.rows)):
         report(f"Warning: {train.name}: {problem}.")
@@ -286,7 +286,7 @@ def encode_labels(splits: Mapping[str, SplitRows]) -> dict[str, SplitRows]:
 
 
 def classes_in_words(names: Sequence[str], counts: np.ndarray) -> str:
-    """Return how many classes have rows and how many rows each has; of many classes the most and the fewest."""
+    """Return the number of classes with rows and the rows of each; of many classes, the most and the fewest."""
     number, order = int(np.count_nonzero(counts)), np.argsort(-counts, kind="stable")
     chosen: Any = np.flatnonzero(counts) if number <= LISTED else order[[0, number - 1]]
     words = [f"{short_name(names[each])} {counts[each]:,}" for each in chosen]
@@ -294,13 +294,13 @@ def classes_in_words(names: Sequence[str], counts: np.ndarray) -> str:
 
 
 def short_name(name: str) -> str:
-    """Return the name of a class on one line, of a long one the beginning."""
+    """Return the name of a class on one line, or the beginning of a long name."""
     words = " ".join(name.split())
     return words if len(words) <= WIDTH else f"{words[: WIDTH - 4].rstrip()} ..."
 
 
 def doubtful_names(names: Sequence[str], rows: int) -> Iterator[str]:
-    """Return why the names of labels, of a number of rows, may not be what the user expects."""
+    """Yield reasons why the names of labels may not be what the user expects."""
     numbers = [float(name) if NUMBER.fullmatch(name) else None for name in names]
     alike: dict[Any, list[str]] = defaultdict(list)
     for name, number in zip(names, numbers):
@@ -325,7 +325,7 @@ def _examples(found: Sequence[str]) -> str:
 
 
 def with_labels(split: SplitRows, names: Sequence[str] | None) -> SplitRows:
-    """Return the rows whose label is one of the names, with its number; without names, all whose label can be one."""
+    """Return the rows whose label is one of the names, with its number; without names, all rows with a valid label."""
     found, number_of, labels = _names(split)
 
     def problem(row: int) -> str:
@@ -335,7 +335,7 @@ def with_labels(split: SplitRows, names: Sequence[str] | None) -> SplitRows:
         feature = split.rows.features["label"]
         if isinstance(feature, ClassLabel):
             return f"label {label!r} is not one of the {feature.num_classes} classes"
-        return f"{label!r} is not a label (a name or an integer is)"
+        return f"{label!r} is not a label (a name or an integer)"
 
     index: dict[str | None, int] = {name: number for number, name in enumerate(found if names is None else names)}
     ids = np.array([-1 if name is None else index.get(name, -1) for name in found], dtype=np.int64)[number_of]
@@ -352,7 +352,7 @@ def with_labels(split: SplitRows, names: Sequence[str] | None) -> SplitRows:
 
 
 def _names(split: SplitRows) -> tuple[list[str | None], np.ndarray, list[Any]]:
-    """Return the names of the distinct labels, None where one is missing, the number of each row's, and the labels."""
+    """Return the names of the distinct labels (None for a missing one), the number of each row's, and the labels."""
     labels, number_of = distinct_cells(split.rows, "label")
     feature = split.rows.features["label"]
     if isinstance(feature, ClassLabel):

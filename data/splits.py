@@ -1,4 +1,4 @@
-"""Training, validation and test splits: by a column, held out, capped, and without texts that are also in another."""
+"""Training, validation and test splits: held out, capped, and without texts that are also in another split."""
 
 import hashlib
 import re
@@ -17,22 +17,22 @@ from .arguments import COLUMNS, DataArguments
 from .rows import ORDER, DataStats, arrow_column, distinct_cells, select_rows
 from .tasks import TASKS, TaskName
 
-Fractions = dict[str, float]  # of the rows that are held out, by split
-MANY = 100  # documents of which whole ones are held out; of fewer the ends are
+Fractions = dict[str, float]  # of held-out rows, by split
+MANY = 100  # documents from which on whole ones are held out; of fewer, their ends
 
 
 def divide(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> tuple[DatasetDict, DataStats]:
-    """Return the splits with validation data and as many rows as asked for, and what occurs in two of them."""
+    """Return the splits, with validation data and at most as many rows as asked for, and counts of shared texts."""
     caps = {"validation": data_args.max_validation_samples, "test": data_args.max_test_samples}
 
     def capped(splits: DatasetDict) -> DatasetDict:
         return DatasetDict({split: cap(rows, caps.get(split), data_args.split_seed) for split, rows in splits.items()})
 
     dataset, before = capped(dataset), cast(DataStats, {})
-    if data_args.drop_leaked_rows:  # before other rows are held out of those that stay
+    if data_args.drop_leaked_rows:  # before more rows are held out
         dataset, before = without_leaks(dataset, task, drop=True)
     dataset = capped(hold_out(dataset, task, data_args))
-    if not data_args.drop_leaked_rows:  # those that are trained on are compared
+    if not data_args.drop_leaked_rows:  # compare only the rows that are trained on
         dataset["train"] = cap(dataset["train"], data_args.max_train_samples, data_args.split_seed)
     dataset, leaks = without_leaks(dataset, task, drop=data_args.drop_leaked_rows)
     for split, counts in before.items():
@@ -44,10 +44,10 @@ def divide(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> tu
 def hold_out(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> DatasetDict:
     """Take validation data, where there is none, and `test_fraction` out of the training split.
 
-    `hold_out="random"` draws distinct texts, so that rows with the same text (`alike`) stay together; what
-    the test holds depends on its own fraction only. Of labeled rows it draws the same share of every class, and leaves
-    every class a text in the training split. `hold_out="end"` takes the last rows (of the order that `in_order`
-    has put them in, where those with equal values stay together), the test's last of all.
+    `hold_out="random"` draws distinct texts, so that rows with the same text (`alike`) stay together; the test split
+    depends only on its own fraction. Of labeled rows it draws the same share of every class, and leaves every class a
+    text in the training split. `hold_out="end"` takes the last rows (after sorting by `in_order`, rows with equal
+    values stay together); the last of all are test data.
 
     The fractions are of the rows, or distinct texts. Of a single text, or of fewer than `MANY` documents, they are of
     the characters: the last ones of each are held out.
@@ -77,7 +77,7 @@ def _distinct(count: int, column: str) -> str:
 
 
 def _at_random(rows: Dataset, task: TaskName, fractions: Fractions, seed: int) -> dict[str, Dataset]:
-    texts = pa.array(text_keys(rows, task)).dictionary_encode()  # the distinct ones, in the order of their first rows
+    texts = pa.array(text_keys(rows, task)).dictionary_encode()  # distinct, in the order of their first rows
     number_of, size, column = texts.indices.to_numpy(), len(texts.dictionary), COLUMNS[task][0]
     if size <= len(fractions):
         given = " or ".join(f"--{split}_file" for split in fractions)
@@ -87,7 +87,7 @@ def _at_random(rows: Dataset, task: TaskName, fractions: Fractions, seed: int) -
     left, parts = np.arange(size), np.zeros(size, np.int8)  # the number of each text's split
     labels = arrow_column(rows, "label").to_numpy() if "label" in rows.column_names else None
     names = ["train", *fractions]
-    for split in sorted(fractions):  # the test first: its texts do not change with the validation's fraction
+    for split in sorted(fractions):  # the test first, so that it does not depend on the validation fraction
         rng = Random(seed if split == "validation" else f"test-{seed}")
         count = min(max(1, round(size * fractions[split])), len(left) - 1)
         if labels is None:
@@ -106,12 +106,12 @@ def _at_random(rows: Dataset, task: TaskName, fractions: Fractions, seed: int) -
 
 
 def _drawn_by_class(left: np.ndarray, numbers: np.ndarray, labels: np.ndarray, count: int, rng: Random) -> np.ndarray:
-    """Draw texts evenly from the classes, leaving each class at least one; fewer where there are not enough."""
+    """Draw texts evenly from the classes, leaving each class at least one; fewer than `count` if necessary."""
     here = np.isin(numbers, left)
     count_of_labels = int(labels.max()) + 1
     codes = np.unique(numbers[here].astype(np.int64) * count_of_labels + labels[here])
     pairs = np.stack([codes // count_of_labels, codes % count_of_labels], axis=1)
-    starts = np.searchsorted(pairs[:, 0], left)  # a text has one class as a rule
+    starts = np.searchsorted(pairs[:, 0], left)  # a text usually has one class
     ends = np.append(starts[1:], len(pairs))
     random = np.random.default_rng(rng.getrandbits(64))
     turns = np.empty(len(left))
@@ -130,7 +130,7 @@ def _drawn_by_class(left: np.ndarray, numbers: np.ndarray, labels: np.ndarray, c
 
 
 def _from_the_end(rows: Dataset, fractions: Fractions, column: str | None) -> dict[str, Dataset]:
-    """Cut the rows where the fractions are over, or of ordered rows at the nearest change of their value."""
+    """Cut the rows at the fractions; ordered rows at the nearest change of their value."""
     targets = [int(len(rows) * start) for start, _ in _bounds(fractions)]
     changes, values = np.arange(1, len(rows)), cast("list[str]", [])
     if ORDER in rows.column_names:
@@ -143,7 +143,7 @@ def _from_the_end(rows: Dataset, fractions: Fractions, column: str | None) -> di
         if end <= start:
             raise ValueError(f"--hold_out end leaves nothing for {split} of {len(rows)} rows: change the fractions")
     cuts = [len(rows)]
-    for number in reversed(range(len(fractions))):  # each of the splits before needs a value
+    for number in reversed(range(len(fractions))):  # leave a value for each split before
         near = changes[number : np.searchsorted(changes, cuts[0])]
         cuts.insert(0, int(near[np.abs(near - targets[number + 1]).argmin()]))
     spans = dict(zip(("train", *fractions), zip([0, *cuts], cuts)))
@@ -157,7 +157,7 @@ def _from_the_end(rows: Dataset, fractions: Fractions, column: str | None) -> di
 
 
 def _bounds(fractions: Fractions) -> list[tuple[float, float]]:
-    """Return where the training split and those held out begin and end, as parts of the whole."""
+    """Return where the training split and the held-out splits begin and end, as parts of the whole."""
     taken = list(fractions.values())
     starts = [0, *(1 - sum(taken[number:]) for number in range(len(taken)))]
     return list(zip(starts, [*starts[1:], 1]))
@@ -202,9 +202,9 @@ WORD = re.compile(r"[^\W_]")
 
 
 def without_leaks(dataset: DatasetDict, task: TaskName, *, drop: bool) -> tuple[DatasetDict, DataStats]:
-    """Report which rows occur, by source or text, in two splits: those of one are compared with those before it.
+    """Report how many rows of a split also occur, by source or text, in another; with `drop`, leave them out of it.
 
-    Returns the splits, and for each how many such rows it has, or has lost; raises ValueError where nothing is left.
+    Returns the splits, and for each the number of such rows, or of those left out; raises ValueError if none is left.
     """
     keys, column = {split: text_keys(rows, task) for split, rows in dataset.items()}, COLUMNS[task][0]
     leaked = {split: np.zeros(len(found), dtype=bool) for split, found in keys.items()}
@@ -250,10 +250,10 @@ def text_keys(rows: Dataset, task: TaskName) -> np.ndarray:
 
 
 def alike(text: str) -> str:
-    """Return what a text has in common with those that differ in letter case, punctuation, space or Unicode form.
+    """Return a text without letter case, punctuation, extra space and differences of Unicode form, to be compared.
 
-    Brackets, signs such as % and #, and the punctuation of numbers stay: they can be all that tells texts apart. So
-    does a text without letters and digits, such as one of emojis.
+    Brackets, signs such as % and #, and the punctuation of numbers stay, because they can be the only difference of
+    two texts. So does a text without letters and digits, such as one of emojis.
     """
     common = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
     common = OF_NUMBERS.sub(lambda sign: chr(PRIVATE + ord(sign[0])), common)
@@ -262,7 +262,7 @@ def alike(text: str) -> str:
 
 
 class _Spaces(dict[int, int | str | None]):
-    """A table for `str.translate` that grows: punctuation becomes space, and what is not seen is left out."""
+    """A growing table for `str.translate`: punctuation becomes space, and invisible characters are dropped."""
 
     def __missing__(self, code: int) -> int | str | None:
         kind = unicodedata.category(chr(code))

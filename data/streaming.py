@@ -1,10 +1,10 @@
 """Streams: splits that are read during training, and their first rows, which are loaded before it.
 
 A stream is never whole in memory, nor on disk where it comes from the Hub. Its parts (pieces of files, row groups,
-shards on the Hub) are read in random order, as many at a time as there are lanes: row n of the stream is of lane
-n mod lanes. The lanes depend on the data alone, and of P processes p takes every Pth row from the pth on: the batches
-are the same on any number of processes, each of which reads its own lanes. A stream begins again, in another order,
-when it has ended. A resumed run begins at the places in the checkpoint.
+shards on the Hub) are read in random order, as many at a time as there are lanes: row n of the stream is from lane
+n mod lanes. The lanes depend only on the data and its shuffling, and process p of P takes every Pth row from row p on:
+the batches are the same on any number of processes, and if that divides the lanes, each process reads only its own. A
+stream begins again, in another order, when it has ended. A resumed run begins at the places in the checkpoint.
 """
 
 import json
@@ -34,14 +34,14 @@ from .splits import text_keys, without_leaks
 from .tasks import TASKS, TaskName
 
 LANES, LANE_ROWS = 16, 250
-"""Lanes at most, a power of two, as most numbers of processes are; and rows that one of several tokenizes together."""
+"""Maximum number of lanes, a power of two, like most numbers of processes; rows of a lane tokenized together."""
 PLACES = "__places__"  # of the rows of a batch, in its stream
 HELD_OUT = 1_000
-"""Rows of validation data (of passages a tenth), where there is none and --max_validation_samples is not given."""
+"""Rows held out without validation data and --max_validation_samples; of passages a tenth."""
 
 
 def check_streaming(data_args: DataArguments, training_args: Any) -> None:
-    """Check that the options suit a stream, and set those that it needs; a ValueError names the option."""
+    """Check that the options fit a stream, and set those that it needs; a ValueError names the option."""
     if training_args.max_steps <= 0 and all(getattr(training_args, name) is None for name in BUDGETS):
         options = ", ".join(f"--{name}" for name in BUDGETS)
         raise ValueError(f"--streaming needs --max_steps or a budget ({options}): the length of an epoch is not known")
@@ -68,9 +68,9 @@ class Place(NamedTuple):
     """Position of the next row of a lane."""
 
     epoch: int = 0
-    part: int = 0  # of those that the lane reads in the epoch
-    skip: int = 0  # rows of the part before those that are shuffled together
-    offset: int = 0  # of these, those before the row
+    part: int = 0  # number among the parts of the lane in the epoch
+    skip: int = 0  # rows of the part before the shuffle buffer
+    offset: int = 0  # rows in the buffer before the row
 
 
 BEGINNING = Place()
@@ -80,7 +80,7 @@ BEGINNING = Place()
 class TextStream:
     """The rows of a split in the task's columns, in order, for any number of epochs."""
 
-    source: SplitRows  # the split, whose rows are a stream before any check
+    source: SplitRows  # the split, with a stream of unchecked rows
     task: TaskName
     buffer: int = 0  # size of the shuffle buffer; 0 keeps the order
     seed: int = 0  # seed of the order
@@ -89,7 +89,7 @@ class TextStream:
     left_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def __post_init__(self) -> None:
-        """Look at the first row; raise ValueError if there is none, or if it lacks a column."""
+        """Check the first row; raise ValueError if there is none, or if it lacks a column."""
         first = next(iter(self.source.rows), None)
         if first is None:
             raise ValueError(f"{self.source.name} has no rows")
@@ -97,10 +97,10 @@ class TextStream:
 
     @property
     def lanes(self) -> int:
-        """The number of parts read at a time; in an epoch each lane has at least as much to read as the largest part.
+        """The number of parts read at a time; in an epoch, each lane has at least as much to read as the largest part.
 
-        Lanes do not keep step with each other where they have parts of different numbers of rows: of many parts each
-        has several an epoch.
+        Lanes whose parts have different numbers of rows do not stay in step, so that of many parts each lane has
+        several per epoch.
         """
         sizes = [part.size for part in self.source.rows.parts]
         most = min(LANES if len(sizes) <= LANES else len(sizes) // 4, LANES, sum(sizes) // max(1, *sizes, 1))
@@ -108,11 +108,11 @@ class TextStream:
         return 1 << max(0, most.bit_length() - 1)
 
     def rows(self, at: Place, lane: int, lanes: int) -> Iterator[tuple[Place, dict[str, Any]]]:
-        """Yield the rows of a lane from a place on to the end of its epoch."""
+        """Yield the rows of a lane from a place to the end of its epoch."""
         parts, size = self.source.rows.parts, max(1, self.buffer // lanes)
         order = np.random.default_rng((self.seed, at.epoch)).permutation(len(parts))
         order = order if self.buffer else np.arange(len(parts))
-        mine = order[(lane - at.epoch * len(parts)) % lanes :: lanes]  # lanes take turns, over the ends of epochs
+        mine = order[(lane - at.epoch * len(parts)) % lanes :: lanes]  # lanes take turns, across epochs
         start, held = at, []
         for number in range(at.part, len(mine)):
             first = at.skip if number == at.part else 0
@@ -128,7 +128,7 @@ class TextStream:
         yield from self.shuffled(start, held, lane)
 
     def shuffled(self, start: Place, held: list[Any], lane: int) -> Iterator[tuple[Place, Any]]:
-        """Yield the rows after a place in random order, from its offset on."""
+        """Yield buffered rows in random order, from the offset of their place on."""
         order = np.random.default_rng((self.seed, lane, *start[:3])).permutation(len(held))
         for offset in range(start.offset, len(held)):
             yield start._replace(offset=offset), held[order[offset]]
@@ -136,9 +136,9 @@ class TextStream:
     def batches(
         self, at: Place = BEGINNING, lane: int = 0, lanes: int = 1, size: float = inf
     ) -> Iterator[tuple[Place, SplitRows]]:
-        """Yield what is usable of `rows`, from a place on, in batches of up to `size` that are tokenized together."""
+        """Yield the usable ones of `rows`, from a place on, in batches of up to `size` to be tokenized together."""
         bad, number = 0, 0
-        size = size if lanes == 1 else LANE_ROWS  # what a resumed run tokenizes again in each lane
+        size = size if lanes == 1 else LANE_ROWS  # a resumed run tokenizes these again in each lane
         numbered = enumerate(self.rows(at, lane, lanes), start=1)
         for chunk in batched(numbered, lambda chunk: lanes * _size(chunk), size):
             place = chunk[0][1][0]
@@ -154,7 +154,7 @@ class TextStream:
             self.source.report("count", f"{bad:,} of {number:,} rows are bad and left out.")
 
     def first_rows(self, size: int | None, hint: str = "") -> SplitRows:
-        """Return as many usable rows, or all of them; raise ValueError if no row can be used."""
+        """Return the first `size` usable rows, or all of them; raise ValueError if no row can be used."""
         parts: list[Dataset] = []
         missing = inf if size is None else size
         for _, batch in self.batches(size=missing):
@@ -191,7 +191,7 @@ class TextStream:
 
 
 def _size(cell: Any) -> int:
-    """Return the characters and bytes of a cell, or of the cells in it."""
+    """Return the number of characters and bytes in a cell, including nested cells."""
     if isinstance(cell, str | bytes):
         return len(cell)
     inner = cell.values() if isinstance(cell, dict) else cell if isinstance(cell, list | tuple) else ()
@@ -201,7 +201,7 @@ def _size(cell: Any) -> int:
 def open_streams(
     sources: dict[str, SplitRows], data_args: DataArguments, task: TaskName
 ) -> tuple[dict[str, SplitRows], TextStream]:
-    """Return rows of validation and test data, the first rows for training, and the stream of all of these.
+    """Return rows of validation and test data, the first rows for training, and the stream of all training rows.
 
     Without validation data the first rows are held out, and rows with the same text are left out of the stream.
     """
@@ -211,7 +211,7 @@ def open_streams(
         streams[split] = TextStream(replace(source, images=images, reported=set()), task)
     if TASKS[task].reads_images:
         if data_args.image_size is None:
-            from .image_rows import LOOKED_AT, usual_size  # which texts do not need
+            from .image_rows import LOOKED_AT, usual_size  # texts do not need it
 
             first = streams["train"].table(list(enumerate(islice(streams["train"].source.rows, LOOKED_AT), start=1)))
             data_args.image_size = usual_size(first.rows, "image", first.images)
@@ -241,11 +241,11 @@ def open_streams(
 
 
 class StreamedRows(IterableDataset):
-    """Tokenized rows of a stream without an end, those of one process."""
+    """The tokenized rows of an endless stream for one process."""
 
-    first_rows: Dataset | None = None  # the first of the rows, in the order of the data
-    processes, process = 1, 0  # which of the rows are read: those of one of the processes
-    first = trained = 0  # rows that all processes had trained on in the checkpoint, and until now
+    first_rows: Dataset | None = None  # in the order of the data
+    processes, process = 1, 0  # number of processes, and that of this one
+    first = trained = 0  # rows that all processes had trained on at the checkpoint, and until now
 
     def __init__(self, texts: TextStream, encode: Encode, blocks: Blocks | None = None, long_texts: LongTexts = "cut"):
         self.texts, self.encode, self.blocks, self.long_texts = texts, encode, blocks, long_texts
@@ -261,29 +261,29 @@ class StreamedRows(IterableDataset):
             yield lanes[lane].row_at(number // width)
 
     def train_on(self, places: list[dict[str, Any]], rows: int) -> None:
-        """Note the places that a batch has brought, and how many rows all processes train on now."""
+        """Note the places that come with a batch, and how many rows all processes train on now."""
         self.places |= {place["lane"]: place for place in places}
         self.trained += rows
 
     @property
     def fingerprint(self) -> int:
-        """A number of the parts of the data, by their sizes."""
+        """A checksum of the sizes of the data's parts."""
         return crc32(repr([(part.size, part.skip, part.stop) for part in self.texts.source.rows.parts]).encode())
 
     def save(self, folder: Path) -> None:
-        """Write to a checkpoint where this process continues."""
+        """Save the places at which this process resumes."""
         state = {"rows": self.trained, "parts": self.fingerprint, "places": [*self.places.values()]}
         (folder / f"stream_{self.process}.json").write_text(json.dumps(state), encoding="utf-8")
 
-    def go_on(self, folder: Path, rows: int) -> None:
-        """Continue from a checkpoint, after that many rows; raise ValueError if its run has read other data."""
+    def resume(self, folder: Path, rows: int) -> None:
+        """Resume from a checkpoint after a number of rows; raise ValueError if its run has read other data."""
         self.first = self.trained = rows
         for path in sorted(folder.glob("stream_*.json")):
             state = json.loads(path.read_text(encoding="utf-8"))
             if state["parts"] != self.fingerprint:
                 raise ValueError(
-                    f"{self.texts.source.name}: these are not the files that the run has read until {folder.name}, or "
-                    "their sizes have changed: give it the same ones, or another --output_dir"
+                    f"{self.texts.source.name}: these are not the files that the run has read up to {folder.name}, or "
+                    "their sizes have changed: give the same files, or another --output_dir"
                 )
             self.first = self.trained = state["rows"]
             for place in state["places"]:
@@ -314,18 +314,18 @@ class Lane:
         known = known or {"row": 0, "place": BEGINNING, "held": ()}
         self.stream, self.lane, self.lanes = stream, lane, lanes
         self.row, self.place, self.held = known["row"], Place(*known["place"]), Held(*known["held"])
-        self.mark: dict[str, Any] | None = None  # where the batch of texts begins that the next row is of
+        self.mark: dict[str, Any] | None = None  # where the next row's batch of texts begins
         self.rows = self._rows()
 
     def row_at(self, number: int) -> dict[str, Any]:
-        """Return a row by its number in the lane, with the place of its batch if it is the first of that."""
+        """Return a row by its number in the lane, with the place of its batch if it is the first in it."""
         row = next(row for row in self.rows if self.row > number)
         mark, self.mark = self.mark, None
         return row if mark is None else {**row, PLACES: mark}
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         empty = 0
-        while empty < (1 if self.lanes == 1 else 20 * self.lanes):  # epochs, each with a part of the data
+        while empty < (1 if self.lanes == 1 else 20 * self.lanes):  # epochs without rows for this lane
             before = self.row
             for row in self.to_end_of_epoch():
                 self.row += 1
@@ -348,7 +348,7 @@ class Lane:
 
 
 def with_places(rows: list[dict[str, Any]], collate: Callable[[list[dict[str, Any]]], Any]) -> Any:
-    """Return a batch of a stream's rows with the places that they bring."""
+    """Return a batch of a stream's rows with their places."""
     places = [row.pop(PLACES) for row in rows if PLACES in row]
     batch = collate(rows)
     batch[PLACES] = places

@@ -1,4 +1,4 @@
-"""The targets of a batch, over which its loss is a mean."""
+"""The targets of a batch, over which its loss is averaged."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,14 +12,14 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 
 PATCHES = "bool_masked_pos"
 TARGETS = ("labels", PATCHES)
-"""Targets of a loss: tokens (B, T), the class of each row (B), or the hidden patches of each image (B, N)."""
+"""Entries with targets: tokens (B, T), the class of each row (B), or the hidden patches of each image (B, N)."""
 
 PAIRS = "next_sentence_label"
 """The entry with the class of each pair of segments (B), beside the `labels` of tokens."""
 
 
 def targets_name(inputs: Mapping[str, Any]) -> str | None:
-    """Return which entry of a batch has the targets, `None` if there is none."""
+    """Return the name of a batch's entry with the targets, or None."""
     return next((name for name in TARGETS if name in inputs), None)
 
 
@@ -31,14 +31,14 @@ def predicts_next(model: Any) -> bool:
 
 
 def targets_of(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
-    """Return the target of each position (B, T): its label, or that of the next one and -100 at the end."""
+    """Return the target of each position (B, T): its label, or that of the next position, with -100 at the end."""
     if not predicts_next(model):
         return labels
     return nn.functional.pad(labels, (0, 1), value=IGNORE_INDEX)[..., 1:]
 
 
 def count_targets(model: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Return the number of targets that a model's loss is the mean over: hidden patches, rows or tokens."""
+    """Return the number of targets over which a model averages its loss: hidden patches, rows or tokens."""
     if labels.dtype == torch.bool:
         return labels.sum()
     return ((targets_of(model, labels) if labels.ndim > 1 else labels) != IGNORE_INDEX).sum()

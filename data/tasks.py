@@ -1,4 +1,4 @@
-"""Tasks that models are trained for: one entry each, which models, scores, cards and inference read."""
+"""The tasks that models are trained for; models, scores, cards and inference read these entries."""
 
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -24,7 +24,7 @@ Prediction = Literal[
 MASK = "[MASK]"
 MASK_TOKEN = "<mask>"  # of an encoder-decoder
 IOBES = {"L-": "E-", "U-": "S-"}
-"""The prefixes of tags that IOBES, which seqeval reads, calls otherwise than BILOU."""
+"""Prefixes of BILOU tags, and their names in IOBES, which seqeval reads."""
 KINDS: dict[str, str] = {**MODEL_KINDS, "vanilla_image_encoder": "image_encoder"}
 """The kinds of model by `model_type`; those of texts have tokenizers."""
 
@@ -33,7 +33,7 @@ NOT_STATED = "not stated"
 
 @dataclass
 class Source:
-    """Description of data; cards and messages call it by its name."""
+    """Description of data, for cards and messages."""
 
     name: str
     identifier: str = "local"  # the name as one word, or the id on the Hub
@@ -42,7 +42,7 @@ class Source:
     languages: list[str] = field(default_factory=list)  # their codes, if known
     on_hub: bool = False
     limits: str = ""  # what a model trained on nothing else cannot do
-    load: Any = None  # the function that makes it from installed packages, if it is embedded
+    load: Any = None  # the function that creates it, if it is embedded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,19 +51,19 @@ class Task:
 
     program: str  # the program that trains for it, a subcommand of `vanillaformer`
     auto_class: Any  # the class that loads its models
-    architectures: tuple[str, ...]  # how the names of classes end that do it, ours and others
+    architectures: tuple[str, ...]  # endings of the names of its model classes, ours and others
     model_kinds: tuple[str, ...]  # the kinds of model that can be trained for it
-    preset: str  # the preset of a new model where none is named
+    preset: str  # the default preset of a new model
     generates: bool = False  # whether its models generate text
     predicts: tuple[Prediction, ...]  # what its models predict, which decides their scores
     columns: tuple[str, ...]  # the columns of its data
-    # The option of `generate` that takes its inputs; empty where that does not use its models
+    # The option of `generate` for its inputs; empty if `generate` does not use its models
     input_option: str = "text"
     # The option with the length of a row in tokens, if it has one; of a pair, that of the target
     length_option: str = ""
     pipeline_tag: str  # its name on the Hub
     does: str  # what a model does, for its card: "This model ..."
-    limits: str  # what no model of this task can be relied on for
+    limits: str  # what models of this task cannot be relied on for
     example: str  # an input, for data of any kind
     embedded_example: str = ""  # an input for models of the embedded data; empty where a row of it is one
     use: str  # Python code that uses `tokenizer` and `model`, formatted with `example` and `decoder`
@@ -90,7 +90,7 @@ def read_tasks() -> dict[TaskName, Task]:
     text = (files(__package__) / "tasks.yaml").read_text(encoding="utf-8")
     tasks: dict[TaskName, Task] = {}
     for name, entry in yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)).items():
-        if not name.startswith("."):  # what several have in common
+        if not name.startswith("."):  # shared fields
             fields: dict[str, Any] = {
                 key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
             }

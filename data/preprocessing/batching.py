@@ -17,12 +17,12 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
-COLUMNS = ("input_ids", "labels")  # those whose tokens are counted: source and target
+COLUMNS = ("input_ids", "labels")  # columns whose tokens are counted: source and target
 POOL = 100  # number of batches whose rows are sorted together
 
 
 class RandomEpochs(Sampler[int]):
-    """Rows in an order drawn again for every epoch from seed and epoch."""
+    """Rows in random order, drawn for every epoch from the seed and the epoch."""
 
     def __init__(self, count: int, seed: int):
         self.count, self.seed, self.epoch = count, seed, 0
@@ -52,8 +52,8 @@ class LengthGroupedEpochs(RandomEpochs):
         self.lengths, self.batch_size = lengths, batch_size
 
     def order(self, generator: torch.Generator) -> torch.Tensor:
-        # transformers groups rows by hundreds of batches, sorted: left so, all long rows would be followed by all
-        # short ones, again and again, and the loss would swing with them.
+        # transformers sorts the rows of each hundred batches by length: without another shuffle, the loss would swing
+        # between their long and their short rows.
         rows = get_length_grouped_indices(self.lengths, self.batch_size, generator=generator)
         whole = len(rows) // self.batch_size * self.batch_size
         batches = torch.tensor(rows[:whole]).view(-1, self.batch_size)
@@ -62,10 +62,10 @@ class LengthGroupedEpochs(RandomEpochs):
 
 
 class ProcessBatches(Sampler[list[int]]):
-    """The part that one of several processes has of batches of rows: together they have each row once.
+    """The share of one process in batches of rows: all processes together have each row once.
 
-    Where the last batch of an epoch has fewer rows than there are processes, those without one are idle: they get the
-    first of them to work on, which is not to count.
+    If the last batch of an epoch has fewer rows than there are processes, those without a row are idle: they get the
+    first row of the batch, which must not count.
     """
 
     def __init__(self, order: Any, batch_size: int, processes: int, process: int, *, drop_last: bool = False):
@@ -92,11 +92,11 @@ class TokenBatches(Sampler[list[int]]):
     """The batches of `--tokens_per_batch`: of about equal numbers of tokens, in random order.
 
     The rows of an epoch are shuffled, sorted by their lengths within pools of `POOL` batches unless they are packed,
-    and cut where the running sum of tokens passes a multiple of the batch's share: a batch differs from the others by
-    no more than one row, and every epoch has the same number of batches. A batch is the work of one optimizer step;
+    and cut where the running sum of tokens passes a multiple of the batch's share: batches differ in size by no more
+    than one row, and every epoch has the same number of batches. A batch is the work of one optimizer step;
     every process gets `accumulation` parts of it.
 
-    The lengths of rows are (rows, 1 or 2), with a column for each side that is padded.
+    `lengths` are those of rows (rows, 1 or 2), with a column for each side that is padded.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class TokenBatches(Sampler[list[int]]):
 
     @classmethod
     def of(cls, lengths: np.ndarray, args: Any, *, packed: bool) -> "TokenBatches":
-        """Return the batches that a process's training arguments ask for."""
+        """Return the batches of a process by its training arguments."""
         parts = {"accumulation": args.gradient_accumulation_steps, "processes": args.data_processes}
         return cls(lengths, args.tokens_per_batch, order_seed(args), **parts, process=args.data_process, packed=packed)
 
@@ -164,18 +164,18 @@ class TokenBatches(Sampler[list[int]]):
         return np.split(order, ends)
 
     def _sorted(self, rows: np.ndarray) -> np.ndarray:
-        """Sort rows by the first length, and by the second up and down in turn, so that neither of them leaps."""
+        """Sort rows by the first length, then by the second, alternately up and down, so that neither jumps."""
         first, last = self.lengths[rows, 0], self.lengths[rows, -1]
         return rows[np.lexsort((np.where(first % 2, -last, last), first))]
 
 
 def order_seed(training_args: Any) -> int:
-    """Return the seed of the order of rows that training arguments ask for."""
+    """Return the seed of the order of rows by training arguments."""
     return training_args.seed if training_args.data_seed is None else training_args.data_seed
 
 
 def row_order(lengths: np.ndarray, arguments: Any) -> RandomEpochs | None:
-    """Return the order of `--train_sampling_strategy`, None where that is left to transformers."""
+    """Return the order of `--train_sampling_strategy`, or None for the order of the data."""
     if arguments.train_sampling_strategy == "random":
         return RandomEpochs(len(lengths), order_seed(arguments))
     if arguments.train_sampling_strategy == "group_by_length":
@@ -193,9 +193,9 @@ def evaluation_order(rows: Dataset) -> np.ndarray:
 
 
 def row_lengths(rows: Dataset) -> np.ndarray:
-    """Return the number of tokens of each row, a column for the source and one for the target where there is one."""
+    """Return the number of tokens of each row, with a column for the source and one for the target if there is one."""
     columns = [name for name in COLUMNS if isinstance(rows[0].get(name), list)]
-    if not columns:  # of images
+    if not columns:  # images
         return np.ones((len(rows), 1), np.int64)
     tables = rows.select_columns(columns).with_format("arrow")
     return np.stack([pc.list_value_length(tables[column]).to_numpy() for column in columns], axis=1).astype(np.int64)
@@ -210,7 +210,7 @@ EVALUATION = -1  # the "epoch" of the masks used to evaluate, which are always t
 
 
 class EpochCollator:
-    """A collator whose batches depend on the epoch, in the workers that have a copy of it too."""
+    """A collator whose batches depend on the epoch, also in workers, which have a copy of it."""
 
     _epoch: torch.Tensor
 
@@ -219,14 +219,14 @@ class EpochCollator:
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose what is drawn for the batches to come; workers that outlive an epoch read it from shared memory."""
+        """Set the epoch of the next batches; workers that outlive an epoch read it from shared memory."""
         if "_epoch" not in vars(self):
             self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._epoch.fill_(epoch)
 
     @contextlib.contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Use what is drawn for evaluations, but not in workers that draw training batches meanwhile."""
+        """Draw as in evaluations while this lasts, except in workers that still make training batches."""
         training, self._epoch = self._epoch, torch.tensor(EVALUATION)
         try:
             yield
@@ -235,7 +235,7 @@ class EpochCollator:
 
 
 class RowMasking(EpochCollator, DataCollatorForLanguageModeling):
-    """Masks tokens, of packed rows too (Devlin et al. 2019), by a draw from seed, epoch and the row itself."""
+    """Masks tokens (Devlin et al. 2019), also of packed rows, by a draw from the seed, the epoch and the row."""
 
     def __init__(self, *arguments: Any, mask_seed: int = 0, **keywords: Any):
         super().__init__(*arguments, **keywords)
@@ -254,7 +254,7 @@ class RowMasking(EpochCollator, DataCollatorForLanguageModeling):
     ) -> tuple[Any, Any]:
         labels, share = torch.full_like(inputs, IGNORE_INDEX), self.mlm_probability
         for ids, targets in zip(inputs, labels):
-            # How far a row is padded depends on the others in its batch: padding has no part in the draw.
+            # The padding of a row depends on the other rows in its batch, so it must not influence the draw.
             real = torch.ones_like(ids, dtype=torch.bool)
             if self.tokenizer.pad_token_id is not None:
                 real = ids != self.tokenizer.pad_token_id
@@ -277,13 +277,13 @@ class RowMasking(EpochCollator, DataCollatorForLanguageModeling):
 class BlockCollator:
     """Collator of batches for a causal language model: of blocks, the last of which is shorter, or of packed rows.
 
-    Labels ignore filled positions, not a token: where a tokenizer pads with its </s>, texts still end in it. Of packed
-    texts they ignore the first token, which the positions tell.
+    Labels ignore padded positions, not the padding token: if a tokenizer pads with its </s>, texts still end in it. In
+    packed rows they ignore the first token of each text, which has position 0.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         ids = tokenizer.pad_token_id, tokenizer.eos_token_id
-        self.padding = next((each for each in ids if each is not None), 0)  # which no position attends to
+        self.padding = next((each for each in ids if each is not None), 0)  # no position attends to it
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         lengths = torch.tensor([len(row["input_ids"]) for row in rows])
@@ -300,5 +300,5 @@ class BlockCollator:
 
 def padded_positions(rows: list[dict[str, Any]], length: int) -> torch.Tensor:
     """Return the positions of packed rows (R, `length`)."""
-    found = (row["position_ids"] for row in rows)  # what fills a row up counts as a text
+    found = (row["position_ids"] for row in rows)  # padding is one more text
     return torch.tensor([[*positions, *range(length - len(positions))] for positions in found])

@@ -1,8 +1,8 @@
 """Denoising objectives, which pre-train an encoder-decoder: it restores texts that were corrupted.
 
 A row is a text, or a block of the stream of all texts, that ends in </s>; packed rows have several texts, and each is
-corrupted separately. The corruption is random, from the seed, the epoch and the text alone, so that it does not depend
-on the batch or the number of processes. It is the same in every evaluation.
+corrupted separately. The corruption is drawn by the seed, the epoch and the text, so that it does not depend on the
+batch or the number of processes. It is the same in every evaluation.
 """
 
 import math
@@ -25,10 +25,10 @@ from .packing import PackedPairs
 from .tokenizing import text_frame
 
 SENTINEL = "<extra_id_{}>"  # T5's names
-DENOISING_TOKEN = re.compile(rf"<extra_id_\d+>|{MASK_TOKEN}|\[NLU\]|\[NLG\]|\[S2S\]")  # all that are put into texts
+DENOISING_TOKEN = re.compile(rf"<extra_id_\d+>|{MASK_TOKEN}|\[NLU\]|\[NLG\]|\[S2S\]")  # all tokens put into texts
 SENTENCE_ENDS = ".!?。！？।؟"  # noqa: RUF001
 Generator = np.random.Generator
-Pair = tuple[list[int], list[int]]  # the token ids of a corrupted text and of what is to be written
+Pair = tuple[list[int], list[int]]  # the token ids of a corrupted text and of its target
 
 
 @dataclass
@@ -39,7 +39,7 @@ class DenoisingArguments:
 
     noise_density: float | None = option(None, "Fraction of corrupted tokens", limit=BETWEEN)
     mean_span_length: float | None = option(None, "Mean tokens of a corrupted span", limit=AT_LEAST_ONE)
-    noise: Literal["mask", "delete", "rotate"] = option("mask", "For denoise")
+    noise: Literal["mask", "delete", "rotate"] = option("mask", "Kind of noise (denoise)")
 
     def check_denoising(self, objective: TaskName) -> None:
         """Raise ValueError for options that the objective does not read."""
@@ -54,11 +54,11 @@ class DenoisingArguments:
 class Denoising(EpochCollator):
     """Collator for an encoder-decoder: rows {input_ids} that end in </s>, or packed ones with positions."""
 
-    options: ClassVar[tuple[str, ...]] = ()  # those of `DenoisingArguments` that it reads
+    options: ClassVar[tuple[str, ...]] = ()  # the `DenoisingArguments` that it reads
     density = 0.15
     span = 3.0
-    predicted: ClassVar[float] = 1.0  # about which share of a text's tokens the target has
-    start: ClassVar[tuple[str, ...]] = ()  # tokens before each row, which leave room for what is put there
+    predicted: ClassVar[float] = 1.0  # approximate length of the target as a share of the text's
+    start: ClassVar[tuple[str, ...]] = ()  # tokens that keep a place before each row
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: Any, length: int):
         self.tokenizer, self.seed, self.noise = tokenizer, arguments.seed, arguments.noise
@@ -89,13 +89,13 @@ class Denoising(EpochCollator):
 
     @abstractmethod
     def corrupt(self, ids: np.ndarray, draw: Generator) -> Pair:
-        """Return a corrupted text and what is to be written, both without </s>."""
+        """Return a corrupted text and its target, both without </s>."""
 
     def pair(self, ids: list[int]) -> dict[str, list[int]]:
         """Return the {input_ids, labels} of a text in its frame, which is </s> after it for our tokenizers."""
         first, last = len(self.before) + len(self.start), len(ids) - len(self.after)
         text = np.array(ids[first:last], np.int64)
-        seed = 0 if self.epoch == EVALUATION else self.seed  # which does not change what is held out
+        seed = 0 if self.epoch == EVALUATION else self.seed  # evaluations do not depend on it
         draw = np.random.default_rng(crc32(text.tobytes(), epoch_seed(seed, self.epoch)))
         corrupted, wanted = self.corrupt(text, draw)
         sides = {"input_ids": corrupted, "labels": wanted}
@@ -109,7 +109,7 @@ class Denoising(EpochCollator):
 
 
 class SpanCorruption(Denoising):
-    """Replaces spans by sentinels; the target is these with their spans, in turn (Raffel et al. 2020, 3.1.4)."""
+    """Replaces spans by sentinels; the target is each sentinel with its span (Raffel et al. 2020, 3.1.4)."""
 
     options: ClassVar[tuple[str, ...]] = ("noise_density", "mean_span_length")
     predicted = 0.2
@@ -220,7 +220,7 @@ class TokenNoise(MaskedDenoising):
 
 
 class PrefixSplit(Denoising):
-    """Cuts the text at any place: its beginning is read, its end is written (Raffel et al. 2020, 3.2.1)."""
+    """Cuts the text at a random place: the beginning is the input, the end the target (Raffel et al. 2020, 3.2.1)."""
 
     predicted = 0.5
 
@@ -239,11 +239,11 @@ DENOISING: dict[TaskName, type[Denoising]] = {
 """By objective."""
 
 
-Span = tuple[int, int]  # first token, and that after the last
+Span = tuple[int, int]  # the first token, and the one after the last
 
 
 def noise_counts(length: int, density: float, span: float) -> tuple[int, int]:
-    """Return how many tokens of a text are noise, and in how many spans; a text of one token has none."""
+    """Return the number of noise tokens of a text, and of their spans; a text of one token has none."""
     if length < 2:
         return 0, 0
     noise = min(max(round(length * density), 1), length - 1)
@@ -294,7 +294,7 @@ def replaced(ids: np.ndarray, spans: Iterable[tuple[int, Span]]) -> np.ndarray:
 
 
 def sentinels(length: int, *noises: tuple[float, float]) -> list[str]:
-    """Return the sentinels of texts of up to `length` tokens, of which noise has (density, span length)."""
+    """Return the sentinels for texts of up to `length` tokens with noise of (density, span length)."""
     counts = (noise_counts(size, *noise)[1] for noise in noises for size in range(length + 1))
     return [SENTINEL.format(number) for number in range(max(counts))]
 

@@ -1,4 +1,4 @@
-"""Batches of images: pixels normalized, changed in training, patches hidden, and the processor saved with a model.
+"""Batches of images, normalized, augmented in training, with hidden patches, and the processor saved with a model.
 
 What happens to an image depends only on the seed, the epoch and the image, not on its batch: it is the same on any
 number of processes, and after an interruption.
@@ -21,12 +21,12 @@ from ..caching import batch_size
 from ..images import CHANNELS
 from .batching import EVALUATION, EpochCollator, epoch_seed
 
-SAMPLE = 20_000  # images whose mean and deviation all are normalized by
-MIN_DEVIATION = 1e-3  # standard deviation of a channel below which it is constant, and not divided by it
+SAMPLE = 20_000  # images from which mean and deviation are computed
+MIN_DEVIATION = 1e-3  # standard deviation below which a channel is constant, and not scaled
 Flip = Literal["none", "horizontal", "vertical", "both"]
 
-ERASED_AREA = (0.02, 0.33)  # least and largest part of an image that is erased (Zhong et al. 2020)
-ERASED_SHAPE = (0.3, 1 / 0.3)  # least and largest ratio of height and width of what is erased
+ERASED_AREA = (0.02, 0.33)  # minimum and maximum part of an image that is erased (Zhong et al. 2020)
+ERASED_SHAPE = (0.3, 1 / 0.3)  # minimum and maximum ratio of height and width of the erased rectangle
 DRAWS = 8  # random numbers of an image: two for mirroring, two for the shift, four for the erased rectangle
 
 
@@ -60,7 +60,7 @@ def mirrored(images: torch.Tensor, chosen: torch.Tensor, dimension: int) -> torc
 
 
 def shifted(images: torch.Tensor, down: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return images (B, C, H, W) moved by numbers of pixels (B); their border is repeated in what becomes free."""
+    """Return images (B, C, H, W) moved by numbers of pixels (B); their border pixels fill the gap."""
     height, width = images.shape[2:]
     rows = (torch.arange(height) - down[:, None]).clamp(0, height - 1)  # (B, H)
     columns = (torch.arange(width) - right[:, None]).clamp(0, width - 1)  # (B, W)
@@ -90,7 +90,7 @@ def erased(images: torch.Tensor, draws: torch.Tensor, probability: float) -> tor
 
 
 def row_draws(rows: Sequence[bytes], seed: int, count: int) -> torch.Tensor:
-    """Return numbers from 0 to 1 (B, `count`) by each row and the seed only: SplitMix64 of a checksum."""
+    """Return numbers from 0 to 1 (B, `count`) that depend on each row and the seed: SplitMix64 of a checksum."""
     keys = np.array([crc32(row, seed) for row in rows], dtype=np.uint64)
     with np.errstate(over="ignore"):
         steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -102,7 +102,7 @@ def row_draws(rows: Sequence[bytes], seed: int, count: int) -> torch.Tensor:
 
 
 class ImageCollator(EpochCollator):
-    """Collator of batches of images: `pixel_values` (B, C, S, S) and, where rows have them, `labels` (B)."""
+    """Collator of batches of images: `pixel_values` (B, C, S, S) and, if rows have them, `labels` (B)."""
 
     def __init__(self, processor: Any, augmentation: AugmentationArguments | None = None, seed: int = 0):
         self.size = processor.size["height"], processor.size["width"]
@@ -119,7 +119,7 @@ class ImageCollator(EpochCollator):
         return batch
 
     def images(self, pixels: list[bytes]) -> torch.Tensor:
-        """Return normalized images, in training changed ones."""
+        """Return normalized images, augmented in training."""
         images = self.normalized(*pixels)
         if self.augmentation is None or self.epoch == EVALUATION:
             return images
@@ -132,7 +132,7 @@ class ImageCollator(EpochCollator):
 
 
 class PatchMasking(ImageCollator):
-    """The same with `bool_masked_pos` (B, N): which of the N patches of an image are hidden (Xie et al. 2022)."""
+    """`ImageCollator` with `bool_masked_pos` (B, N): which patches of an image are hidden (Xie et al. 2022)."""
 
     def __init__(self, processor: Any, patch_size: int, ratio: float, augmentation: Any = None, seed: int = 0):
         super().__init__(processor, augmentation, seed)
@@ -148,13 +148,13 @@ class PatchMasking(ImageCollator):
         return {**batch, "bool_masked_pos": torch.zeros_like(draws).scatter(1, order[:, : self.hidden], 1.0).bool()}
 
     def pixel_mask(self, masks: torch.Tensor) -> torch.Tensor:
-        """Return which pixels (B, H, W) the masks of patches (B, N) hide."""
+        """Return the mask of pixels (B, H, W) for masks of patches (B, N)."""
         side = self.patch_size
         return masks.view(len(masks), *self.grid).repeat_interleave(side, dim=1).repeat_interleave(side, dim=2)
 
 
 def new_processor(rows: Dataset, size: int) -> Any:
-    """Return the image processor of images of a size, which normalizes by their mean and deviation."""
+    """Return an image processor for images of a size, which normalizes by their mean and deviation."""
     chosen = rows.select(np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(int)).with_format("arrow")
     sums, count = np.zeros((2, CHANNELS)), 0
     for table in chosen.iter(batch_size(rows)):
@@ -168,13 +168,13 @@ def new_processor(rows: Dataset, size: int) -> Any:
 
 
 def image_processor(size: int, mean: list[float], std: list[float]) -> Any:
-    """Return a `ViTImageProcessor`, which needs no torchvision and no code of ours to be loaded."""
+    """Return a `ViTImageProcessorPil`, which loads without torchvision and without code of ours."""
     sides = {"height": size, "width": size}
     return ViTImageProcessorPil(size=sides, image_mean=mean, image_std=std, do_convert_rgb=True)
 
 
 def image_rows(splits: DatasetDict) -> DatasetDict:
-    """Return the rows that the collators take, with their names: `pixel_values` and, where there are any, `labels`."""
+    """Return rows with the column names of the collators: `pixel_values` and, if there are any, `labels`."""
     names = {"image": "pixel_values", "label": "labels"}
     columns = splits["train"].column_names
     return splits.rename_columns({old: new for old, new in names.items() if old in columns})

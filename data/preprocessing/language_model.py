@@ -31,8 +31,8 @@ class RowForm(NamedTuple):
     tokenizer: PreTrainedTokenizerBase  # of the texts
     start: list[int]
     end: list[int]
-    joint: list[int]  # what ends each text in the stream of all
-    framed: bool  # whether each row or piece of a text has the frame, not only each text
+    joint: list[int]  # the tokens after each text in the stream
+    framed: bool  # whether the frame is of each row or piece of a text, not only of each text
 
 
 def row_form(tokenizer: PreTrainedTokenizerBase, objective: Objective) -> RowForm:
@@ -48,7 +48,7 @@ def row_form(tokenizer: PreTrainedTokenizerBase, objective: Objective) -> RowFor
 
 
 def frame_size(objective: Objective) -> int:
-    """Return how many tokens frame each row at least, whose other tokens are of texts."""
+    """Return the minimum number of tokens that frame each row."""
     return len(DENOISING[objective].start) + 1 if objective in DENOISING else 2 * (objective == "masked")
 
 
@@ -57,13 +57,13 @@ def block_rows(
 ) -> TokenizedSplits:
     """Join the texts to one stream, `<s> text </s>` each, and cut it to `input_ids` of `--block_size` tokens.
 
-    For a masked language model each text is ended by [SEP], and a block is `[CLS] ... [SEP]`; to be corrupted, texts
-    follow each other and a block ends in </s>. No token is lost: the end of the stream is a shorter block, which the
+    For a masked language model [SEP] ends each text, and a block is `[CLS] ... [SEP]`; for denoising, texts follow
+    each other and a block ends in </s>. No token is lost: the end of the stream is a shorter block, which the
     collators pad.
     """
     join, blocks = block_cutter(tokenizer, data_args, objective)
     tokenized = map_splits(dataset, join, data_args.preprocessing_num_workers, features=Features(input_ids=IDS))
-    apart = replace(blocks, stride=blocks.size)  # a score is on every token once: only training blocks overlap
+    apart = replace(blocks, stride=blocks.size)  # only training blocks overlap: held-out tokens are scored once
     cut = {split: cut_blocks(rows, blocks if split == "train" else apart) for split, rows in tokenized.items()}
     return TokenizedSplits(cut)
 
@@ -71,7 +71,7 @@ def block_rows(
 def block_cutter(
     tokenizer: PreTrainedTokenizerBase, data_args: Any, objective: Objective
 ) -> tuple[partial[Batch], Blocks]:
-    """Return the function from batches of texts to pieces of the stream of tokens, and what cuts blocks from these."""
+    """Return the function from batches of texts to pieces of the stream of tokens, and the cutter of its blocks."""
     form = row_form(tokenizer, objective)
     size = data_args.block_size - (len(form.start) + len(form.end)) * form.framed
     if size < 2 - form.framed:
@@ -84,9 +84,9 @@ def block_cutter(
 
 
 def check_stride(stride: int | None, size: int) -> int:
-    """Return how far the starts of two blocks are apart; raise ValueError if that leaves tokens out, or is 0."""
+    """Return the distance between the starts of two blocks; raise ValueError if it is 0 or leaves tokens out."""
     if stride is not None and not 1 <= stride <= size:
-        raise ValueError(f"block_stride={stride}: from 1 to the {size} tokens of a block")
+        raise ValueError(f"block_stride={stride}: it must be from 1 to {size}, the tokens of a block")
     return size if stride is None else stride
 
 
@@ -95,7 +95,7 @@ def _joined_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, start: li
 
 
 def cut_blocks(rows: Dataset, blocks: Blocks) -> Dataset:
-    """Return the blocks of the concatenation of all `input_ids`, in a file that is mapped into memory."""
+    """Return the blocks of the concatenation of all `input_ids`, in a memory-mapped file."""
     schema = Features({"input_ids": IDS}).arrow_schema
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -114,7 +114,7 @@ def packed_rows(
     form, block_size = row_form(tokenizer, objective), data_args.block_size
     room = block_size - (len(form.start) + len(form.end)) * form.framed
     if block_size < 2 or room < 1:
-        raise ValueError(f"block_size={block_size}: a row needs room for a token and what frames a text")
+        raise ValueError(f"block_size={block_size}: a row needs room for a token and the special tokens of a text")
     batch = partial(_text_batch, form=form, longest=room)
     columns = Features(input_ids=IDS, lengths=IDS, text_cut=Value("bool"))
     tokenized = map_splits(dataset, batch, data_args.preprocessing_num_workers, features=columns)
@@ -132,12 +132,12 @@ def packed_rows(
 def pack(lengths: np.ndarray, size: int) -> list[list[int]]:
     """Return which items share a bin of `size`, by best-fit decreasing (Johnson 1973).
 
-    The longest go first, each where the least room is left. Items of a bin, and bins by their first item, are in the
-    order of the items.
+    The longest items go first, each to the bin with the least room. Items in a bin, and bins by their first item, keep
+    the order of the items.
     """
     bins: list[list[int]] = []
-    open_bins: list[list[int]] = [[] for _ in range(size + 1)]  # by the room that is left
-    rooms = 0  # the bit `room` is set where there is such a bin
+    open_bins: list[list[int]] = [[] for _ in range(size + 1)]  # by their remaining room
+    rooms = 0  # the bit `room` is set if there is a bin with this room
     for item in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[item])
         fitting = rooms >> length
@@ -188,7 +188,7 @@ def _rows(texts: Dataset, size: int) -> Dataset:
 def language_model_rows(
     texts: DatasetDict, tokenizer: PreTrainedTokenizerBase, data_args: LanguageModelDataArguments, training_args: Any
 ) -> Any:
-    """Return the rows of token ids that the objective asks for."""
+    """Return the rows of token ids for the objective."""
     if training_args.objective == "mlm+nsp":
         size, workers = data_args.block_size, data_args.preprocessing_num_workers
         return sentence_pairs(texts, tokenizer, block_size=size, seed=training_args.seed, num_proc=workers)

@@ -1,8 +1,8 @@
 """Batches of packed rows: several texts in a row without attention between them, and less padding.
 
-Pairs and classified texts are packed while a batch is made, which has the same texts with packing as without: its loss
-and gradient are the same, on any number of processes. The model separates the texts of a row by their positions, which
-start at 0 in each, and lets each target attend to its own source. From positions transformers makes the masks when no
+Pairs and classified texts are packed when a batch is made, which has the same texts as without packing: its loss and
+gradient are the same, on any number of processes. The model separates the texts of a row by their positions, which
+start at 0 in each, and lets each target attend only to its source. Transformers makes masks from positions if no
 `attention_mask` is given.
 """
 
@@ -27,14 +27,14 @@ from .statistics import padding_share
 SEPARATING = ("eager", "sdpa", "flex_attention")
 """Attention implementations that take a mask of the texts in each row of a batch."""
 ROOM = 96
-"""Tokens in a row of a packed batch, about, unless a text is longer: attention computes what is masked too, so that
-long rows would cost more than the padding of short ones."""
+"""Approximate tokens in a row of a packed batch, unless a text is longer: attention also computes masked scores, so
+that long rows would cost more than the padding of short ones."""
 Row = dict[str, Any]
-PAYS = 0.25  # share of padding in a batch from which packing is the default
+MIN_PADDING = 0.25  # share of padding in a batch from which packing is the default
 LONG = 64
-"""Tokens in the texts of a batch, on average, from which those of similar length are neighbors, in a single row."""
-SIMILAR = 0.85  # shortest of the texts that are padded to the same length, as a part of the longest
-# The only values of config fields with which rows are packed, and values that turn off arguments that cannot be used
+"""Mean tokens of the texts of a batch from which they form a single row, sorted by length."""
+SIMILAR = 0.85  # minimum ratio of the shortest and the longest of texts that are padded to the same length
+# The only values of config fields that allow packing, and values that turn off arguments that exclude it
 NEEDED = {"decoding": "autoregressive", "output_distribution": "softmax"}
 OFF = {"guided_attention": 0.0, "scheduled_sampling": "none"}
 
@@ -42,8 +42,8 @@ OFF = {"guided_attention": 0.0, "scheduled_sampling": "none"}
 def share_rows(lengths: np.ndarray) -> list[list[int]]:
     """Return which texts of a batch share a row, given their lengths (B, 1), or those of sources and targets (B, 2).
 
-    As many rows as the longer side fills, and the longest texts go first, each where the row stays shortest (Graham
-    1969): rows of a batch are of about the same length on both sides.
+    There are as many rows as the longer side fills. The longest texts go first, each to the row that stays shortest
+    (Graham 1969), so that the rows of a batch have about the same length on both sides.
     """
     count = -(-lengths.sum(axis=0).max() // max(ROOM, lengths.max()))
     rows: list[list[int]] = [[] for _ in range(count)]
@@ -58,7 +58,7 @@ def share_rows(lengths: np.ndarray) -> list[list[int]]:
 class PackedBatches(EpochCollator):
     """Collator of packed rows for training, and of padded ones for evaluation.
 
-    A batch has `input_ids`, `attention_mask` and `position_ids` (R, S); each text has its positions from 0 on.
+    A batch has `input_ids`, `attention_mask` and `position_ids` (R, S); the positions of each text begin at 0.
     """
 
     sides: tuple[str, ...]
@@ -68,7 +68,7 @@ class PackedBatches(EpochCollator):
         self.model: Any = model
         self.compiled = compiled
         self.padded = padded
-        self.tokenizer = getattr(padded, "tokenizer", None)  # which Trainer saves with its checkpoints
+        self.tokenizer = getattr(padded, "tokenizer", None)  # Trainer saves it with its checkpoints
         self.set_epoch(0)
 
     def __call__(self, rows: list[Row]) -> dict[str, torch.Tensor]:
@@ -78,24 +78,24 @@ class PackedBatches(EpochCollator):
         return self.packed([[rows[number] for number in numbers] for numbers in bins], sizes)
 
     def layout(self, lengths: np.ndarray) -> tuple[list[list[int]], list[int] | None]:
-        """Return which rows of a batch, of lengths (B, 1 or 2), share one, and what each is padded to, if anything."""
+        """Return which texts of a batch, of lengths (B, 1 or 2), share a row, and their padded lengths, if any."""
         return share_rows(lengths), None
 
     def computed(self, lengths: np.ndarray) -> int:
-        """Return the tokens that a batch of rows of `lengths` is computed with, padding included."""
+        """Return the number of tokens in a batch of rows of `lengths`, padding included."""
         bins, sizes = self.layout(lengths)
         filled = np.stack([lengths[numbers].sum(axis=0) for numbers in bins])
         return sum(sizes) if sizes else int((filled.max(axis=0) * len(filled)).sum())
 
     def packed(self, bins: list[list[Row]], sizes: Sequence[int] | None = None) -> dict[str, torch.Tensor]:
-        """Return the batch with the rows of each bin in one row, each padded to its size if it has one."""
+        """Return the batch with the texts of each bin in one row, each padded to its size if it has one."""
         padding = self.model.config.pad_token_id
         ids, positions, mask = joined([[row["input_ids"] for row in rows] for rows in bins], padding, sizes)
         return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
 
 
 class PackedPairs(PackedBatches):
-    """The same of pairs {input_ids, labels}, with `decoder_input_ids`, `decoder_position_ids` and `labels` (R, T)."""
+    """Packs pairs {input_ids, labels}, adding `decoder_input_ids`, `decoder_position_ids` and `labels` (R, T)."""
 
     sides = ("input_ids", "labels")
 
@@ -110,15 +110,15 @@ class PackedPairs(PackedBatches):
 
 
 class PackedTexts(PackedBatches):
-    """The same of classified texts {input_ids, labels}, with `labels` (N) in the order of the texts.
+    """Packs classified texts {input_ids, labels}, with `labels` (N) in the order of the texts.
 
-    Long texts are in a single row on a CPU, and each padded to the length of others: these attend as a batch.
+    On a CPU, long texts form a single row, and similar ones are padded to the same length, to attend as a batch.
     """
 
     sides = ("input_ids",)
 
     def layout(self, lengths: np.ndarray) -> tuple[list[list[int]], list[int] | None]:
-        # Where the model attends to texts of equal length as a batch, and treats no row as a whole
+        # If the model attends to texts of equal length as a batch, and treats no row as a whole
         stack = next(module for module in self.model.modules() if isinstance(module, EncoderStack))
         whole = self.compiled or self.model.config.drop_path_rate
         if lengths.mean() < LONG or not takes_buckets(stack) or stack.device.type != "cpu" or whole:
@@ -147,7 +147,7 @@ COLLATORS: dict[type, type[PackedBatches]] = {
 def joined(
     rows: Sequence[Sequence[Sequence[int]]], fill: int, sizes: Sequence[int] | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the texts of each row one after the other, filled up, their positions and the mask, all (R, T)."""
+    """Return the concatenated and padded texts of each row, their positions and the mask, all (R, T)."""
     longest = sum(sizes) if sizes else max(sum(map(len, texts)) for texts in rows)
     values, positions, mask = [], [], []
     for texts in rows:
@@ -178,7 +178,7 @@ def check_attention(model: PreTrainedModel) -> None:
 
 
 def check_packing(model: PreTrainedModel, training_args: Any) -> None:
-    """Raise ValueError for a model or a training to which the texts of a row would not be what they are alone."""
+    """Raise ValueError for a model or a training that would treat packed texts otherwise than single ones."""
     config: Any = model.config
     if type(config) not in COLLATORS:
         raise ValueError(
@@ -197,7 +197,7 @@ def check_packing(model: PreTrainedModel, training_args: Any) -> None:
 def fit_packing(
     model: PreTrainedModel, packing: bool | None, rows: Dataset, training_args: Any, padded: Callable
 ) -> Callable:
-    """Return the collator of a training: one that packs if `packing` says so or, with `None`, if it can and pays."""
+    """Return the training collator, which packs if `packing` is true or, with None, if it can and there is padding."""
     if packing is False:
         return padded
     try:
@@ -207,9 +207,9 @@ def fit_packing(
             raise
         return padded
     if packing is None:
-        # A whole step is taken as one batch: its parts have the same choice, on any number of processes
+        # Estimated for whole steps, so that the choice is the same for any number of processes
         share = padding_share(rows, training_args, whole_steps=True)
-        if share < PAYS:
+        if share < MIN_PADDING:
             return padded
         report(f"Packing: {share:.0%} of a batch would be padding (--packing false for rows of one text each).")
     return COLLATORS[type(model.config)](model, padded, compiled=training_args.torch_compile)

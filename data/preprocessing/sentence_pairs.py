@@ -52,10 +52,10 @@ def sentence_pairs(
     """Cut texts to rows `[CLS] A [SEP] B [SEP]`: {input_ids, token_type_ids, next_sentence_label}, for `RowMasking`.
 
     Each text is a document; its sentences are its lines, and the sentences within a line; blank lines are left out.
-    A run of sentences that fills the row is parted in two at random. In half of the rows, drawn by the seed, B is
+    A run of sentences that fills the row is split in two at random. In half of the rows, drawn by the seed, B is
     the second part (label 0); in the others (label 1) it is as much of another document, from a random sentence on,
-    and the second part begins the next run. With a single document it is another part of it. Where a row would
-    be too long the longer segment is cut, A at its start and B at its end, so that they still meet where they met.
+    and the second part begins the next run. With a single document, B is another part of it. If a row would be
+    too long, the longer segment is cut, A at its start and B at its end, so that they stay adjacent.
 
     A row has `block_size` tokens, fewer only where a document ends.
     """
@@ -78,9 +78,9 @@ def sentences(text: str) -> list[str]:
 
 
 def draw_pairs(documents: Documents, room: int, rng: Random) -> Iterator[Pair]:
-    """Yield pairs of at most `room` tokens; a sentence must have no more than half as many.
+    """Yield pairs of at most `room` tokens; no sentence may have more than half as many.
 
-    A single sentence at the end begins no pair.
+    A single sentence at the end does not begin a pair.
     """
     bounds = documents.bounds
     for number in range(len(documents)):
@@ -111,7 +111,7 @@ def _elsewhere(documents: Documents, number: int, run: tuple[int, int, int], rng
         start, stop = documents.starts[other : other + 2]
         return rng.randrange(start, stop), stop
     count = documents.starts[-1]
-    if outside := count - (end - first):  # of the only document, a sentence outside the run
+    if outside := count - (end - first):  # a sentence of the only document outside the run
         start = rng.randrange(outside)
         return (start, first) if start < first else (start + end - first, count)
     start = rng.randrange(count - 1)  # or in it, but not the one that follows
@@ -119,7 +119,7 @@ def _elsewhere(documents: Documents, number: int, run: tuple[int, int, int], rng
 
 
 def _sentence_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, longest: int) -> Batch:
-    """Return the tokens of each text and the lengths of its sentences; one that is too long becomes several."""
+    """Return the tokens of each text and the lengths of its sentences, long ones divided into several."""
     found = [sentences(text) for text in batch["text"]]
     flat = [sentence for text in found for sentence in text]
     encoded = iter(token_ids(tokenizer, flat) if flat else [])

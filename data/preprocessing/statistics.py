@@ -75,7 +75,7 @@ def describe_data(
 
 
 def describe_classes(rows: Dataset, stats: dict[str, Any]) -> list[str]:
-    """Note how the rows of a split are divided among the classes; return it in words, nothing of other tasks."""
+    """Record how the rows of a split are divided among classes, if it has them, and return it in words."""
     if not isinstance(feature := rows.features.get("labels"), ClassLabel):
         return []
     counts: np.ndarray = np.bincount(np.asarray(rows.with_format("arrow")["labels"]), minlength=feature.num_classes)
@@ -85,7 +85,7 @@ def describe_classes(rows: Dataset, stats: dict[str, Any]) -> list[str]:
 
 
 def shortfalls(stats: Mapping[str, Any]) -> list[str]:
-    """Return what a split's scores suffer from, in words: cut texts, references out of reach, classes without rows."""
+    """Return the limits of a split's scores in words: cut texts, unreachable references, classes without rows."""
     count = stats.get("rows") or 1
     cut = {name.removesuffix(" cut"): number for name, number in stats.items() if name.endswith(" cut") and number}
     words = [f"{number / count:.1%} of the {name} cut" for name, number in cut.items()]
@@ -106,7 +106,7 @@ def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
     for ids in value_chunks(rows, column):
         for start in range(0, len(ids), IDS_AT_ONCE):
             part = ids.slice(start, IDS_AT_ONCE).to_numpy()
-            counts += np.bincount(part[part >= 0], minlength=size)  # labels have -100 where no loss is wanted
+            counts += np.bincount(part[part >= 0], minlength=size)  # labels are -100 at positions without loss
     return counts
 
 
@@ -134,5 +134,5 @@ def padding_share(
 
 
 def padded(lengths: np.ndarray) -> int:
-    """Return the tokens that a batch of rows of `lengths` (B, 1 or 2) is computed with, padding included."""
+    """Return the number of tokens in a batch of rows of `lengths` (B, 1 or 2), padding included."""
     return int((lengths.max(axis=0) * len(lengths)).sum())

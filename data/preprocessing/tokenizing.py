@@ -26,7 +26,7 @@ Tokenizers = Sequence[PreTrainedTokenizerBase]  # of sources and targets
 Encode = Callable[[Batch], Batch]  # from batches of texts to rows
 PARTS = 32  # parts of long texts that are tokenized together
 RAW_TEXTS = ("source", "target", "text", "name", "tokens", "tags", GROUP)
-"""Columns of rows with the texts of the data, or the names of images, which are not passed to the model."""
+"""Columns with the texts of the data, or the names of images, which are not passed to the model."""
 
 
 class TokenizedSplits(DatasetDict):
@@ -46,7 +46,7 @@ def translation_rows(texts: DatasetDict, tokenizers: Tokenizers, data_args: Any)
 def classification_rows(texts: DatasetDict, tokenizer: PreTrainedTokenizerBase, data_args: Any) -> TokenizedSplits:
     """Tokenize `text`, or pairs, to rows {input_ids, attention_mask, labels} (and the tokenizer's token_type_ids).
 
-    They are what DataCollatorWithPadding takes; the names of the classes stay with the column `labels`.
+    They are rows for DataCollatorWithPadding; the column `labels` keeps the names of the classes.
     """
     kept = "label_ids"  # of several labels, or a number
     if kept not in next(iter(texts.values())).column_names:
@@ -58,9 +58,9 @@ def classification_rows(texts: DatasetDict, tokenizer: PreTrainedTokenizerBase, 
 def tokenized_rows(
     texts: DatasetDict, encode: Encode, longest: dict[str, int], data_args: Any, keep: Sequence[str] = ()
 ) -> TokenizedSplits:
-    """Return the rows that a function makes of batches of texts; long ones are reported, and held-out ones keep these.
+    """Turn batches of texts into rows by a function; long texts are reported, and held-out rows keep their texts.
 
-    Scores and predictions are on the texts: what a tokenizer gives back may be cut, normalized or lack characters.
+    Scores and predictions need the texts: decoded tokens may be cut, normalized or lack characters.
     """
     kept = {split: [*keep, *(RAW_TEXTS if split != "train" else ())] for split in texts}
     rows = map_splits(texts, encode, data_args.preprocessing_num_workers, kept)
@@ -138,7 +138,7 @@ def set_truncation_side(tokenizer: PreTrainedTokenizerBase, side: str) -> None:
 def frame(tokenizer: PreTrainedTokenizerBase, *, masked: bool) -> tuple[list[int], list[int]]:
     """Return the tokens before and after each text: `<s>` and `</s>`, or `[CLS]` and `[SEP]` of a masked model.
 
-    A tokenizer whose one token both starts and ends a text (GPT-2's) has it at the end only.
+    A tokenizer whose one token both starts and ends a text (GPT-2's) has it only at the end.
     """
     if masked:
         missing = [name for name in ("cls_token", "sep_token", "mask_token") if getattr(tokenizer, name) is None]
@@ -155,9 +155,9 @@ def frame(tokenizer: PreTrainedTokenizerBase, *, masked: bool) -> tuple[list[int
 
 def text_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Return the tokens that a tokenizer itself puts before and after a text."""
-    ids, own = (tokenizer("a", add_special_tokens=framed)["input_ids"] for framed in (True, False))
-    start = next(start for start in range(len(ids)) if ids[start : start + len(own)] == own)
-    return ids[:start], ids[start + len(own) :]
+    ids, bare = (tokenizer("a", add_special_tokens=framed)["input_ids"] for framed in (True, False))
+    start = next(start for start in range(len(ids)) if ids[start : start + len(bare)] == bare)
+    return ids[:start], ids[start + len(bare) :]
 
 
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
@@ -165,13 +165,13 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list
     if not tokenizer.is_fast:
         encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
         return encoded["input_ids"]
-    backend = tokenizer.backend_tokenizer  # set as transformers sets it for texts that are not cut
+    backend = tokenizer.backend_tokenizer  # configured as transformers does for texts that are not cut
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = tokenizer.split_special_tokens
     if max(map(len, texts), default=0) <= PASSAGE or not _splits_at_lines(backend):
         return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
-    parts = [list(passages([text])) for text in texts]  # a long text is work for several cores
+    parts = [list(passages([text])) for text in texts]  # several cores share a long text
     flat = list(chain.from_iterable(parts))
     groups = (flat[start : start + PARTS] for start in range(0, len(flat), PARTS))
     encoded = (each for group in groups for each in backend.encode_batch_fast(group, add_special_tokens=False))
@@ -179,7 +179,7 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list
 
 
 def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, side: str = "text") -> tuple[Any, Any]:
-    """Return the encodings of texts and, for each, whether it had to be cut."""
+    """Return the encodings of texts, and whether each had to be cut."""
     texts = [as_pair(text) for text in texts]
     encoded = tokenizer(**{side: texts}, verbose=False)
     too_long = [len(ids) > length for ids in encoded["input_ids"]]
@@ -205,7 +205,7 @@ def _text_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, length: int
 
 
 def _splits_at_lines(backend: Tokenizer) -> bool:
-    """Return whether no token reaches across the ends of `passages`, because words are found as by GPT-2."""
+    """Return whether no token crosses the ends of `passages`, because words are split as by GPT-2."""
     words, added = backend.pre_tokenizer, backend.get_added_tokens_decoder().values()
     gpt2 = isinstance(words, ByteLevel) and words.use_regex and not words.add_prefix_space
     return (
@@ -222,11 +222,11 @@ def _check_length(option: str, length: int, tokenizer: PreTrainedTokenizerBase) 
 
 
 class Held:
-    """The tokens that `Blocks` still holds."""
+    """The tokens that `Blocks` keeps for the next block."""
 
     def __init__(self, tokens: Sequence[int] = (), covered: int = 0, count: int = 0):
         self.tokens = np.array(tokens, np.int32)
-        self.covered, self.count = covered, count  # how many of them were in a block; blocks before them
+        self.covered, self.count = covered, count  # how many of them were in a block, and the number of blocks before
 
     def state(self) -> tuple[list[int], int, int]:
         return self.tokens.tolist(), self.covered, self.count
@@ -245,7 +245,7 @@ class Blocks:
     def cut(self, pieces: Iterable[np.ndarray], held: Held | None = None) -> Iterator[np.ndarray]:
         """Yield the blocks (number, length) of a stream that comes in pieces; only the last may be shorter.
 
-        `held` is what an earlier part of the stream has left; it is up to date whenever a piece is asked for.
+        `held` is the rest of an earlier part of the stream; it is up to date whenever a piece is requested.
         """
         held = Held() if held is None else held
         for piece in pieces:

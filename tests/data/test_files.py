@@ -74,9 +74,9 @@ def test_a_row_of_several_lines_is_named(tmp_path, capsys):
     """Two stray marks can look like one cell with line breaks: nobody but the user can tell."""
     path = put(tmp_path / "a.csv", 'text,label\none,a\n"two,b\nthree,a\nfour",b\n')
     load("classification", train_file=path, validation_file=path)
-    assert "1 of 2 rows have cells with line breaks, at most row 2 with 3 lines" in capsys.readouterr().out
+    assert "1 of 2 rows have cells with line breaks, most in row 2 with 3 lines" in capsys.readouterr().out
     stream_rows(open_stream("classification", train_file=path, validation_file=path)[1])
-    assert "rows of the stream have cells with line breaks, at most row 2 with 3 lines" in capsys.readouterr().out
+    assert "rows of the stream have cells with line breaks, most in row 2 with 3 lines" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

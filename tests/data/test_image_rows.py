@@ -108,7 +108,7 @@ def test_folders_that_cannot_be_used(folder, tmp_path):
     data, _ = load(folder, bad_rows="skip")
     assert label_names(data.splits) == ["cat", "dog"]
     (folder / "stray.png").write_bytes(png(3))
-    refused(r"stray.png is in no folder of a class \(1 such images\)", load, folder, bad_rows="skip")
+    refused(r"stray.png is not in a class folder \(1 such images\)", load, folder, bad_rows="skip")
     (tmp_path / "nothing").mkdir()
     refused("nothing: no images found", load, tmp_path / "nothing")
     refused("--streaming needs files, not the folder", load, folder, streaming=True)

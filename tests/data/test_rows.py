@@ -135,8 +135,8 @@ def test_whitespace_around_labels_is_removed_and_reported(tmp_path, capsys):
 
 @pytest.mark.parametrize(("train", "validation", "message"), [
     (["a", "b"], ["a", "c"], r"b.jsonl, row 2: label 'c' does not occur in the training data, which has a, b"),
-    ([0.5, 1.5], [0.5], r"a.jsonl, row 1: 0.5 is not a label \(a name or an integer is\)"),
-    (["a", "a"], ["a"], r"one value only, 'a'"),
+    ([0.5, 1.5], [0.5], r"a.jsonl, row 1: 0.5 is not a label \(a name or an integer\)"),
+    (["a", "a"], ["a"], r"all labels are 'a'"),
 ])  # fmt: skip
 def test_bad_labels(tmp_path, train, validation, message):
     paths = [labeled(tmp_path, labels, name) for labels, name in ((train, "a.jsonl"), (validation, "b.jsonl"))]

@@ -235,7 +235,7 @@ def test_any_processes_read_the_same_and_resume_at_once(layout, tmp_path, monkey
             rows = streamed_rows(layout, stream, decoder_tokenizer)
             rows.processes, rows.process = processes, process
             if folder is not None:
-                rows.go_on(folder, at)
+                rows.resume(folder, at)
             iterator, part = iter(rows), []
             for _ in range(steps):
                 batch = with_places(list(islice(iterator, size)), lambda rows: {"rows": rows})
@@ -270,7 +270,7 @@ def test_a_process_reads_its_part_and_a_resumed_one_begins_where_it_was(tmp_path
         rows.save(tmp_path)
     wanted = without_places(islice(streamed_rows("", stream, None), 32_000, 32_100))
     resumed = streamed_rows("", stream, None)
-    resumed.go_on(tmp_path, 32_000)
+    resumed.resume(tmp_path, 32_000)
     opened[:] = []
     assert without_places(islice(resumed, 100)) == wanted
     assert sum(opened) <= 16 * 4 * part
@@ -304,7 +304,7 @@ def test_other_files_are_not_gone_on_with(tmp_path, monkeypatch):
         file.write('{"text": "one more"}\n')
     options = {"train_file": str(tmp_path / "0.jsonl"), "validation_file": str(tmp_path / "validation.txt")}
     other = streamed_rows("", open_stream("causal", streaming_buffer=32, **options)[1], None)
-    refused("0.jsonl: these are not the files that the run has read until", other.go_on, tmp_path, 0)
+    refused("0.jsonl: these are not the files that the run has read up to", other.resume, tmp_path, 0)
 
 
 def test_a_bad_row_of_a_part_is_named(tmp_path, monkeypatch):

@@ -98,7 +98,7 @@ class RunTrainer(EvaluatingTrainer):
         skipping: Any = nullcontext()
         if batches and isinstance(self.train_dataset, StreamedRows):
             rows = batches * self._train_batch_size * self.args.data_processes
-            self.train_dataset.go_on(Path(str(self.resumed_from)), rows)
+            self.train_dataset.resume(Path(str(self.resumed_from)), rows)
             # It would read the skipped batches, and Trainer has no hook for it
             skipping = temporarily(transformers_trainer, skip_first_batches=lambda loader, _: loader)
         if not self.control.should_training_stop:  # the run may have stopped before it was killed
