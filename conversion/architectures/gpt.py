@@ -143,6 +143,12 @@ def is_multi_query(config: BlockConfig) -> bool:
     return config.num_key_value_heads == 1 < config.num_attention_heads
 
 
+def without_position(config: PreTrainedConfig) -> Values:
+    if (config.pad_token_id or 0) >= 2:  # rows 0 and 1 of its table have no position
+        raise ValueError(f"pad_token_id={config.pad_token_id} takes a position away: it must be 0, 1 or None")
+    return {}
+
+
 def fused(kind: Kind) -> Table:
     return block("h.{layer}.attn.", qkv=("c_attn", kind))
 
@@ -184,6 +190,7 @@ VARIANTS = (
         renamed(num_attention_heads="attention_heads", hidden_act="activation_function"),
         renamed(initializer_range="init_std", layer_drop="layerdrop"),
         constant(position_embedding_type="sinusoidal", sinusoidal_layout="tensor2tensor", position_offset=2),
+        Field(without_position),
         ignored=("decoder_start_token_id",), classifies=False,
     ),
     # BioGPT (Luo et al. 2022): GPT-2's block with scaled embeddings and positions from row 2

@@ -133,6 +133,7 @@ REFUSED_NATIVE: list[tuple[str, Change, str]] = [
     ("bart", {"encoder_attention_heads": 2}, "attention_heads"),
     ("marian", {"decoder_attention_heads": 2}, "decoder_attention_heads"),
     ("t5", {"pad_token_id": 50}, "pad_token_id=50"),
+    ("xglm", {"pad_token_id": 2}, "pad_token_id=2 takes a position away: it must be 0, 1 or None"),
     ("vit", {"patch_size": [4, 2]}, r"patch_size=\[4, 2\]"),
     ("vit_msn", {"image_size": 14}, "image_size=14 must be a multiple of patch_size=4"),
 ]

@@ -120,6 +120,11 @@ def test_the_dtype_is_kept(name):
     assert_equal(to_native(ours, name), native)
 
 
+def test_a_table_that_was_saved_in_half_precision_is_still_the_architectures(tmp_path):
+    native_model(MAIN["pegasus"]).to(torch.bfloat16).save_pretrained(tmp_path)
+    assert from_native(tmp_path, dtype=torch.float32).dtype == torch.float32
+
+
 def test_the_generation_config_is_carried():
     native = native_model(MAIN["bart"])
     native.generation_config.num_beams = 4
