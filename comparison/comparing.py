@@ -53,8 +53,8 @@ def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False,
         raise ValueError("budget: seconds: hosts that share a comparison (--share) are not equally fast")
     check_variants(plan)
     seeds = plan.tuning_seeds if plan.widths else plan.seeds
-    words = f"{len(plan.variants)} variants, {len(seeds)} seeds; each run has {plan.amount:,.6g} {plan.budget}"
-    report(f"{words} ({BUDGETS[plan.budget]})")
+    words = f"{len(plan.variants)} variants, {len(seeds)} seed{'s'[len(seeds) == 1 :]}; each run has"
+    report(f"{words} {plan.amount:,.6g} {plan.budget} ({BUDGETS[plan.budget]})")
     runner = Runner(plan, folder, jobs, overwrite=overwrite, shared=shared)
     with nullcontext() if shared else locked(folder):
         if not shared and (owners := runner.claims.owners()):

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from vanillaformer import __version__
 from vanillaformer.console.drawing import embedded, save, style, templates
+from vanillaformer.console.parsing import read_settings
 from vanillaformer.console.reporting import report
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.metrics.scores import Score
@@ -57,7 +58,7 @@ def _write(comparison: Comparison, folder: Path, figures: Path) -> str:
         text = pages.get_template(f"{name}.jinja").render(pictures=pictures, **content)
         write_text(folder / name, text.rstrip() + "\n")
     found, path = verdicts(comparison), folder / "report.json"
-    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else found
+    old = read_settings(path) if path.exists() else found
     if changes := [f"{key} {old[key]}, now {found[key]}" for key in RULES if old.get(key, found[key]) != found[key]]:
         report(f"Verdicts that were given before by other rules are given again: {', '.join(changes)}.")
     write_text(path, json.dumps(found, indent=2) + "\n")
@@ -91,7 +92,7 @@ def facts(comparison: Comparison) -> dict[str, Any]:
         "score": plan.score,
         "rows": [row(found, tests.get(name), plan) for name, found in comparison.variants.items()],
         "sentences": sentences(comparison, tests),
-        "seeds": f"{'2 to ' if plan.sequential else ''}{len(plan.seeds)} seeds",
+        "seeds": f"{'2 to ' if plan.sequential else ''}{len(plan.seeds)} seed{'s'[len(plan.seeds) == 1 :]}",
         "differences": {name: differences(found, comparison) for name, found in comparison.variants.items()},
         "version": __version__,
         "command": shlex.join(["vanillaformer", plan.program, "settings/runs-VARIANT-SEED.yaml"]),
@@ -148,7 +149,9 @@ def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
     if few := [name for name in comparison.variants if name not in tests and name != plan.baseline]:
         found.append(f"Not tested, for want of two runs that count on both sides, or of any spread: {', '.join(few)}.")
     if len(plan.seeds) < 5 and not plan.sequential:
-        found.append(f"{len(plan.seeds)} seeds show large differences only; a claim deserves 5.")
+        one = "One seed shows no difference; a claim deserves 5."
+        more = f"{len(plan.seeds)} seeds show large differences only; a claim deserves 5."
+        found.append(one if len(plan.seeds) == 1 else more)
     found.append("The intervals are of seeds (weights and order of the data), not of the validation rows.")
     for name, options in comparison.chosen.items():
         if plan.beyond([tried for tried, _ in comparison.tuning[name]], options):

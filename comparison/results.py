@@ -1,6 +1,5 @@
 """Results of the runs of a comparison, read from their folders."""
 
-import json
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
+from vanillaformer.console.parsing import read_settings
 from vanillaformer.training.report.plots import curve
 from vanillaformer.training.run_folder.files import spent_of_budget
 
@@ -87,7 +87,7 @@ def read_result(plan: Plan, folder: Path, seed: int, outcome: Outcome) -> Result
 
     record = read_record(folder)
     details, score = record["details"], record["metrics"].get(f"eval_{plan.score.name}")
-    history = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
+    history = read_settings(folder / "trainer_state.json")["log_history"]
     if score is None:
         return lost("failed", f"its record has no {plan.score.name}")
     if not math.isfinite(score):

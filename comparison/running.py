@@ -18,6 +18,7 @@ import psutil
 import yaml
 
 from vanillaformer import __version__
+from vanillaformer.console.parsing import read_settings
 from vanillaformer.console.reporting import report
 from vanillaformer.data.caching import Prints, changed_splits
 from vanillaformer.hub.atomic_files import write_text
@@ -81,8 +82,7 @@ class Runner:
         return self.folder / kind / f"{job.name}{suffix}"
 
     def _read(self, kind: str, job: Job) -> dict[str, Any]:
-        path = self._file(kind, job)
-        return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return read_settings(path) if (path := self._file(kind, job)).is_file() else {}
 
     def _write(self, kind: str, job: Job, content: dict[str, Any]) -> None:
         path = self._file(kind, job)
@@ -253,5 +253,4 @@ class Runner:
 
 def read_record(folder: Path) -> dict[str, Any]:
     """Return the record of the run in a folder, empty if there is none."""
-    path = folder / RECORD
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read_settings(path) if (path := folder / RECORD).is_file() else {}

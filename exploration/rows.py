@@ -1,6 +1,5 @@
 """Held-out rows from a file, as the batches that the model is scored on: read and tokenized as the run's own data."""
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import fields
@@ -12,6 +11,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding
 
+from vanillaformer.console.parsing import read_settings
 from vanillaformer.data.arguments import DATA_ARGUMENTS
 from vanillaformer.data.loading import load_held_out
 from vanillaformer.data.preprocessing.batching import EpochCollator, evaluation_order
@@ -97,7 +97,7 @@ def recorded_settings(folder: Path) -> tuple[Settings, Settings]:
     path = folder / RECORD
     if not path.is_file():
         return {}, {}
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = read_settings(path)
     settings, chosen = record.get("settings", {}), record.get("details", {}).get("defaults", [])
     data = settings.get("data", {}) | {option: value for option, value, _ in chosen}
     found = {name: data[name] for name in READING & data.keys() if data[name] not in (None, BY_DATA)}

@@ -139,7 +139,7 @@ def forecast(path: Path, folder: Path, *, jobs: int = 1, overwrite: bool = False
         predicted = float(law.loss(size, tokens))
         content: dict[str, Any] = {"law": asdict(law), "parameters": size, "tokens": tokens}
         content |= {"loss": predicted, "interval": [low, high], "lack_of_fit": lack_of_fit(residuals)}
-        old = json.loads(file.read_text(encoding="utf-8")) if (file := folder / "forecast.json").exists() else {}
+        old = read_settings(file) if (file := folder / "forecast.json").exists() else {}
         others = old.get("others", {})  # predictions that were followed by a training, by that
         if old:
             others[f"{old['parameters']}-{old['tokens']}"] = [*old["earlier"], *[old["loss"]] * ("trained" in old)]

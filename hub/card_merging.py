@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from vanillaformer.console.parsing import SettingsLoader
 from vanillaformer.console.reporting import report
 
 from .atomic_files import write_text
@@ -142,8 +143,8 @@ def _merged_header(new: str, old: str) -> str:
 def _parse_header(header: str) -> dict[str, Any] | None:
     """Return the metadata of a header; None if it is not a YAML mapping."""
     try:
-        data = yaml.safe_load(header) if header.strip() else {}
-    except yaml.YAMLError:
+        data = yaml.load(header, SettingsLoader) if header.strip() else {}
+    except (ValueError, yaml.YAMLError):  # as of a day that is not in the calendar
         return None
     return data if isinstance(data, dict) else None
 

@@ -290,6 +290,12 @@ def test_a_comparison_goes_on(tmp_path, pretended, monkeypatch):
     compare(raised, tmp_path, overwrite=True)
     assert set(starts(tmp_path).values()) == {1}
     assert json.loads((tmp_path / "replaced" / "runs-pre-1.1" / "run.json").read_text())["details"]["steps"] == 4
+    folders = ("outcomes/runs-pre-1.json", "started/runs-pre-1.json", "settings/runs-pre-1.yaml", "report.json")
+    for file in map(tmp_path.joinpath, (*folders, "runs/pre-1/run.json", "runs/pre-1/trainer_state.json")):
+        whole = file.read_text()
+        file.write_text('{"a": [1,')
+        refused(f"{file} is not valid", lambda: write_report(compare(raised, tmp_path), tmp_path))
+        file.write_text(whole)
     monkeypatch.setattr(running, "__version__", "99")
     refused("vanillaformer: .* then, 99 now", compare, raised, tmp_path)
 

@@ -37,7 +37,7 @@ def test_each_variant_is_tuned_in_each_width_and_nothing_else_is_trained(tmp_pat
     assert not (tmp_path / "out" / "runs").exists()
     assert len(list((tmp_path / "out" / "tuning").iterdir())) == 3 * 2 * 3
     text = capsys.readouterr().out
-    assert text.startswith("6 variants, 1 seeds;")
+    assert text.startswith("6 variants, 1 seed;")
     assert text.index("| pre | 16 | 0.001 |") < text.index("| pre | 32 | 0.001 |")
     assert "| post | 16 | 0.01 (the end of what was tried) |" in text
     assert "- pre: from width 16 to 32 the best rate changes by a factor of 1.00.\n" in text

@@ -42,6 +42,8 @@ def test_pairs_are_read_by_the_columns_of_the_run(tmp_path):
     _, few = read("translation", file, tmp_path, count=3)
     assert [len(batch["labels"]) for batch in few] == [3]
     refused("has no column 'other'", read, "translation", file, tmp_path, source_column="other")
+    (tmp_path / "run.json").write_text("{")
+    refused(r"run\.json is not valid JSON", read, "translation", file, tmp_path)
 
 
 @pytest.mark.parametrize("case", ["causal", "masked"])

@@ -76,6 +76,10 @@ def test_broken_cards(capsys: pytest.CaptureFixture) -> None:
     old = edited(generated(), ("license: mit", "license: [mit"))
     assert "license: [mit\n" in merged_card(generated(), old)
     assert "not a YAML mapping" in capsys.readouterr().out
+    old = edited(generated(), ("language: en", "language: en\ndate: 2023-02-30"))
+    assert "date: 2023-02-30\n" in merged_card(generated(header="tags: [a]"), old)
+    norwegian = edited(generated(), ("language: en", "language: no"))
+    assert "language: 'no'\n" in merged_card(generated(header="tags: [a]"), norwegian)
     without_end = edited(generated(), (END, ""))
     assert "none known" in merged_card(generated("## More"), without_end)
     damaged = edited(generated(), ('"hash"', "hash"))
