@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, even if the power fails."""
+"""Files and folders that appear complete or not at all, even if the power fails."""
 
 import os
 import shutil
@@ -23,14 +23,14 @@ def flush(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError:
-        if not path.is_dir():  # which some file systems do not flush
+        if not path.is_dir():  # some file systems do not flush folders
             raise
     finally:
         os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by another text, as a whole even if the power fails."""
+    """Replace the text of a file, completely or not at all even if the power fails."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
     flush(part)
@@ -42,8 +42,8 @@ def write_text(path: Path, text: str) -> None:
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Yield a folder to write into, which becomes `path` if all goes well and is deleted otherwise.
 
-    What a killed process has left of it is deleted by the next one that writes to `path`. Raises ValueError if `path`
-    is a file or a folder with something in it, cannot be made, or is being written.
+    Files left by a killed process are deleted by the next one that writes to `path`. Raises ValueError if `path` is a
+    file or a folder that is not empty, cannot be created, or is being written.
     """
     path = Path(path)
     check_free(path)
@@ -53,12 +53,12 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         lock = locked(partial)
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error}") from error
-    # Signals can be caught in the main thread only, and a handler that was not set from Python cannot be put back
+    # Only the main thread can catch signals, and a handler that was not set from Python cannot be restored
     in_main_thread = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM) if in_main_thread else None
     try:
         if before is not None:
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
         for old in partial.iterdir():
             if old.is_dir() and not old.is_symlink():
                 shutil.rmtree(old)
@@ -92,6 +92,6 @@ def locked(folder: Path) -> int | None:
 
 
 def check_free(path: Path) -> None:
-    """Raise for a path where there is something already, other than an empty folder."""
+    """Raise ValueError if a path exists, unless it is an empty folder."""
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise ValueError(f"{path} exists already and is not an empty folder: choose another one")

@@ -5,9 +5,9 @@
     ...
     <!-- /vanillaformer -->
 
-When a card is written or pushed again, the metadata and the part are renewed; the text around the part and metadata
-with other names stay. The record in the first mark has the folder or Hub id that the part names, the hash of the part
-as generated, and the hash of the rest of the card as it was last pushed.
+When a card is written or pushed again, the metadata and the part are replaced; the text around the part and other
+metadata stay. The record in the first mark has the folder or Hub id that the part names, the hash of the generated
+part, and the hash of the rest of the card when it was last pushed.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from .file_names import CARD
 HEADER = re.compile(r"\A\s*---[ \t]*\n(?:(.*?)\n)??---[ \t]*(?:\n|\Z)", re.DOTALL)
 BEGIN, NOTE, END = "<!-- vanillaformer ", " generated: write above or below -->", "<!-- /vanillaformer -->"
 PART = re.compile(rf"{BEGIN}(\{{.*\}}){NOTE}\n((?s:.*?))\n{END}")
-RENEWED = ("base_model", "metrics", "model-index")  # metadata of the last training: what it does not state goes
+RENEWED = ("base_model", "metrics", "model-index")  # metadata of the last training, deleted if it does not state them
 
 
 class Card(NamedTuple):
@@ -79,7 +79,7 @@ def merged_card(new_text: str, old_text: str | None) -> str:
 def card_to_push(local_text: str, remote_text: str | None, repo_id: str | None = None) -> str:
     """Return the card to upload, in whose generated part `repo_id` replaces the local folder.
 
-    It is written to that folder too, whose later edits are based on it.
+    It is also written to that folder, so that later edits are based on it.
     """
     card, remote = parse_card(local_text), parse_card(remote_text or "")
     if repo_id is not None and card.part and not card.is_part_edited:
@@ -89,7 +89,7 @@ def card_to_push(local_text: str, remote_text: str | None, repo_id: str | None =
         card = card._replace(part=part, record=card.record | {"place": repo_id, "hash": text_hash(part)})
     if remote.is_part_edited:
         report("The generated part of the card on the Hub was edited: the edit is only in the repository's history.")
-    if remote_text and card.record.get("pushed") != remote.hash_around:  # somebody wrote there since
+    if remote_text and card.record.get("pushed") != remote.hash_around:  # somebody has edited it since
         merged = _merged(card, remote)
         if card.words - merged.words:
             report("The text of the card on the Hub stays; that of the folder's card, which differs, is not uploaded.")
@@ -164,14 +164,14 @@ def parse_card(text: str) -> Card:
 
 
 def render_card(card: Card) -> str:
-    record = json.dumps(card.record).replace(">", "\\u003e")  # it could end the comment
+    record = json.dumps(card.record).replace(">", "\\u003e")  # which could end the comment
     part = f"{BEGIN}{record}{NOTE}\n{card.part}\n{END}" if card.part else ""
     body = "\n\n".join(filter(None, (card.before.strip("\n"), part, card.after.strip("\n"))))
     return (f"---\n{card.header}\n---\n\n" if card.header else "") + body + "\n"
 
 
 def _normalize_line_ends(text: str) -> str:
-    """Return a text with the line ends that it has after it was written and read again."""
+    """Return a text with the line ends that writing and reading it leaves."""
     return re.sub(r"\r\n?", "\n", text)
 
 
@@ -184,9 +184,9 @@ def read_card(path: Path, source: str) -> str:
 
 
 def write_card(path: Path, text: str) -> None:
-    """Replace a card as a whole; a link, as in the Hub's cache, stays one.
+    """Replace a card completely or not at all, unless it is a link, as in the Hub's cache.
 
-    A card with a person's words that are not in the new one is kept next to it.
+    A card with a person's words that the new one lacks is kept next to it.
     """
     old = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     if path.is_symlink() or old == text:

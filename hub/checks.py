@@ -1,7 +1,7 @@
-"""Checks of a saved model before anything of it is built: config and settings, then weights against the config.
+"""Checks of a saved model before any of it is built: config and settings, then weights against the config.
 
-Nothing takes memory before them: sizes are compared with the headers of the weights, and the model that the config
-describes is made without memory for its tensors. Errors of files and of the Hub are one line that holds no token.
+They take no memory: sizes are compared with the headers of the weights, and the model that the config describes is
+built without memory for its tensors. Errors of files and of the Hub are one line without tokens.
 """
 
 import hashlib
@@ -38,9 +38,9 @@ class HubError(ValueError):
 
 @contextmanager
 def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
-    """Turn what huggingface_hub raises about a repository into a `HubError`.
+    """Turn errors of huggingface_hub about a repository into a `HubError`.
 
-    Its own errors end here, for a traceback could hold the token of a header that cannot be sent.
+    They are not chained, because a traceback could show the token in a header that cannot be sent.
     """
     try:
         yield
@@ -54,7 +54,7 @@ def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def file_errors(what: str, folder: Path | None = None) -> Iterator[None]:
-    """Turn whatever a stranger's files make a library raise into a ValueError, panics of Rust code included."""
+    """Turn any error of a library on untrusted files into a ValueError, including panics of Rust code."""
     try:
         yield
     except BaseException as error:
@@ -64,10 +64,10 @@ def file_errors(what: str, folder: Path | None = None) -> Iterator[None]:
 
 
 def damage(folder: Path) -> str:
-    """Return the end of a message on a folder that cannot be loaded: which cached file is not what the Hub gave.
+    """Return the end of a message about a folder that cannot be loaded: which cached file differs from the Hub's.
 
     The cache names a file by its ETag, which is a large file's SHA-256 and a small one's name in git; huggingface_hub
-    itself compares sizes only. A cache without links (Windows) does not record what should be there.
+    itself compares only sizes. A cache without links (Windows) does not record what should be there.
     """
     for path in sorted(path for path in folder.rglob("*") if path.is_symlink() and path.is_file()):
         stored, digest = path.resolve(), ""
@@ -84,66 +84,66 @@ def damage(folder: Path) -> str:
 
 
 def describe_hub_error(error: BaseException, repo: str, revision: str | None = None) -> str | None:
-    """Return what an error says about a repository, `None` if it does not come from the Hub."""
+    """Return the message of an error about a repository, or None if it does not come from the Hub."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, ValueError) and "README.md" in str(cause):  # more than the answer that it comes from
+        if isinstance(cause, ValueError) and "README.md" in str(cause):  # says more than its response
             return short_message(cause)
         for kind, text in KINDS.items():
             if isinstance(cause, kind):
                 facts = {"repo": repo, "revision": revision, "login": LOGIN, "hub": constants.ENDPOINT}
                 return text.format(**facts, error=short_message(cause))
         if (answer := getattr(cause, "response", None)) is not None:
-            text = STATUS.get(answer.status_code, "the Hub does not do that for {repo}: {error}")
+            text = STATUS.get(answer.status_code, "the Hub refuses that for {repo}: {error}")
             return text.format(repo=repo, login=LOGIN, error=short_message(cause))
         if type(cause).__name__ == "LocalProtocolError" or isinstance(cause, UnicodeEncodeError):
-            return f"the token has characters that no token has: {LOGIN}"
+            return f"the token has characters that are not allowed in tokens: {LOGIN}"
         if type(cause).__module__.startswith("httpx"):  # or httpx2: which one depends on huggingface_hub's version
             message = short_message(cause) or type(cause).__name__
             return f"the connection to the Hub ({constants.ENDPOINT}) failed: {message}"
         cause = cause.__cause__ or cause.__context__
     raised_in = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)][-1:]
-    if raised_in and raised_in[0].partition(".")[0] == "huggingface_hub":  # be it by the library that it uploads with
+    if raised_in and raised_in[0].partition(".")[0] == "huggingface_hub":  # or a library that it uploads with
         return f"{repo}: {type(error).__name__}: {short_message(error)}"
     return None
 
 
 def short_message(error: BaseException) -> str:
-    """Return the first two lines of what an error says that say something, without a token."""
+    """Return the first two lines of an error message that are not blank, without tokens."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return redact_tokens(" ".join(lines[:2]))
 
 
-# By the kind of error, the most special first
+# By the kind of error, the most specific first
 KINDS: dict[type[BaseException], str] = {
-    errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE is set: the Hub is not asked, and {repo} is not, or not whole, in "
-    "the cache",
+    errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE is set: the Hub is not asked, and {repo} is not completely in the "
+    "cache",
     errors.LocalTokenNotFoundError: "no token found: {login}",
     errors.HFValidationError: "{repo!r} is not a repository name: {error}",
     errors.GatedRepoError: "{repo} is gated: ask for access at {hub}/{repo}, and {login}",
     errors.RepositoryNotFoundError: "the Hub has no {repo}, or one that is private and not yours: {login}",
     errors.RevisionNotFoundError: "{repo} has no revision {revision!r}",
 }
-# By the status of the answer
+# By the status of the response
 STATUS: dict[int, str] = {
     401: "the token is not (or no longer) valid: {login}",
-    403: "the token has no right to do that in {repo}: it needs to be one that may write, of somebody who may",
+    403: "the token has no right to do that in {repo}: pushing needs a write token of somebody who may write",
     409: "{repo} is taken: {error}",
-    412: "{repo} was changed while this was going on: do it again",
-    413: "the Hub finds a file of {repo} too large: {error}",
+    412: "{repo} was changed in the meantime: try again",
+    413: "a file of {repo} is too large for the Hub: {error}",
 }
 
 
 # Data types of parameters, as safetensors and transformers name them
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-LARGEST_JSON = 2**25  # bytes, of configs and indexes: a million labels fit
+LARGEST_JSON = 2**25  # maximum bytes of configs and indexes: a million labels fit
 # Sizes that are never larger than the number of stored weights
 STORED_WIDTHS = (*MODEL_WIDTHS, *INNER_WIDTHS, "vocab_size", "decoder_vocab_size")
 # Fields that name attention and experts of transformers, or else a kernel on the Hub
 IMPLEMENTATIONS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
 OUR_CLASSES = {cls.__name__: cls for classes in AUTO_CLASSES.values() for cls in classes}
-COMPUTED = 2**24  # numbers of a position table and the like, 64 MB, that a model of any size may have
-NAMED = 5  # tensors in a message
+COMPUTED = 2**24  # numbers in computed tables, such as positions, that any model may have: 64 MB
+NAMED = 5  # names in a message
 MOST_BEAMS = 256  # more would take all memory
 
 
@@ -161,14 +161,14 @@ class Stored(NamedTuple):
 def check_folder(folder: Path) -> None:
     """Raise ValueError for a folder without a config and weights that belong together.
 
-    The message continues one that names the folder.
+    The message continues a sentence that begins with the folder.
     """
     if (folder / EXPORT).is_file():
         raise ValueError(f"has an exported model ({EXPORT}), which only vanillaformer generate runs")
-    if (folder / ADAPTER).is_file():  # transformers would put them on top, also those in a pickle
+    if (folder / ADAPTER).is_file():  # transformers would load them too, even from a pickle
         raise ValueError(f"has adapters ({ADAPTER}): merge them (merge_and_unload of peft) and save the model itself")
     fields, stored = read_config(folder), read_headers(folder)
-    # Fields with the same name in all architectures: more of them than the weights have would take memory
+    # Sizes with the same names in all architectures: larger ones than those of the weights would take memory
     for name, value in ((name, value) for part in _parts(fields) for name, value in part.items()):
         if type(value) is int and name in LAYER_COUNTS and value > len(stored.shapes):
             raise ValueError(f"has {name}={value:,} in config.json, but weights of {len(stored.shapes):,} tensors")
@@ -180,7 +180,7 @@ def check_folder(folder: Path) -> None:
     for name in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "eos_token_id"):
         value = settings.get(name)
         tokens = [token for token in (value if isinstance(value, list) else [value]) if token is not None]
-        most = size if name != "eos_token_id" else None  # small models keep a larger one's
+        most = size if name != "eos_token_id" else None  # small models keep the id of a larger one
         if any(type(token) is not int or (most and token >= most) for token in tokens):
             raise ValueError(f"has {name}={value!r:.80} in {GENERATION}, but the model has {size or 0:,} tokens")
     for name in ("num_beams", "num_return_sequences"):
@@ -190,7 +190,7 @@ def check_folder(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the fields in a folder's config; ValueError for sizes, data types or settings that no model has."""
+    """Return the fields in a folder's config; raise ValueError for impossible sizes, data types or settings."""
     if not (folder / CONFIG).is_file():
         found = {path.parent for path in folder.glob("checkpoint-*/config.json")}
         steps = {int(step): path for path in found if (step := path.name.partition("-")[2]).isdigit()}
@@ -222,10 +222,10 @@ def _parts(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def open_config(folder: Path) -> PreTrainedConfig:
-    """Return the config of a folder; ValueError for invalid fields, or a type that is unknown or has its own code."""
+    """Return the config of a folder; raise ValueError for invalid fields, or a type that is unknown or custom code."""
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # whatever a stranger's fields make transformers stumble over
+    except Exception as error:  # invalid fields raise various errors in transformers
         if "trust_remote_code" in str(error):
             raise ValueError(
                 "is a model with custom code, which is not run: load it in Python, by trust_remote_code=True, "
@@ -235,17 +235,17 @@ def open_config(folder: Path) -> PreTrainedConfig:
 
 
 def check_unquantized(config: PreTrainedConfig) -> None:
-    """Raise ValueError for the config of quantized weights, which are neither trained nor converted."""
+    """Raise ValueError for the config of quantized weights, which can be neither trained nor converted."""
     if settings := getattr(config, "quantization_config", None):
         method = settings.get("quant_method") if isinstance(settings, dict) else settings.quant_method
         raise ValueError(
-            f"the weights are quantized (quant_method={str(method)!r}), which are neither trained nor converted: use "
-            "those that they were made from, or dequantize() them"
+            f"the weights are quantized (quant_method={str(method)!r}) and cannot be trained or converted: use the "
+            "original weights, or dequantize() these"
         )
 
 
 def check_weights(folder: Path, config: PreTrainedConfig, stored: Stored) -> None:
-    """Raise ValueError unless the weights are those of the model that the config describes, whole and finite.
+    """Raise ValueError unless the weights are those of the model that the config describes, complete and finite.
 
     The model is the one that the folder was saved from: what another task adds or leaves out does not count. Names
     that an architecture of transformers has in addition are ignored, as many of its files have some.
@@ -272,13 +272,13 @@ def check_weights(folder: Path, config: PreTrainedConfig, stored: Stored) -> Non
     for name, dtype in stored.dtypes.items():  # rounded to integers or 8 bits, which loading would take
         if dtype not in FLOATS and real & {name, prefix + name, name.removeprefix(prefix)}:
             raise ValueError(f"has {name} of data type {dtype} in its weights, must be one of {', '.join(FLOATS)}")
-    for path in weight_files(folder):  # all are read, one tensor at a time
+    for path in weight_files(folder):  # one tensor at a time
         with _opened(path) as file:
             for name in file.keys():  # noqa: SIM118
                 if file.get_slice(name).get_dtype() not in FLOATS:
                     continue
                 tensor = file.get_tensor(name)
-                # Both bounds are NaN if any number is: one pass, and no memory as isfinite() of all takes
+                # Both bounds are NaN if any number is: one pass, without the memory that isfinite() of all takes
                 if tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
                     raise ValueError(f"has {name} with NaN or infinity in {path.name}")
 
@@ -297,7 +297,7 @@ def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
 
 def _on_meta(model_class: type[PreTrainedModel], config: PreTrainedConfig, stored: Stored) -> tuple[Any, Any]:
-    """Return a model without memory of its own, and transformers' report of loading tensors of these shapes."""
+    """Return a model on the meta device, and transformers' report of loading tensors of these shapes."""
     # Nothing is drawn or computed: a position table takes its memory only when the model is loaded. Transformers
     # renames tensors of old files only for classes of its own modules
     members = {"initialize_weights": lambda self: None, "__module__": model_class.__module__}
@@ -314,7 +314,7 @@ def _on_meta(model_class: type[PreTrainedModel], config: PreTrainedConfig, store
                 None, config=config, state_dict=tensors, device_map="meta", attn_implementation="eager",
                 output_loading_info=True, ignore_mismatched_sizes=True,
             )  # fmt: skip
-    except Exception as error:  # whatever a stranger's fields make transformers stumble over
+    except Exception as error:  # invalid fields raise various errors in transformers
         raise ValueError(
             f"has a config.json that does not describe a {model_class.__name__}: {one_line(error)}"
         ) from error
@@ -336,12 +336,12 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"has a {path.name} that is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"has a {path.name} that holds no JSON object, but a {type(content).__name__}")
+        raise ValueError(f"has a {path.name} that is not a JSON object, but a {type(content).__name__}")
     return content
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a folder; raise ValueError if there are none, or not all."""
+    """Return the safetensors files of a folder; raise ValueError if there are none, or some are missing."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
@@ -359,14 +359,14 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def no_weights(names: Iterable[str]) -> str:
-    """Return what is said of a folder with these files, none of which is a safetensors file."""
+    """Return the message about a folder with these files, none of which is a safetensors file."""
     pickles = sorted(name for name in names if any(fnmatch(name, pattern) for pattern in PICKLES))
     about = f" ({', '.join(pickles)} is not read: a pickle can run code when it is loaded)" if pickles else ""
     return f"has no {WEIGHTS}{about}; save_pretrained of a loaded model writes one"
 
 
 def read_headers(folder: Path) -> Stored:
-    """Return the tensors that a folder's safetensors files hold, by their headers."""
+    """Return the tensors in a folder's safetensors files, by their headers."""
     stored = Stored({}, {})
     for path in weight_files(folder):
         with _opened(path) as file:

@@ -1,4 +1,4 @@
-"""The definitions of the package's modules, as their source has them."""
+"""The definitions of the package's modules, as in their source."""
 
 import ast
 from collections.abc import Iterable
@@ -11,29 +11,29 @@ from typing import Any
 
 ROOT = __name__.partition(".")[0]
 Import = tuple[str, str | None]  # a module, and a name in it or `None` for the module itself
-Edit = tuple[int, int, str]  # first byte, the one after the last, and what replaces them
+Edit = tuple[int, int, str]  # the first byte, the one after the last, and the text that replaces them
 
 
 @dataclass(frozen=True)
 class Definition:
-    """A statement at the top of a module that binds names."""
+    """A statement at the top level of a module that binds names."""
 
     module: str
     node: ast.stmt
-    first: int  # number of its first line, from 0, that of a comment in front of it included
-    last: int  # number of the line after its last, that of a string that describes it included
+    first: int  # number of its first line, from 0, including comments before it
+    last: int  # number of the line after its last, including a string that describes it
 
 
 class Source:
-    """A text of Python, and where the nodes of its tree stand in it."""
+    """A Python source text, and the positions of the nodes of its syntax tree."""
 
     def __init__(self, text: str):
-        self.tree, self.text = ast.parse(text), text.encode()  # the latter as bytes, which `ast` counts
+        self.tree, self.text = ast.parse(text), text.encode()  # `ast` counts bytes
         self.lines = self.text.splitlines(keepends=True)
         self.offsets = [0, *accumulate(map(len, self.lines))]  # the first byte of each line, and the end
 
     def first_line(self, node: ast.AST) -> int:
-        """Return the number, from 0, of the first line of a statement, its decorators and comments included."""
+        """Return the number, from 0, of the first line of a statement, including decorators and comments."""
         first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ()))) - 1
         while first and self.lines[first - 1].lstrip().startswith(b"#"):
             first -= 1
@@ -113,7 +113,7 @@ def bound_names(node: ast.stmt) -> list[str]:
 
 
 def resolve(module: str, name: str) -> Definition | Import | None:
-    """Return what a name of a module stands for: one of our definitions, an import from elsewhere, or nothing."""
+    """Return what a name in a module refers to: one of our definitions, an import from elsewhere, or None."""
     source = read_module(module)
     if name in source.definitions or name not in source.imports:
         return source.definitions.get(name)
@@ -126,7 +126,7 @@ def resolve(module: str, name: str) -> Definition | Import | None:
 
 
 def free_names(text: str) -> set[str]:
-    """Return the names that a text reads and no function or class in it binds."""
+    """Return the names that a text reads and that no function or class in it binds."""
     waiting, found = [symtable(text, "definition", "exec")], set[str]()
     while waiting:
         table = waiting.pop()

@@ -1,7 +1,7 @@
 """The engines that models are exported to, by name: what each runs, what it needs and which files it writes.
 
-An entry here and a folder `conversion/exports/NAME`, whose `exporter.py` ends in an `EXPORTER`, are all of an engine;
-`--help`, refusals, docs/deploy.md and the files that the Hub keeps are read from the entry.
+An engine is an entry here and a folder `conversion/exports/NAME`, whose `exporter.py` ends in an `EXPORTER`; `--help`,
+refusals, docs/deploy.md and the files that are pushed are read from the entry.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from types import ModuleType
 
 @dataclass(frozen=True)
 class Extra:
-    """Packages that are installed with `pip install 'vanillaformer[NAME]'`, and what is said after that command."""
+    """Packages that are installed with `pip install 'vanillaformer[NAME]'`, and a note after that command."""
 
     name: str
     modules: tuple[str, ...]
@@ -32,8 +32,8 @@ class EngineInfo:
 
     name: str  # of the format: `--engine` of the export
     runtime: str  # the program that runs it: `--engine` of `generate`
-    models: str  # that it takes, in words
-    files: tuple[str, ...]  # its own in an exported folder
+    models: str  # the models that it takes, in words
+    files: tuple[str, ...]  # its files in an exported folder
     writer: Extra  # the packages that write them
     runner: Extra
 

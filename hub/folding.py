@@ -1,4 +1,4 @@
-"""Branches of code that a config decides: the one that is taken remains, as the source has it."""
+"""Branches of code that a config decides: the one that is taken remains, with its source unchanged."""
 
 import ast
 import copy
@@ -9,20 +9,20 @@ from typing import Any
 
 from .definitions import Edit, Source
 
-# An expression of nothing else has one value for a config
+# An expression of only these nodes has one value for a config
 DECIDABLE = (
     ast.expr_context, ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple,
     ast.Compare, ast.cmpop, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.unaryop,
 )  # fmt: skip
 
-# The hooks of `modeling/acceleration.py`, which the code of a model has no use for: they do nothing, or call their
-# first argument with the others
+# The hooks of `modeling/acceleration.py`, which the saved code of a model does not need: they do nothing, or call
+# their first argument with the others
 HOOKS = {"acceleration.prepare", "acceleration.packed_masks", "acceleration.loss"}
 CALLING_HOOKS = ("acceleration.attend", "acceleration.cross_attend")
 
 
 class Undecided(Exception):
-    """An expression reads more than what is known."""
+    """An expression depends on unknown values."""
 
 
 class Known:
@@ -36,7 +36,7 @@ class Known:
 
 
 class WithoutCalls(ast.NodeTransformer):
-    """Puts `NOTHING` in place of the calls of some functions, and of the names that their results are given."""
+    """Replaces calls of some functions, and named expressions of their results, by `NOTHING`."""
 
     def __init__(self, functions: set[str]):
         self.functions = functions
@@ -49,9 +49,9 @@ class WithoutCalls(ast.NodeTransformer):
 
 
 def folded(source: Source, scope: dict[str, Any]) -> Source:
-    """Return a text without the branches that names of known value, and constants in capitals, rule out.
+    """Return a text without the branches that known values, and constants in capitals, rule out.
 
-    The scope may have names of functions that return `None`, besides `HOOKS`, as `FUNCTIONS`.
+    `FUNCTIONS` in the scope may name functions that return `None`, besides `HOOKS`.
     """
     scope = {**scope, "NOTHING": None, "FUNCTIONS": HOOKS | scope.get("FUNCTIONS", set())}
     while (edit := next(folds(source, scope), None)) is not None:
@@ -60,7 +60,7 @@ def folded(source: Source, scope: dict[str, Any]) -> Source:
 
 
 def value_of(node: ast.AST, scope: dict[str, Any]) -> Any:
-    """Return the value of an expression, of `and` and `or` whether they are true; `Undecided` if it has none yet."""
+    """Return the value of an expression (of `and` and `or`, their truth); raise `Undecided` if it is unknown."""
     if isinstance(node, ast.BoolOp):
         return truth(node, scope)
     if any(isinstance(part, ast.Call) for part in ast.walk(node)):
@@ -73,7 +73,7 @@ def value_of(node: ast.AST, scope: dict[str, Any]) -> Any:
 
 
 def truth(node: ast.BoolOp, scope: dict[str, Any]) -> bool:
-    """Return whether an `and` or `or` is true, which one operand alone may decide."""
+    """Return whether an `and` or `or` is true, which a single operand may decide."""
     is_and, undecided = isinstance(node.op, ast.And), False
     for operand in node.values:
         try:
@@ -87,7 +87,7 @@ def truth(node: ast.BoolOp, scope: dict[str, Any]) -> bool:
 
 
 def folds(source: Source, scope: dict[str, Any]) -> Iterator[Edit]:
-    """Yield edits that fold a text; each is of the text as it is, so only the first may be applied."""
+    """Yield edits that fold a text; each applies to the original text, so only the first may be used."""
     for node in ast.walk(source.tree):
         for block in (getattr(node, name, None) for name in ("body", "orelse")):
             for statement in block if isinstance(block, list) else ():
@@ -127,7 +127,7 @@ def folds(source: Source, scope: dict[str, Any]) -> Iterator[Edit]:
 
 
 def folds_of_statement(source: Source, node: ast.If, block: Any, scope: dict[str, Any]) -> Iterator[Edit]:
-    """Yield the edit that leaves the branch of an `if` that is taken, and nothing after it if it returns or raises."""
+    """Yield the edit that keeps the branch of an `if` that is taken, and nothing after it if it returns or raises."""
     try:
         taken = node.body if value_of(node.test, scope) else node.orelse
     except Undecided:

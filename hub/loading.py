@@ -1,8 +1,8 @@
 """Opening saved models from untrusted sources: downloaded if they are on the Hub, and checked before they are built.
 
 The programs load only safetensors and configs: no pickle is read, no code of a repository runs, and weights
-that are not exactly those of the model in the config are refused before memory is taken for it. Tokenizers are limited
-in what they make of a text, and set to languages.
+that are not exactly those of the model in the config are refused before memory is taken for it. Tokenizers must not
+expand texts too much, and are set to languages.
 """
 
 import json
@@ -21,20 +21,20 @@ from .file_names import CARRIED, CODE, EXPORT, INDEX, NEEDED, UNSAFE, WEIGHTS
 
 __all__ = ["open_config", "open_image_processor", "open_model", "open_tokenizers", "saved_folder"]
 
-LARGEST_SIDE = 4_096  # pixels of a side that images may be scaled to
+LARGEST_SIDE = 4_096  # maximum side in pixels to which images may be scaled
 OFFSET_POSITIONS = (
     "camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm",
     "xlm-roberta", "xlm-roberta-xl", "xmod",
 )  # fmt: skip
-"""Types of native models whose first position is that after the padding token's."""
-LARGEST_GROWTH = 1000  # characters that replacements make of one
+"""Types of native models whose first position is the one after the id of the padding token."""
+LARGEST_GROWTH = 1000  # maximum number of characters by which replacements may replace one
 
 
 def saved_folder(source: str, revision: str | None = None, option: str = "--model", *, exported: bool = False) -> Path:
-    """Return the folder of a saved model that has been looked through: as it is, or fetched from the Hub.
+    """Return the checked folder of a saved model, which is fetched if it is on the Hub.
 
-    `option` named the source, for messages; `exported` tells whether it may be an exported model, of which nothing is
-    checked: its engine reads it.
+    `option` named the source, for messages; `exported` tells whether it may be an exported model, which is left
+    to its engine without checks.
     """
     folder = Path(source)
     if folder.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
@@ -55,13 +55,13 @@ def saved_folder(source: str, revision: str | None = None, option: str = "--mode
 
 
 def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Path:
-    """Return a folder with what is needed of a repository: no pickles, no code, files of exports if asked for."""
+    """Return a folder with the needed files of a repository: no pickles, no code, files of exports on request."""
     try:
         with hub_errors(repo, revision):
             wanted = [*NEEDED, *CARRIED, EXPORT]
             folder = Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, ignore_patterns=UNSAFE))
             if exported and (folder / EXPORT).is_file():
-                from .engines import EXPORTED_FILES  # which no other model has
+                from .engines import EXPORTED_FILES  # no other model has them
 
                 wanted += EXPORTED_FILES
                 folder = Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, ignore_patterns=CODE))
@@ -75,13 +75,13 @@ def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Pat
 
 
 def open_model(model_class: Any, folder: Path, source_name: str, **options: Any) -> Any:
-    """Return the model of a folder from `saved_folder`, from safetensors and without code of its own."""
+    """Return the model of a folder from `saved_folder`, from safetensors and without running its code."""
     with file_errors(f"{source_name}: the model cannot be loaded", Path(folder)):
         return model_class.from_pretrained(folder, trust_remote_code=False, use_safetensors=True, **options)
 
 
 def open_image_processor(folder: Path, source_name: str = "the model") -> Any:
-    """Return the image processor in the folder of a model; ValueError if it makes too many pixels of an image."""
+    """Return the image processor in the folder of a model; raise ValueError if it makes images too large."""
     with file_errors(f"{source_name}: the image processor cannot be loaded", folder):
         processor = AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
         sides = [side for side in dict(processor.size).values() if side is not None]
@@ -114,14 +114,14 @@ def open_tokenizers(folder: Path, config: PreTrainedConfig | None = None, source
 
 
 def readable_length(config: PreTrainedConfig) -> int | None:
-    """Return how many tokens a model reads or is made for at most, `None` if its config does not say."""
+    """Return the maximum number of tokens that a model reads or is made for, or None if its config does not tell."""
     length = getattr(config, "max_position_embeddings", None)
     offset = config.pad_token_id + 1 if length and config.model_type in OFFSET_POSITIONS else 0
     return length and length - offset
 
 
 def largest_growth(path: Path) -> float:
-    """Return how many characters the normalizer of a tokenizer.json can make of one by its replacements."""
+    """Return by how many characters the replacements of a tokenizer.json's normalizer can replace one."""
     try:
         waiting, growth = [json.loads(path.read_text(encoding="utf-8"))["normalizer"]], 1.0
         while waiting:
@@ -131,19 +131,19 @@ def largest_growth(path: Path) -> float:
                 shortest = max(1, len(step["pattern"].get("String", "")))  # a regular expression may match one
                 growth *= max(1.0, len(step["content"]) / shortest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return 0.0  # whoever loads it says what is wrong
+        return 0.0  # loading it reports the error
     return growth
 
 
 def set_languages(tokenizer: Any, source: str | None, target: str | None) -> None:
     """Set the languages that a multilingual tokenizer (mBART, M2M-100, NLLB) marks in sources and targets, by codes.
 
-    One that was saved with both keeps them where none are given. Raises ValueError for codes that it does not have.
+    A tokenizer that was saved with both keeps them if none are given. Raises ValueError for unknown codes.
     """
     known = list(getattr(tokenizer, "lang_code_to_id", tokenizer.extra_special_tokens))
     if not known or not (hasattr(tokenizer, "src_lang") and hasattr(tokenizer, "tgt_lang")):
         if source or target:
-            raise ValueError(f"--source_lang {source} --target_lang {target}: the tokenizer has no codes of languages")
+            raise ValueError(f"--source_lang {source} --target_lang {target}: the tokenizer has no language codes")
         return
     saved = tokenizer.init_kwargs.get("src_lang"), tokenizer.init_kwargs.get("tgt_lang")
     chosen = saved if all(saved) and source is None and target is None else (source, target)
@@ -158,14 +158,14 @@ def set_languages(tokenizer: Any, source: str | None, target: str | None) -> Non
 def set_language(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Make a model translate into the target language of a multilingual tokenizer, by its generation config.
 
-    mBART has the language at the end of a target, and starts from it; others write it first. A model that predicts all
-    tokens at once takes no first one.
+    mBART has the language at the end of a target, and starts from it; others generate it first. For a model that
+    predicts all tokens at once nothing is set.
     """
     parallel = DECODING_CHOICES[getattr(model.config, "decoding", "autoregressive")].is_parallel
     if getattr(tokenizer, "tgt_lang", None) is None or parallel:
         return
     ids = tokenizer(text_target="")["input_ids"]
-    if len(ids) < 2:  # FSMT's, which has no tokens of languages
+    if len(ids) < 2:  # FSMT's, which has no language tokens
         return
     *_, first, last = ids
     if last == tokenizer.eos_token_id:

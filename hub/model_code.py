@@ -1,9 +1,9 @@
-"""The code of one model: what its classes need of the package's source, in reading order.
+"""The code of one model: the part of the package's source that its classes need, in reading order.
 
 A table of an option is a dictionary or `Literal` whose words are all values of one option of the configs. It is cut to
-the value that the model's config has, and of a branch that the config decides, the side that is taken remains. What
-only other values need is left out with it; so are methods that nothing calls and fields that have no effect. What
-remains is the source as it is.
+the value in the model's config, and of a branch that the config decides, the side that is taken remains. Definitions
+that only other values need are left out, as are methods that nothing calls and fields without effect. The rest of the
+source is unchanged.
 """
 
 import ast
@@ -41,15 +41,15 @@ from .definitions import (
 )
 from .folding import Known, folded
 
-# Of the package alone: names of other libraries, limits for untrusted files, the writing of this code
+# Needed only in the package: names of other libraries, limits for untrusted files, the writing of this code
 LEFT_OUT = ("PackageConfig", "validate_block_choices")
 UNCUT = ("layer_types",)  # a model may have several
-REGULARIZERS = (Dropout,)  # whose rate may be given when a model is loaded
+REGULARIZERS = (Dropout,)  # their rate may be given when a model is loaded
 IMPLEMENTATIONS = ("eager", "sdpa", "flash_attention_2", "flex_attention", "paged|eager", "paged|sdpa")
 CHANGING = "dropout|token_id|use_cache|^tie_|^(decoder_)?vocab_size"  # fields that a program may set later
 ROW = re.compile(rb" +\| (\w+) +\|")
 FOLDED: dict[tuple[Definition, str], Source] = {}
-"""Definitions without what their facts of a config rule out: the next config has most of these facts, too."""
+"""Definitions without what the facts of a config rule out, by these: the next config has most of them, too."""
 
 
 class ModelCode:
@@ -62,11 +62,11 @@ class ModelCode:
         self.facts = constants(config) | self.fixed | chosen
         refused = [name for name in IMPLEMENTATIONS if config.attention_obstacle(name) is not None]
         checks = {f"{owner}.attention_obstacle" for owner in ("self", "self.config")}
-        self.functions = set() if refused else checks  # those that return `None` for this config
+        self.functions = set() if refused else checks  # functions that return `None` for this config
         self.present = {*classes, *REGULARIZERS, *types_in_models(config, classes)}
-        self.words = {"enter_name", "register_for_auto_class"}  # what may be the name of a member
+        self.words = {"enter_name", "register_for_auto_class"}  # possible names of members
         order, size = reading_order([cls.__module__ for cls in classes]), 0
-        while size != (size := len(self.words)):  # until no other member is named
+        while size != (size := len(self.words)):  # until no new member is named
             self.texts: dict[Definition, str] = {}  # in reading order
             self.reads: dict[Definition, dict[str, Definition | Import]] = {}  # by name
             self.names: dict[str, Definition | Import] = {}
@@ -85,7 +85,7 @@ class ModelCode:
         self.words |= words
         scope = [definition.module, *(base.module for base in self._left_out_bases(definition))]
         pairs = [(name, found) for name in names for module in scope if (found := resolve(module, name)) is not None]
-        for name, found in pairs:  # those that other models have only
+        for name, found in pairs:  # parts that only other models have
             cls = getattr(import_module(found.module), name, None) if isinstance(found, Definition) else None
             if isinstance(cls, type) and issubclass(cls, nn.Module) and cls not in self.present:
                 self.absent.add(name)
@@ -97,7 +97,7 @@ class ModelCode:
                 self._add(one)
 
     def imports(self, definitions: Iterable[Definition]) -> dict[str, Import]:
-        """Return what definitions read of other libraries, by the names that they have for it."""
+        """Return the imports of definitions from other libraries, by their local names."""
         return {name: read for one in definitions for name, read in self.reads[one].items() if isinstance(read, tuple)}
 
     def cut(self, definition: Definition) -> str:
@@ -137,7 +137,7 @@ class ModelCode:
 
     @staticmethod
     def _left_out_bases(definition: Any) -> list[Any]:
-        """Return the classes that are left out from between a class and their own bases."""
+        """Return the bases of a class that are left out, so that their bases replace them."""
         names = [ast.unparse(base) for base in getattr(getattr(definition, "node", None), "bases", ())]
         return [resolve(definition.module, name) for name in names if name in LEFT_OUT]
 
@@ -167,7 +167,7 @@ class ModelCode:
             elif isinstance(member, ast.AnnAssign) and (default := self._default(ast.unparse(member.target))):
                 yield *source.span(member.value), default
             elif isinstance(member, ast.Expr) and issubclass(cls, PreTrainedConfig):
-                # The rest is on the values of all models
+                # The rest describes the values of all models
                 title, lines, _ = ast.literal_eval(member.value).partition("\n")
                 yield from [(*source.span(member), f'"""{title}"""')] if lines else []
 
@@ -179,10 +179,10 @@ class ModelCode:
             return is_read or name in self.words
         if isinstance(member, ast.FunctionDef):
             name, found = member.name, {type(node) for node in ast.walk(member)}
-            if name.startswith("validate_"):  # checks of what the config has not are folded
+            if name.startswith("validate_"):  # checks that do not apply to the config are folded
                 return name not in LEFT_OUT and not found.isdisjoint((ast.Raise, ast.Call))
             if only_passes_on(member) or ast.unparse(member.body[-1]) == "raise NotImplementedError":
-                return False  # the classes that are built have a method of their own
+                return False  # the classes that are built override it
             if name.startswith("__") or (issubclass(cls, PreTrainedModel) and not name.startswith("_")):
                 return True  # for users
         elif isinstance(member, ast.Assign | ast.AnnAssign):
@@ -196,7 +196,7 @@ class ModelCode:
         return name in self.words or any(hasattr(base, name) for base in outside)
 
     def _default(self, field: str) -> str | None:
-        """Return the new default of a field whose old one may be cut from the option's words."""
+        """Return the new default of a field, whose old one may be cut from the option's words."""
         value = getattr(self.config, field, None)
         if field in self.fixed:
             return repr(value)
@@ -207,7 +207,7 @@ class ModelCode:
 
 
 def only_passes_on(method: ast.FunctionDef) -> bool:
-    """Return whether a method only calls the one that it overrides, with the arguments that it is given."""
+    """Return whether a method only calls the one that it overrides, with the same arguments."""
     given = [argument.arg for argument in method.args.args[1:]]
     given += [f"{stars}{more.arg}" for stars, more in (("*", method.args.vararg), ("**", method.args.kwarg)) if more]
     call = f"super().{method.name}({', '.join(given)})"
@@ -227,7 +227,7 @@ def shortened(source: Source, table: Any, kept: list[str]) -> str:
 
 
 def constants(config: VanillaConfig) -> dict[str, Any]:
-    """Return what all configs of a class have in common."""
+    """Return the class attributes that all configs of a class share."""
     found = {name: value for cls in reversed(type(config).__mro__) for name, value in vars(cls).items()}
     return {
         name: value
@@ -237,9 +237,9 @@ def constants(config: VanillaConfig) -> dict[str, Any]:
 
 
 def fixed_fields(config: VanillaConfig) -> dict[str, Any]:
-    """Return the fields that a config does not use, whose value is `None`, false or 0, but for those set later.
+    """Return the fields that a config does not use, with value `None`, false or 0, except those that may be set later.
 
-    An empty list is none of them: it cannot be the default of a field.
+    Empty lists are not returned: they cannot be the default of a field.
     """
     inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}
     names = {field.name for field in dataclasses.fields(config)} - inherited
@@ -249,7 +249,7 @@ def fixed_fields(config: VanillaConfig) -> dict[str, Any]:
 
 
 def types_in_models(config: VanillaConfig, classes: list[type]) -> set[type]:
-    """Return the classes of all modules that the models of a config are built of, and their bases."""
+    """Return the classes of all modules in the models of a config, and their bases."""
     found: set[type] = set(classes)
     # Some parts are replaced before a model is finished
     with register_module_module_registration_hook(lambda module, name, part: found.add(type(part))):
@@ -271,6 +271,6 @@ def definition_text(definition: Definition) -> tuple[str, frozenset[str]]:
 
 @cache
 def names_and_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names that a text reads, and the attributes that it names, be it in a string."""
+    """Return the names that a text reads, and the attributes that it names, also in strings."""
     words = (getattr(node, "attr", getattr(node, "value", None)) for node in ast.walk(ast.parse(text)))
     return frozenset(free_names(text)), frozenset(word for word in words if isinstance(word, str))

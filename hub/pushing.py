@@ -25,7 +25,7 @@ STALE_WITH_TOKENIZER = (
     *("target_tokenizer/*", "chat_template.*", "additional_chat_templates/*"),
     *("special_tokens_map.json", "added_tokens.json"),
 )
-# The pipelines of encoder-decoders, for those who have transformers alone
+# The pipelines of encoder-decoders, for users who have only transformers
 PIPELINES = Path(pipelines_file).name
 
 
@@ -37,10 +37,10 @@ class Pushed(NamedTuple):
 
 
 def files_to_push(folder: Path) -> dict[str, Path]:
-    """Return the files of a saved model that belong on the Hub, by the path that they have there.
+    """Return the files of a saved model that belong on the Hub, by their path there.
 
     All other files are left out: optimizers, checkpoints, records that hold paths of this machine, pickles. Raises
-    ValueError if the folder holds no model, a pickle in place of safetensors, damaged files or links out of it.
+    ValueError if the folder has no model, a pickle instead of safetensors, damaged files or links out of it.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a directory")
@@ -51,7 +51,7 @@ def files_to_push(folder: Path) -> dict[str, Path]:
             check_folder(folder)
         except ValueError as error:
             raise ValueError(f"{folder} {error}") from error
-        paths = [*weight_files(folder), *code_files(folder)]  # those that loading reads, and `check_folder` has read
+        paths = [*weight_files(folder), *code_files(folder)]  # the files that loading reads
         more = files_by_name(folder, [*paths, folder / INDEX] if folder / WEIGHTS not in paths else paths)
         if "AutoModelForSeq2SeqLM" in (read_config(folder).get("auto_map") or {}):
             more[PIPELINES] = Path(pipelines_file)
@@ -86,7 +86,7 @@ def left_out(folder: Path, files: dict[str, Path]) -> list[str]:
 
 
 def check_name(repo: str) -> None:
-    """Raise HubError for what cannot be the name of a repository."""
+    """Raise HubError for an invalid name of a repository."""
     with hub_errors(repo):
         validate_repo_id(repo)
     if repo.count("/") > 1:
@@ -104,16 +104,16 @@ def api_for(token: str | None) -> HfApi:
 
 
 def claim(api: HfApi, repo: str, private: bool | None = None) -> str:
-    """Make sure that there is a repository that the token may write to, and return its whole name.
+    """Make sure that a repository exists and the token may write to it, and return its full name.
 
-    Raises HubError if the token is not valid, or has no right to write, or the repository is public already.
+    Raises HubError if the token is invalid or may not write, or if a repository to be private is public already.
     """
     check_name(repo)
     with hub_errors(repo):
         user = api.whoami()
         repo = repo if "/" in repo else f"{user['name']}/{repo}"
         if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
-            raise HubError(f"the token may only read, to push to {repo} it needs to be one that may write: {LOGIN}")
+            raise HubError(f"the token may only read; pushing to {repo} needs a write token: {LOGIN}")
     with hub_errors(repo):
         api.create_repo(repo, private=private, exist_ok=True)
         api.auth_check(repo, write=True)  # an existing one may be somebody else's
@@ -139,8 +139,7 @@ def push_folder(
     A person's edits of the card there stay (`card_merging`), and the folder gets the card that was pushed. Repository
     and branch (`revision`) are created if they do not exist, except for a pull request, which may be to somebody
     else's. The default of `token` is that of HF_TOKEN or `hf auth login`, the default of `files` is
-    `files_to_push(folder)`. With `claimed`, `claim` has found already that the token may write there: the Hub does not
-    like to be asked often.
+    `files_to_push(folder)`. With `claimed`, `claim` was called before: the Hub limits the number of requests.
     """
     files = files_to_push(folder) if files is None else files
     check_name(repo)
@@ -164,7 +163,7 @@ def push_folder(
             if name not in files and any(fnmatch(name, pattern) for pattern in stale):
                 changes.append(CommitOperationDelete(name))
         where: dict[str, Any] = {"revision": revision, "create_pr": pull_request, "parent_commit": head}
-        with warnings.catch_warnings(action="ignore"):  # of the card's metadata: a card is written by the run
+        with warnings.catch_warnings(action="ignore"):  # about the card's metadata, which the run has written
             done = api.create_commit(repo, changes, commit_message=message, **where)
     if card is not None:
         try:
@@ -175,7 +174,7 @@ def push_folder(
 
 
 def head_of(api: HfApi, repo: str, revision: str | None, make: bool) -> str:
-    """Return the commit that a branch is at; a branch that is not there starts from main."""
+    """Return the head commit of a branch, which is created from main if it does not exist."""
     try:
         head = str(api.repo_info(repo, revision=revision).sha)
     except RevisionNotFoundError:

@@ -1,4 +1,4 @@
-"""The code of a model next to its saved weights, which load with it where the package is not installed.
+"""The code of a model next to its saved weights, which load with it if the package is not installed.
 
 It is two files, `configuration_<type>.py` and `modeling_<type>.py`, which import torch and transformers.
 """
@@ -22,7 +22,7 @@ from .file_names import MARK, OFF, SWITCH, saved_code
 from .model_code import ModelCode
 
 LONGEST_LINE = 119
-UNREAD = ("_name_or_path", "auto_map", "transformers_version")  # what a config has that its code is not cut by
+UNREAD = ("_name_or_path", "auto_map", "transformers_version")  # entries of a config that do not affect its code
 MOST_KEPT = 32
 FILES: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
 """The files of the last configs that were saved: a run saves one config with each of its checkpoints."""
@@ -42,7 +42,7 @@ if False:  # never run, but read by transformers, which then copies it even if o
 
 
 def write_code(config: VanillaConfig, folder: Path) -> dict[str, str] | None:
-    """Write the code of a config's models into a folder, and return its `auto_map`, `None` for a class of a user's."""
+    """Write the code of a config's models into a folder, and return its `auto_map`, or None for a user's class."""
     if not any(model.config_class is type(config) for models in AUTO_CLASSES.values() for model in models):
         return None
     if os.environ.get(SWITCH, "").lower() in OFF:
@@ -109,7 +109,7 @@ def known_commit() -> str | None:
 
 
 def written_imports(imports: dict[str, Import]) -> str:
-    """Return the statements that import names of other libraries, those of the standard library first."""
+    """Return the statements that import names from other libraries, the standard library first."""
     blocks: dict[bool, list[str]] = {True: [], False: []}
     for has_names, module in sorted({(name is not None, module) for module, name in imports.values()}):
         names = [
@@ -132,10 +132,10 @@ def import_line(module: str, names: Iterable[str]) -> str:
 
 
 def joined(definitions: Iterable[Definition], texts: dict[Definition, str]) -> str:
-    """Return the texts of definitions, by module, with as much space between them as in the source."""
+    """Return the texts of definitions, by module, with as many blank lines between them as in the source."""
     text, module, end, before = "", "", 0, ""
     for one in definitions:
-        most = 3 if "\n" in texts[one] else 2 if "\n" in before else 1  # what stood between them may be left out
+        most = 3 if "\n" in texts[one] else 2 if "\n" in before else 1  # something between them may be left out
         gap = "\n" * min(most, one.first - end + 1)
         if one.module != module:
             path, title = one.module.partition(".")[2].replace(".", "/"), read_module(one.module).title
@@ -146,7 +146,7 @@ def joined(definitions: Iterable[Definition], texts: dict[Definition, str]) -> s
 
 
 def ending(kind: str, classes: dict[str, type], auto_map: dict[str, str], fixed: dict[str, Any]) -> str:
-    """Return the end of a file, by which transformers saves a model of this code with it, however it was loaded."""
+    """Return the end of a file, which makes transformers save models of this code with it, however they are loaded."""
     names = {key: cls.__name__ for key, cls in classes.items()}
     config_class = names.pop("AutoConfig")
     if kind == "configuration":

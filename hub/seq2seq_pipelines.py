@@ -1,7 +1,7 @@
 """Pipelines of encoder-decoders, which transformers 5 dropped: translation, summarization, text2text-generation.
 
-Importing the package registers them for every model that `AutoModelForSeq2SeqLM` loads. This file needs transformers
-alone: a pushed model has a copy of it, named in its config, by which
+Importing the package registers them for every model that `AutoModelForSeq2SeqLM` loads. This file needs only
+transformers: a pushed model has a copy of it, named in its config, so that
 `pipeline("translation", ID, trust_remote_code=True)` works where the package is not installed.
 """
 
@@ -11,19 +11,19 @@ from typing import Any
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, Pipeline, pipelines
 
-NEW_TOKENS = 256  # at most, if neither the call nor the model says it, as in transformers' other pipelines
+NEW_TOKENS = 256  # maximum if neither the call nor the model gives one, as in transformers' other pipelines
 TARGET_SUBFOLDER = "target_tokenizer"
 
 
 class Text2TextGenerationPipeline(Pipeline):
     """Text to text by `generate()`: `pipe("A text")` is `[{"generated_text": "..."}]`.
 
-    A list of texts gives a list with one such dictionary for each, or a list of them where each text has several
-    (`num_return_sequences`); a dataset or generator gives them one by one. `batch_size` texts are worked on at a time.
+    A list of texts gives a list with one such dictionary for each, or a list of them if each text has several
+    (`num_return_sequences`); a dataset or generator gives them one by one. `batch_size` texts are processed at a time.
 
-    Keywords, of the pipeline or of a call: `prefix` stands before each text ("summarize: "); `src_lang` and `tgt_lang`
-    are codes of a multilingual tokenizer; `truncation=True` cuts texts to what the tokenizer says that the model
-    reads; all others are those of `generate()`.
+    Keywords, of the pipeline or of a call: `prefix` is put before each text ("summarize: "); `src_lang` and `tgt_lang`
+    are codes of a multilingual tokenizer; `truncation=True` cuts texts to the tokenizer's `model_max_length`; all
+    others are those of `generate()`.
     """
 
     tokenizer: Any
@@ -57,7 +57,7 @@ class Text2TextGenerationPipeline(Pipeline):
         if tgt_lang is not None:
             self.set_language(self.tokenizer, "tgt_lang", tgt_lang)
             *_, first, last = self.tokenizer(text_target="")["input_ids"]
-            # Where the tokenizer puts a target's language last, the model starts from it (mBART)
+            # If the tokenizer puts a target's language last, the model starts from it (mBART)
             is_first = last == self.tokenizer.eos_token_id
             language = {"forced_bos_token_id": first} if is_first else {"decoder_start_token_id": last}
             generate_kwargs = language | generate_kwargs
@@ -72,20 +72,20 @@ class Text2TextGenerationPipeline(Pipeline):
             raise ValueError(f"{name}={code!r} must be one of the tokenizer's codes: {', '.join(map(str, codes))}")
         setattr(tokenizer, name, code)
 
-    def preprocess(  # type: ignore[override]  # which names them in general
+    def preprocess(  # type: ignore[override]  # with named parameters
         self, text: str, prefix: str | None = None, truncation: Any = False, src_lang: str | None = None
     ) -> Any:
         """Return the tokens of a text (1, S)."""
         if not isinstance(text, str):
             raise ValueError(f"a text must be a string, got {type(text).__name__}: {text!r:.60}")
         before = getattr(self.tokenizer, "src_lang", None)
-        tokenizer = self.tokenizer if before is not None else copy.copy(self.tokenizer)  # to none it cannot be set
+        tokenizer = self.tokenizer if before is not None else copy.copy(self.tokenizer)  # it cannot be reset to None
         if src_lang is not None:
             self.set_language(tokenizer, "src_lang", src_lang)
         prefix = self.prefix if prefix is None else prefix
         inputs = tokenizer((prefix or "") + text, truncation=truncation, return_tensors="pt")
         if src_lang is not None and before is not None:
-            tokenizer.src_lang = before  # a later call may name none
+            tokenizer.src_lang = before  # a later call may give none
         return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
     def _forward(self, inputs: Any, **generate_kwargs: Any) -> Any:  # type: ignore[override]  # by another name
@@ -104,7 +104,7 @@ class Text2TextGenerationPipeline(Pipeline):
             self.target_tokenizer.save_pretrained(Path(save_directory) / TARGET_SUBFOLDER)
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return what is generated from a text or several."""
+        """Return the results for one text or several."""
         results = super().__call__(inputs, *args, **kwargs)
         single = isinstance(inputs, list) and all(len(result) == 1 for result in results)
         return [result[0] for result in results] if single else results
@@ -132,13 +132,13 @@ PIPELINES: dict[str, type[Pipeline]] = {
 def register_pipelines() -> None:
     """Make `transformers.pipeline` know the tasks."""
     for task, pipeline_class in PIPELINES.items():
-        getattr(pipelines, "REMOVED_TASKS", {}).pop(task, None)  # it refuses them by name before it looks
+        getattr(pipelines, "REMOVED_TASKS", {}).pop(task, None)  # it refuses these names before it looks them up
         if task not in pipelines.PIPELINE_REGISTRY.supported_tasks:
             pipelines.PIPELINE_REGISTRY.register_pipeline(task, pipeline_class, AutoModelForSeq2SeqLM, type="text")
 
 
 def custom_pipelines(module: str) -> dict[str, Any]:
-    """Return the entry of a config by which the tasks are found in a module beside it."""
+    """Return the entry of a config that names the pipelines of the tasks in a module beside it."""
     return {
         task: {"impl": f"{module}.{pipeline_class.__name__}", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
         for task, pipeline_class in PIPELINES.items()

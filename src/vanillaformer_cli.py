@@ -1,7 +1,7 @@
 """The command `vanillaformer`: one subcommand per program of `vanillaformer.scripts`.
 
 This module stands beside the package, not in it: `import vanillaformer` loads torch and transformers, which takes
-seconds, and help pages and what is wrong with options, files and columns need neither.
+seconds, and help pages and errors in options, files and columns need neither.
 """
 
 import argparse
@@ -68,15 +68,15 @@ options:
 
 
 def answer_early(program: str, words: list[str]) -> None:
-    """End with what `--help` asks for, or with what is wrong with options, files or columns; else return.
+    """Exit after printing the `--help` page or an error in options, files or columns, if there is one; else return.
 
-    console/options.json, made by tools/tables.py, has the options of all programs with one version of transformers.
+    console/options.json, made by tools/tables.py, has the options of all programs for one version of transformers.
     """
     from vanillaformer.console import help_page
     from vanillaformer.console.reporting import redact_tokens
 
     table = json.loads(Path(help_page.__file__).with_name("options.json").read_text(encoding="utf-8"))
-    is_click = program == "serve" and not {"-h", "--help"} & set(words)  # whose parser is not one of argparse
+    is_click = program == "serve" and not {"-h", "--help"} & set(words)  # its parser is not from argparse
     if table["transformers"] != version("transformers") or "--help-all" in words or is_click:
         return
     entries = table["programs"]
@@ -106,43 +106,43 @@ def answer_early(program: str, words: list[str]) -> None:
 
 
 def fields(options: Iterable[Any]) -> dict[str, str]:
-    """Return the names of options, with underscores and without those of negations."""
+    """Return the names of options, with underscores and without negations."""
     words = (word for words, *_ in options for word in words if not word.startswith(("--no_", "--help", "-h")))
     return {word.lstrip("-"): word for word in words if "-" not in word.lstrip("-")}
 
 
 def check_files(given: Mapping[str, Any], settings: str | None) -> None:
-    """Raise ValueError for a file that does not exist, or a training file without one of the columns named."""
+    """Raise ValueError for a file that does not exist, or a training file that lacks a named column."""
     from vanillaformer.data.formats import READERS, ReadOptions, format_of, matching_files
 
     for path in filter(None, (settings, given.get("plan"))):
         if not Path(path).is_file():
             raise ValueError(f"settings file {path!r} does not exist or is not a file")
-    if "image_column" in given:  # whose files may be folders
+    if "image_column" in given:  # its files may be folders
         return
     files = [f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_target")]
     found = {option: matching_files(option, name) for option in files for name in given.get(option) or ()}
-    alone = "train_file" in found and "train_target_file" not in found
-    if alone and settings is None and given["csv_separator"] is None:
+    has_columns = "train_file" in found and "train_target_file" not in found
+    if has_columns and settings is None and given["csv_separator"] is None:
         path = found["train_file"][0]
         columns = {option: name for option, name in given.items() if option.endswith("_column") and name}
         replaced = {other for option, other in REPLACES.items() if option in columns}
         columns = {option: name for option, name in columns.items() if option not in replaced}
         if path.suffix in (".csv", ".tsv", ".jsonl"):
-            with suppress(UnicodeError, OSError):  # which are reported where all rows are read
+            with suppress(UnicodeError, OSError):  # reported when all rows are read
                 next(READERS[format_of(path)]((path,), columns, ReadOptions(None, given["csv_quoting"])), None)
 
 
 def load_program(name: str, words: list[str]) -> Any:
     """Import the module of a subcommand, after the answers that need no library.
 
-    What is imported is never garbage: looking for some in it meanwhile takes a tenth of the time, and later, again and
-    again, more.
+    Imported objects are never garbage: collections during the import would take a tenth of its time, and later
+    collections more, again and again.
     """
     gc.disable()
     try:
         if "vanillaformer" not in sys.modules and (spec := find_spec("vanillaformer")) and spec.loader:
-            package = sys.modules["vanillaformer"] = module_from_spec(spec)  # not run yet: that loads the models
+            package = sys.modules["vanillaformer"] = module_from_spec(spec)  # executing it loads the models
             answer_early(name, words)
             spec.loader.exec_module(package)
         return import_module(f"vanillaformer.scripts.{name.replace('-', '_')}")
@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif command == "--version":
         print(f"vanillaformer {version('vanillaformer')}")
     elif (name := command.replace("_", "-")) in PROGRAMS | OTHER_NAMES:
-        sys.argv = [f"vanillaformer {name}", *options]  # the name that usage and error messages begin with
+        sys.argv = [f"vanillaformer {name}", *options]  # usage and error messages begin with this name
         load_program(OTHER_NAMES.get(name, name), options).main(options)
     else:
         similar = [name for name in PROGRAMS if name.startswith(command)]

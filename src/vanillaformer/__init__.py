@@ -35,7 +35,7 @@ __all__ += ["VanillaRecurrentEncoderDecoderConfig", *(name for name in _models i
 
 
 def write_code(config: VanillaConfig, folder: pathlib.Path) -> dict[str, str] | None:
-    """Write the code of a saved config's models; what does so is imported by the first that is saved."""
+    """Write the code of a saved config's models; its module is imported when the first is saved."""
     from vanillaformer.hub import remote_code
 
     return remote_code.write_code(config, folder)
@@ -48,7 +48,7 @@ VanillaConfig.code_version, VanillaConfig.write_remote_code = __version__, write
 
 
 def __getattr__(name: str) -> object:
-    """Return what is imported by the first that asks: `SpeedUp`, which needs transformers' trainer, and `to_int8`."""
+    """Return names that are imported on first use: `SpeedUp`, which needs transformers' trainer, and `to_int8`."""
     modules = {"SpeedUp": "callback", "to_int8": "int8"}
     if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -134,8 +134,8 @@ def test_code_that_the_config_names_comes_along(client, server, copy):
 @pytest.mark.parametrize(("token", "repo", "more", "message"), [
     (None, "ann/x", [], "no token found: log in with `hf auth login`, or set HF_TOKEN"),
     (WRONG, "ann/x", [], "the token is not .* valid"),
-    (READ, "ann/x", [], "the token may only read, to push to ann/x it needs to be one that may write"),
-    (READ, "x", [], "the token may only read, to push to ann/x"),
+    (READ, "ann/x", [], "the token may only read; pushing to ann/x needs a write token"),
+    (READ, "x", [], "the token may only read; pushing to ann/x"),
     (OTHER, "ann/x", [], "the token has no right to do that in ann/x"),
     (OTHER, "ann/open", [], "the token has no right to do that in ann/open"),
     (OTHER, "ann/closed", [], "the token has no right to do that in ann/closed"),
@@ -158,7 +158,7 @@ def test_what_cannot_be_is_said(token, repo, more, message, client, server, save
 
 @pytest.mark.parametrize("token", ["hf_\x01secret", "hf_\x0bsecret", "hf_ümlautsecret"])
 def test_a_token_that_is_none_is_not_printed(token, client, saved):
-    said = "the token has characters that no token has|the token is not"
+    said = "the token has characters that are not allowed in tokens|the token is not"
     answer = client.refused(said, "push", saved("decoder"), "ann/x", token=token)
     assert "secret" not in answer.everything
 
@@ -271,7 +271,7 @@ def test_a_commit_in_between_is_not_overwritten(client, server, saved):
             server.hub.put("ann/busy", {"README.md": b"by somebody else"})
 
     server.watch = interfere
-    client.refused("ann/busy was changed while this was going on: do it again", "push", saved("decoder"), "ann/busy")
+    client.refused("ann/busy was changed in the meantime: try again", "push", saved("decoder"), "ann/busy")
     assert server.hub.files("ann/busy")["README.md"] == b"by somebody else"
     client.ok("push", saved("decoder"), "ann/busy")
 
