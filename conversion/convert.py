@@ -63,12 +63,12 @@ class NativeForm(NamedTuple):
 def take_over(native: PreTrainedModel) -> VanillaPreTrainedModel:
     """Return our model with the weights of a native one, which is empty afterwards.
 
-    Our model remembers the native config in its attribute `native_form`, for `give_back`.
+    Our model keeps the native config in its attribute `native_form`, for `give_back`.
 
     Raises:
-        ValueError: As `from_native`; the native model is whole then.
+        ValueError: As `from_native`; the native model is unchanged then.
     """
-    with no_init_weights():  # what is not written takes no memory
+    with no_init_weights():  # weights take no memory until they are written
         architecture, head, ours = counterpart(native)
     ours.tie_weights()
     weights.move_weights(architecture, native, ours, head)
@@ -77,16 +77,16 @@ def take_over(native: PreTrainedModel) -> VanillaPreTrainedModel:
     padding = getattr(native.get_input_embeddings(), "padding_idx", None)
     for name, module in ours.named_modules():
         if name.endswith("embed_tokens"):
-            module.padding_idx = padding  # whose row gets no gradient as an input; Marian's texts start with it
+            module.padding_idx = padding  # its row gets no gradient as an input; Marian's texts start with it
     ours.native_form = NativeForm(architecture.name, head, copy.deepcopy(native.config))
     return ours
 
 
 def give_back(model: VanillaPreTrainedModel) -> PreTrainedModel:
-    """Return a model from `take_over` as what it was: the native class and config with the weights of today."""
+    """Return the native form of a model from `take_over`: its class and config, with the current weights."""
     form: Any = model.native_form
     architecture, head, config = ARCHITECTURES[form.architecture], form.head, copy.deepcopy(form.config)
-    if head in CLASSIFIERS:  # what its outputs mean is decided by the data
+    if head in CLASSIFIERS:  # the data determines the meaning of its outputs
         config.problem_type = model.config.problem_type
     native = architecture.native_model(model.config, head, model.dtype, config)
     weights.write_tensors(native, weights.native_weights(architecture, model, native, head))
@@ -142,7 +142,7 @@ def native_architectures(config: Any, head: str | None = None) -> list[str]:
 
 
 def cheapest(fits: dict[str, Fit]) -> list[str]:
-    """Return the names of the fits without mismatches that cost least."""
+    """Return the names of the fits without mismatches that cost the least."""
     costs = {name: found.cost for name, found in fits.items() if not found.mismatches}
     first = {name: cost for name, cost in costs.items() if not ARCHITECTURES[name].by_name}
     costs = first or costs
@@ -150,7 +150,7 @@ def cheapest(fits: dict[str, Fit]) -> list[str]:
 
 
 def choose_architecture(config: BlockConfig, head: str, name: str | None) -> tuple[Architecture, Fit]:
-    """Return the architecture called `name`, or the only one of `native_architectures`, and how the config fits it."""
+    """Return the architecture `name`, or the only one of `native_architectures`, and how the config fits it."""
     if name is not None and name not in ARCHITECTURES:
         raise ValueError(f"architecture must be one of {', '.join(ARCHITECTURES)}, got {name!r}")
     fits = {each: fit(ARCHITECTURES[each], config, head) for each in ([name] if name else ARCHITECTURES)}
@@ -160,8 +160,8 @@ def choose_architecture(config: BlockConfig, head: str, name: str | None) -> tup
     if not names and name:
         raise ValueError(f"this model cannot be converted to {name}: {'; '.join(fits[name].mismatches)}")
     if not names:
-        kin = [each for each in ARCHITECTURES.values() if isinstance(config, each.config_class) and not each.by_name]
-        ranked = sorted((each.name for each in kin if head in each.heads), key=lambda one: len(fits[one].mismatches))
+        near = [each for each in ARCHITECTURES.values() if isinstance(config, each.config_class) and not each.by_name]
+        ranked = sorted((each.name for each in near if head in each.heads), key=lambda one: len(fits[one].mismatches))
         nearest = " | ".join(f"{one}: {'; '.join(fits[one].mismatches)}" for one in ranked[:3])
         raise ValueError(f"this model fits no native architecture; nearest are {nearest}")
     return ARCHITECTURES[names[0]], fits[names[0]]
@@ -192,9 +192,9 @@ def load_native(name: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
 
 
 def copy_runtime_state(source: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Give a model the device, mode, generation config and prefix of texts of another."""
+    """Copy the device, training mode, generation config and text prefix of a model to another."""
     if getattr(source.config, "prefix", None):
-        target.config.prefix = source.config.prefix  # type: ignore[union-attr]  # which pipelines read
+        target.config.prefix = source.config.prefix  # type: ignore[union-attr]  # pipelines read it
     if target.can_generate() and getattr(source, "generation_config", None) is not None:
         target.generation_config = copy.deepcopy(source.generation_config)
     torch.nn.Module.to(target, source.device)

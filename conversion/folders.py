@@ -1,4 +1,4 @@
-"""Convert a saved model to a saved model: weights checked, tokenizer, generation config and card carried over."""
+"""Convert saved models: the weights are checked, and tokenizer, generation config and card carried over."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ Model = TypeVar("Model", bound=PreTrainedModel)
 
 TOLERANCE = 1e-5  # relative RMS error of the logits in float32
 LENGTH = 12  # tokens of the random texts
-HALF_TOLERANCE = 2e-2  # in bfloat16 or float16, where the order of additions shows
+HALF_TOLERANCE = 2e-2  # in bfloat16 or float16, where the order of additions matters
 # Rates of dropout and of dropped layers: they do not change what a model computes, but fine-tuning depends on them
 RATES = ("dropout", "attention_dropout", "activation_dropout", "layer_drop", "drop_path_rate")
 
@@ -38,7 +38,7 @@ class Conversion(NamedTuple):
     parameters: int
     error: float
     carried: list[str]
-    lost: list[str]  # settings of training
+    lost: list[str]  # training settings that were lost
 
 
 def convert_folder(
@@ -46,8 +46,8 @@ def convert_folder(
 ) -> Conversion:
     """Convert the model saved in `source`, a folder or Hub id, and save it in `destination`, a new or empty folder.
 
-    One of our models becomes one of the native architecture `to`, by default of the one that fits; with `back` a
-    native model becomes ours. Raises ValueError where the source cannot be read or converted, the destination is not
+    Our model is converted to the native architecture `to`, by default the one that it fits; with `back`, a native
+    model is converted to ours. Raises ValueError where the source cannot be read or converted, the destination is not
     empty, or the logits differ.
     """
     with new_folder(destination) as folder:
@@ -101,12 +101,12 @@ def logit_error(one: PreTrainedModel, other: PreTrainedModel) -> float:
 
 
 def random_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Return a batch of random images, or tokens: the second row padded, the decoder's begun with its start token."""
+    """Return a batch of random images, or of tokens with a padded second row, and a start token for the decoder."""
     config = model.config
     if model.main_input_name == "pixel_values":
         return {"pixel_values": random_images(config).to(model.device)}
     pad = getattr(config, "pad_token_id", None)
-    # A classifier finds the end of a text by its padding: without any it takes one text
+    # A classifier finds the end of a text by its padding; without a padding token it takes one text
     batch, length = 1 if pad is None else 2, min(LENGTH, getattr(config, "max_position_embeddings", LENGTH))
     ids, mask = random_words(config, config.vocab_size, batch, length), torch.ones(batch, length, dtype=torch.long)
     if pad is not None:
@@ -139,7 +139,7 @@ def random_words(config: PreTrainedConfig, vocabulary: int, batch: int, length: 
 def carried_files(origin: Path) -> dict[str, Path]:
     """Return the files of tokenizers, image processor, templates, license and card, by their path in a model's folder.
 
-    ValueError: one of them or a config is a link out of the folder, to a file that may be private.
+    Raises ValueError if one of them or a config is a link out of the folder, to a file that may be private.
     """
     files = matching_files(origin, (CONFIG, GENERATION, *TOKENIZERS, *CARRIED))
     return {name: path for name, path in sorted(files.items()) if name not in (CONFIG, GENERATION)}
@@ -167,7 +167,7 @@ def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[
 
 
 def embedding_rows(path: Path) -> int:
-    """Return how many rows of an embedding table the tokens in a `tokenizer.json` need."""
+    """Return the number of rows in an embedding table that the tokens in a `tokenizer.json` need."""
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
         vocabulary = described["model"].get("vocab", [])

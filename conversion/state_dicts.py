@@ -1,7 +1,7 @@
 """Our models from state dicts of PyTorch's own Transformer, nanoGPT and minGPT.
 
 Shapes and names determine sizes, biases, norms and ties; other fields (heads, activation) come from the caller, or
-are that library's default. `read_gpt` and `read_torch` each read one kind of state dict.
+are the library's defaults. `read_gpt` and `read_torch` each read one kind of state dict.
 """
 
 import os
@@ -38,8 +38,8 @@ class Reading:
     links: list[Link]  # the links of its tensors
     inferred: Values  # fields that its names and shapes determine
     assumed: Values  # fields that weights do not determine, with the library's default
-    ignored: str = "(?!)"  # pattern of names that are not weights
-    initialized: str = "(?!)"  # pattern of our tensors that it may lack
+    ignored: str = "(?!)"  # pattern of the names of other tensors
+    initialized: str = "(?!)"  # pattern of our tensors that the state dict may lack
 
 
 def layers_in(state: Collection[str], prefix: str) -> int:
@@ -88,7 +88,7 @@ def read_gpt(state: Tensors, causal: bool, hidden_act: str) -> Reading:
 
 
 def torch_attention(ours: str, native: str) -> Table:
-    """Return an `nn.MultiheadAttention`, its queries, keys and values in one."""
+    """Return the table of an `nn.MultiheadAttention`, with queries, keys and values in one tensor."""
     names = [f"layers.{{layer}}.{ours}.{name}_proj" for name in "qkv"]
     fused: Table = {
         tuple(f"{name}.{kind}" for name in names): (f"layers.{{layer}}.{native}.in_proj_{kind}", rows(3))
@@ -174,7 +174,7 @@ def from_state_dict(
     `VanillaDecoderForCausalLM`.
 
     Args:
-        state_dict: The tensors by name, a checkpoint that holds them (nanoGPT's `ckpt.pt`), or the file of either.
+        state_dict: The tensors by name, a checkpoint that has them (nanoGPT's `ckpt.pt`), or a file of either.
         source: The kind of model: `torch.nn.Transformer`, `nanogpt` or `mingpt`.
         prefix: Prefix of the names; other tensors are left out.
         causal: Whether an `nn.TransformerEncoder` is a decoder.
@@ -183,8 +183,8 @@ def from_state_dict(
             `torch.nn.Transformer` `norm_placement="post"` (its `norm_first=True` is `"pre"`).
 
     Raises:
-        ValueError: `source` is unknown, a field is missing or another than the weights tell, a tensor has no
-            counterpart on the other side, or the file cannot be read.
+        ValueError: `source` is unknown, a field is missing or contradicts the weights, a tensor has no counterpart on
+            the other side, or the file cannot be read.
     """
     if source not in SOURCES:
         raise ValueError(f"source must be one of {', '.join(SOURCES)}, got {source!r}")
@@ -215,7 +215,7 @@ def load_state_dict(path: str | os.PathLike) -> Mapping[str, Any]:
         if Path(path).suffix == ".safetensors":
             return load_file(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # unpickling a damaged file raises anything
+    except Exception as error:  # unpickling a damaged file raises any error
         raise ValueError(f"{path} cannot be read as tensors: {one_line(error)[:300]}") from error
     if not isinstance(loaded, Mapping):
         raise ValueError(f"{path} must hold tensors by name, got a {type(loaded).__name__}")
@@ -252,4 +252,4 @@ def config_of(reading: Reading, options: Values, source: str) -> Any:
     try:
         return config_class(**(fields | options))
     except StrictDataclassError as error:
-        raise ValueError(f"ours has no such model: {one_line(error)}") from error
+        raise ValueError(f"our config does not allow this model: {one_line(error)}") from error

@@ -1,4 +1,4 @@
-"""The special tokens of a config, and the others, of which random texts are made."""
+"""The special tokens of a config, and the other tokens, for random texts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The native architectures by name; those of one family share a file."""
+"""The native architectures by name; each family has a file."""
 
 from dataclasses import replace
 

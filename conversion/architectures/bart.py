@@ -19,7 +19,7 @@ BLOCK = ATTENTION | block("layers.{layer}.", up="fc1", down="fc2", mlp_norm="fin
 ENCODER = BLOCK | {"embed_tokens": "embed_tokens", "embeddings.norm": "layernorm_embedding", "norm": "layer_norm"}
 DECODER = ENCODER | CROSS_ATTENTION
 LEARNED: Table = {"embeddings.positions.embed_positions": "embed_positions"}
-# Fixed sines and cosines that checkpoints of Pegasus and Marian hold all the same
+# Fixed sines and cosines that checkpoints of Pegasus and Marian contain nevertheless
 POSITION_TABLES = {
     f"model.{side}.embed_positions.weight": f"model.{side}.embeddings.positions.table"
     for side in ("encoder", "decoder")
@@ -66,7 +66,7 @@ SHARED = {"model.shared.weight": "model.encoder.embed_tokens.weight"}
 def with_logits_bias(
     name: str, classes: str, positions: Table, *fields: Field, language_model: str = ""
 ) -> Architecture:
-    """Return an architecture with a bias of the logits that is not trained."""
+    """Return an architecture with a bias of the logits that is not trained natively."""
     head: Table = {"lm_head.weight": "lm_head.weight", "lm_head.bias": ("final_logits_bias", BUFFER_ROW)}
     no_forced_end = Field(to_native=lambda config: {"forced_eos_token_id": None})  # the generation config has it
     return Architecture(
@@ -79,7 +79,7 @@ def with_logits_bias(
         unconstrained=("lm_head_bias",),
         unused=SHARED,
         fixed_tables={} if positions else POSITION_TABLES,
-        # a buffer of zeros is no bias, since the native model does not train it
+        # a buffer of zeros counts as no bias, since the native model does not train it
         read=lambda model: (
             {"lm_head_bias": bool(model.get_buffer("final_logits_bias").any())}
             if hasattr(model, "final_logits_bias")
@@ -88,16 +88,16 @@ def with_logits_bias(
     )
 
 
-def bart_kin(name: str, classes: str, **constants: object) -> Architecture:
+def bart_like(name: str, classes: str, **constants: object) -> Architecture:
     """Return an architecture with BART's stacks and learned positions, and values of some fields."""
     fields = constant(position_embedding_type="learned", **constants)
     return with_logits_bias(name, classes, LEARNED, ONE_TIE, fields)
 
 
-BART = bart_kin("bart", "Bart", norm_placement="post", embedding_norm=True, position_offset=2)
+BART = bart_like("bart", "Bart", norm_placement="post", embedding_norm=True, position_offset=2)
 
-# mBART (Liu et al. 2020): its norms are in front of the sublayers
-MBART = bart_kin("mbart", "MBart", norm_placement="pre", embedding_norm=True, position_offset=2)
+# mBART (Liu et al. 2020): its norms are before the sublayers
+MBART = bart_like("mbart", "MBart", norm_placement="pre", embedding_norm=True, position_offset=2)
 
 # Pegasus (Zhang et al. 2020): pre-LN and sinusoidal positions
 PEGASUS = with_logits_bias(
@@ -128,7 +128,7 @@ MARIAN = with_logits_bias(
     language_model="MarianMTModel",
 )  # fmt: skip
 
-# M2M-100 (Fan et al. 2021): fairseq's pre-LN Transformer, whose positions are numbered after the padding's
+# M2M-100 (Fan et al. 2021): fairseq's pre-LN Transformer, whose positions begin after the id of the padding token
 M2M_100 = Architecture(
     name="m2m_100",
     classes="M2M100",
@@ -142,12 +142,12 @@ M2M_100 = Architecture(
     parts=both_sides({}),
     heads={"base": Head(), "lm": Head({"lm_head": "lm_head"})},
     unused=SHARED,
-    distinct_tokens=(("decoder_start_token_id", "pad_token_id"),),  # padding has no position, wherever it stands
+    distinct_tokens=(("decoder_start_token_id", "pad_token_id"),),  # padding has no position, wherever it is
 )
 
 VARIANTS = (
     # Blenderbot (Roller et al. 2020): pre-LN BART, positions from row 0
-    bart_kin("blenderbot", "Blenderbot", norm_placement="pre", embedding_norm=False, position_offset=0),
+    bart_like("blenderbot", "Blenderbot", norm_placement="pre", embedding_norm=False, position_offset=0),
     # PLBART (Ahmad et al. 2021): BART for programming languages
-    bart_kin("plbart", "PLBart", norm_placement="post", embedding_norm=True, position_offset=2),
+    bart_like("plbart", "PLBart", norm_placement="post", embedding_norm=True, position_offset=2),
 )

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019) and encoders near them."""
+"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019) and related encoders."""
 
 from dataclasses import replace
 from typing import Any
@@ -45,7 +45,7 @@ SIZES: tuple[Field, ...] = (
 )  # fmt: skip
 FIELDS: tuple[Field, ...] = (
     *SIZES,
-    # without a rate of its own a classifier has the blocks'
+    # a classifier without a rate uses that of the blocks
     Field(
         to_ours=lambda config: {"classifier_dropout": config.classifier_dropout},
         to_native=lambda config: {
@@ -56,7 +56,7 @@ FIELDS: tuple[Field, ...] = (
 )
 CLASSIFIER: Table = {"classifier": "classifier"}
 DENSE_CLASSIFIER: Table = {"pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"}
-# The layer in front of the classifier
+# The layer before the classifier
 POOLER: Table = {"pooler.dense": "bert.pooler.dense"}
 
 
@@ -66,7 +66,7 @@ def on_first(table: Table, act: str = "tanh") -> Head:
 
 
 def heads_of(lm: Table, sequence: Head, base: Head | None = None, head_act: str | None = None) -> dict[str, Head]:
-    """Return the heads that all these encoders have; the predictions have an activation of their own, if any."""
+    """Return the heads that all these encoders have; `head_act` is the predictions' activation, if it is fixed."""
     fields = () if head_act is None else (constant(head_act=head_act),)
     return {"base": base or Head(), "lm": Head(lm, fields), "sequence": sequence, "token": Head(CLASSIFIER)}
 
@@ -74,7 +74,7 @@ def heads_of(lm: Table, sequence: Head, base: Head | None = None, head_act: str 
 def encoder(
     name: str, classes: str, stack: Table, heads: dict[str, Head], *fields: Field, prefix: str = "", **options: Any
 ) -> Architecture:
-    """Return an encoder of one stack, whose name is the prefix of its tensors by default."""
+    """Return an encoder of one stack; its name is the default prefix of its tensors."""
     prefix = prefix or f"{name}."
     return Architecture(name, classes, VanillaEncoderConfig, fields, (Part(stack),), heads, prefix=prefix, **options)
 
@@ -89,7 +89,7 @@ BERT = encoder(
     *FIELDS, same("max_position_embeddings"), unused=UNUSED_BIAS,
 )  # fmt: skip
 
-# RoBERTa numbers positions after the padding's: the table has rows up to that, too
+# RoBERTa's positions begin after the id of the padding token, and its table also has the rows before
 ROBERTA_POSITIONS = Field(
     to_ours=lambda config: {
         "position_offset": config.pad_token_id + 1,
@@ -101,7 +101,7 @@ ROBERTA_PREDICTIONS = predictions("lm_head.dense", "lm_head.layer_norm", "lm_hea
 ROBERTA_HEADS = heads_of(ROBERTA_PREDICTIONS, on_first(DENSE_CLASSIFIER), BARE, head_act="gelu")
 
 
-def roberta_kin(
+def roberta_like(
     name: str, classes: str, *fields: Field, prefix: str = "roberta.", stack: Table = STACK
 ) -> Architecture:
     """Return an encoder with RoBERTa's positions and heads."""
@@ -110,7 +110,7 @@ def roberta_kin(
     return encoder(name, classes, stack, ROBERTA_HEADS, *fields, prefix=prefix, unused=bias)
 
 
-ROBERTA = roberta_kin("roberta", "Roberta")
+ROBERTA = roberta_like("roberta", "Roberta")
 
 # DistilBERT has neither token types nor a pooler
 DISTILBERT_STACK: Table = EMBEDDINGS | block(
@@ -131,7 +131,7 @@ DISTILBERT = encoder(
     constant(position_embedding_type="learned", type_vocab_size=0, norm_eps=1e-12),
 )  # fmt: skip
 
-# The norms of RoBERTa-PreLayerNorm and Megatron-BERT are in front of the sublayers
+# The norms of RoBERTa-PreLayerNorm and Megatron-BERT are before the sublayers
 ROBERTA_PRE_NORM = STACK | {"norm": "LayerNorm"}
 ROBERTA_PRE_NORM |= block(LAYER, attention_norm="attention.LayerNorm", mlp_norm="intermediate.LayerNorm")
 MEGATRON: Table = {name: native for name, native in STACK.items() if name != "embeddings.norm"}
@@ -143,11 +143,11 @@ ELECTRA_HEADS = heads_of(
 )
 
 VARIANTS = (
-    roberta_kin("xlm-roberta", "XLMRoberta"),  # Conneau et al. 2020
-    roberta_kin("camembert", "Camembert"),  # Martin et al. 2020
-    roberta_kin("data2vec-text", "Data2VecText", prefix="data2vec_text."),  # Baevski et al. 2022
+    roberta_like("xlm-roberta", "XLMRoberta"),  # Conneau et al. 2020
+    roberta_like("camembert", "Camembert"),  # Martin et al. 2020
+    roberta_like("data2vec-text", "Data2VecText", prefix="data2vec_text."),  # Baevski et al. 2022
     # fairseq's pre-LN RoBERTa (Ott et al. 2019)
-    roberta_kin(
+    roberta_like(
         "roberta-prelayernorm", "RobertaPreLayerNorm", constant(norm_placement="pre"), prefix="roberta_prelayernorm.",
         stack=ROBERTA_PRE_NORM,
     ),
@@ -157,7 +157,7 @@ VARIANTS = (
         constant(position_embedding_type="learned", norm_placement="pre", embedding_norm=False),
         prefix="bert.", unused=UNUSED_BIAS,
     ),
-    # ELECTRA (Clark et al. 2020) as a generator or classifier, where its embeddings are as wide as the model
+    # ELECTRA (Clark et al. 2020) as a generator or classifier, if its embeddings are as wide as the model
     encoder(
         "electra", "Electra", STACK,
         {name: replace(head, ignored=("summary_last_dropout",)) for name, head in ELECTRA_HEADS.items()},

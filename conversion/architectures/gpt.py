@@ -1,4 +1,4 @@
-"""GPT (Radford et al. 2018), GPT-2 (2019), and decoders near them: GPT-J, OPT, GPT-Neo, GPT-BigCode, XGLM, BioGPT."""
+"""GPT (Radford et al. 2018), GPT-2 (2019), and related decoders: GPT-J, OPT, GPT-Neo, GPT-BigCode, XGLM, BioGPT."""
 
 from transformers import PreTrainedConfig
 
@@ -27,7 +27,7 @@ FIELDS: tuple[Field, ...] = (
 )
 GPT2_FIELDS: tuple[Field, ...] = (
     *FIELDS,
-    # They may leave it open: the default is four times the model's width
+    # By default it is four times the model's width
     Field(
         to_ours=lambda config: {"intermediate_size": config.n_inner or 4 * config.n_embd},
         to_native=lambda config: {"n_inner": config.intermediate_size},
@@ -44,7 +44,7 @@ GPT2 = decoder(
     prefix="transformer.", language_model="GPT2LMHeadModel",
 )  # fmt: skip
 
-# GPT is post-LN and has its own names of activations
+# GPT is post-LN and has its own names for activations
 ACTIVATIONS = {"gelu": "gelu_new", "silu": "silu", "swish": "silu", "relu": "relu"}
 NATIVE_ACTIVATIONS = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "silu": "silu", "swish": "silu"}
 
@@ -201,6 +201,6 @@ VARIANTS = (
         renamed(dropout="hidden_dropout_prob", attention_dropout="attention_probs_dropout_prob"),
         renamed(layer_drop="layerdrop"),
         constant(position_embedding_type="learned", position_offset=2, norm_eps=1e-5),
-        prefix="biogpt.", output="output_projection", ignored=("layer_norm_eps",),  # which its code does not read
+        prefix="biogpt.", output="output_projection", ignored=("layer_norm_eps",),  # its code does not read it
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023) and the decoders near it, which differ in a norm, a layer or the form of a tensor."""
+"""Llama (Touvron et al. 2023) and related decoders, which differ in a norm, a layer or the form of a tensor."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ GATED_FEED_FORWARD: tuple[Field, ...] = (constant(feed_forward="gated"), same("h
 ATTENTION_BIAS = attention_biases("attention_bias", "q_proj", "k_proj", "v_proj", "o_proj")
 INPUT_BIASES = attention_biases("attention_bias", "q_proj", "k_proj", "v_proj")
 LAYERS: tuple[Field, ...] = (*RMS_NORM, *GATED_FEED_FORWARD, GROUPED)
-KIN: tuple[Field, ...] = (*LAYERS, rotary())
+COMMON: tuple[Field, ...] = (*LAYERS, rotary())
 WINDOW = (WINDOW_BY_LAYER, Field(to_native=lambda config: {"use_sliding_window": config.sliding_window is not None}))
 # The output projection is square: the heads have to be as wide as the model
 SQUARE_HEAD_DIM = DERIVED_HEAD_DIM._replace(to_native=lambda config: {"head_dim": config.head_dim})
@@ -81,7 +81,7 @@ def decoder(
 ) -> Architecture:  # fmt: skip
     """Return a decoder of one stack; `lm` are the fields of its language model, a class called `language_model`.
 
-    `more` are tables that only some models have, and `stack` is the prefix of the native stack's tensors.
+    `more` are parts that only some models have, and `stack` is the prefix of the native stack's tensors.
     """
     heads = {"base": Head(ignored=ignored), "lm": Head({"lm_head": output}, lm, ignored, native_class=language_model)}
     heads |= {"sequence": Head({"score": "score"}, ignored=ignored)} if classifies else {}
@@ -89,29 +89,29 @@ def decoder(
     return Architecture(name, classes, VanillaDecoderConfig, fields, parts, heads, prefix=prefix)
 
 
-def llama_kin(name: str, classes: str, table: Table, *fields: Field, **options: Any) -> Architecture:
+def llama_like(name: str, classes: str, table: Table, *fields: Field, **options: Any) -> Architecture:
     """Return a decoder with Llama's names of sizes, embeddings and last norm, and further tensors and fields."""
     return decoder(name, classes, ENDS | table, *DECODER, *fields, **options)
 
 
-LLAMA = llama_kin("llama", "Llama", BLOCK, *KIN, ATTENTION_BIAS, same("head_dim", "mlp_bias"))
+LLAMA = llama_like("llama", "Llama", BLOCK, *COMMON, ATTENTION_BIAS, same("head_dim", "mlp_bias"))
 # Mistral (Jiang et al. 2023): Llama with a sliding window
-MISTRAL = llama_kin(
-    "mistral", "Mistral", BLOCK, *KIN, same("head_dim"), WINDOW_OF_ALL_LAYERS,
+MISTRAL = llama_like(
+    "mistral", "Mistral", BLOCK, *COMMON, same("head_dim"), WINDOW_OF_ALL_LAYERS,
     constant(attention_bias=False, mlp_bias=False),
 )  # fmt: skip
 # Qwen 2 (Yang et al. 2024): Llama with biases on queries, keys and values
-QWEN2 = llama_kin(
-    "qwen2", "Qwen2", BLOCK, *KIN, *WINDOW, HEAD_DIM,
+QWEN2 = llama_like(
+    "qwen2", "Qwen2", BLOCK, *COMMON, *WINDOW, HEAD_DIM,
     constant(attention_bias=["q_proj", "k_proj", "v_proj"], mlp_bias=False),
 )  # fmt: skip
 # Qwen 3 (Yang et al. 2025): Llama with a norm on the queries and keys of each head
-QWEN3 = llama_kin(
-    "qwen3", "Qwen3", BLOCK | QUERY_KEY_NORMS, *KIN, *WINDOW, ATTENTION_BIAS, same("head_dim"),
+QWEN3 = llama_like(
+    "qwen3", "Qwen3", BLOCK | QUERY_KEY_NORMS, *COMMON, *WINDOW, ATTENTION_BIAS, same("head_dim"),
     constant(qk_norm="head", mlp_bias=False),
 )  # fmt: skip
-OLMO2 = llama_kin(
-    "olmo2", "Olmo2", ATTENTION | QUERY_KEY_NORMS | GATED | INSIDE_NORMS, *KIN, HEAD_DIM, ATTENTION_BIAS,
+OLMO2 = llama_like(
+    "olmo2", "Olmo2", ATTENTION | QUERY_KEY_NORMS | GATED | INSIDE_NORMS, *COMMON, HEAD_DIM, ATTENTION_BIAS,
     constant(norm_placement="inside", qk_norm="full", mlp_bias=False),
 )  # fmt: skip
 
@@ -122,22 +122,22 @@ GEMMA_FIELDS: tuple[Field, ...] = (
 )  # fmt: skip
 # transformers takes "gelu" in a Gemma config for the approximation by tanh, and warns each time
 GEMMA_ACTIVATION = mapped("hidden_act", lambda act: act, lambda act: "gelu_pytorch_tanh" if act == "gelu" else act)
-# The native config has the number whose inverse square root is the scale, a whole one
+# The native config has the number whose inverse square root is the scale, an integer
 ATTENTION_SCALE = Field(
     to_ours=lambda config: {"attention_scale": config.query_pre_attn_scalar**-0.5},
     to_native=lambda config: {
         "query_pre_attn_scalar": max(1, round((config.attention_scale or config.head_dim**-0.5) ** -2))
     },
 )
-GEMMA = llama_kin("gemma", "Gemma", BLOCK, *GEMMA_FIELDS, GEMMA_ACTIVATION)
-GEMMA2 = llama_kin(
+GEMMA = llama_like("gemma", "Gemma", BLOCK, *GEMMA_FIELDS, GEMMA_ACTIVATION)
+GEMMA2 = llama_like(
     "gemma2", "Gemma2", ATTENTION | GATED | SANDWICH_NORMS, *GEMMA_FIELDS, same("attn_logit_softcapping"),
     renamed(hidden_act="hidden_activation"), ATTENTION_SCALE, constant(norm_placement="sandwich"), WINDOW_BY_LAYER,
     lm=(same("final_logit_softcapping"),),
 )  # fmt: skip
 
 # StarCoder 2 (Lozhkov et al. 2024): GPT-2's block with rotary positions and shared key and value heads
-STARCODER2 = llama_kin(
+STARCODER2 = llama_like(
     "starcoder2", "Starcoder2",
     ATTENTION | PRE_NORMS | block(MLP, up="c_fc", down="c_proj"),
     GROUPED, HEAD_DIM, same("hidden_act"), WINDOW_OF_ALL_LAYERS, all_biases("use_bias"), rotary(),
@@ -153,7 +153,7 @@ HEAD_NORMS: Table = {
     )
     for name, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads"))
 }
-STABLELM = llama_kin(
+STABLELM = llama_like(
     "stablelm", "StableLm", ATTENTION | HEAD_NORMS | GATED, *GATED_FEED_FORWARD, LAYER_NORM, GROUPED, DERIVED_HEAD_DIM,
     switch("use_parallel_residual", "block_layout", on="parallel_shared_norm", off="sequential"),
     switch("qk_layernorm", "qk_norm", on="each_head", off="none"), rotary(partial=True),
@@ -190,7 +190,7 @@ BLOOM = decoder(
 )  # fmt: skip
 
 # Phi (Li et al. 2023): attention and feed-forward in parallel after one norm, partial rotary positions
-PHI = llama_kin(
+PHI = llama_like(
     "phi", "Phi",
     ATTENTION | block(SELF_ATTENTION, o="dense") | block(MLP, up="fc1", down="fc2")
     | QUERY_KEY_LAYER_NORMS | SHARED_NORM | {"norm": "final_layernorm"},
@@ -202,7 +202,7 @@ PHI = llama_kin(
 
 # Command R (Cohere 2024): the same layout, and scaled logits
 LOGIT_SCALE = mapped("logit_scale", lambda scale: scale, lambda scale: 1.0 if scale is None else scale)
-COHERE = llama_kin(
+COHERE = llama_like(
     "cohere", "Cohere", ATTENTION | QUERY_KEY_NORMS | GATED | SHARED_NORM, *GATED_FEED_FORWARD, LAYER_NORM,
     GROUPED, HEAD_DIM, ATTENTION_BIAS, rotary(), switch("use_qk_norm", "qk_norm", on="each_head", off="none"),
     constant(block_layout="parallel_shared_norm", norm_bias=False, mlp_bias=False, rope_interleaved=True),
@@ -243,53 +243,53 @@ ORIGINAL_LENGTH = Field(
 
 
 VARIANTS = (
-    llama_kin(
-        "granite", "Granite", BLOCK, *KIN, HEAD_DIM, ATTENTION_BIAS, same("mlp_bias"), *GRANITE_FACTORS,
+    llama_like(
+        "granite", "Granite", BLOCK, *COMMON, HEAD_DIM, ATTENTION_BIAS, same("mlp_bias"), *GRANITE_FACTORS,
         classifies=False,
     ),
     # OLMo (Groeneveld et al. 2024): LayerNorm without weights
-    llama_kin(
+    llama_like(
         "olmo", "Olmo", BLOCK, *GATED_FEED_FORWARD, GROUPED, HEAD_DIM, ATTENTION_BIAS, rotary(),
         constant(norm="layer_norm", norm_eps=1e-5, norm_weight=False, norm_bias=False, mlp_bias=False),
     ),
-    # OLMo 3 (OLMo team 2025): OLMo 2 with windows in three of four layers, and positions of their own there
-    llama_kin(
+    # OLMo 3 (OLMo team 2025): OLMo 2 with windows in three of four layers, which have separate rotary parameters
+    llama_like(
         "olmo3", "Olmo3", ATTENTION | QUERY_KEY_NORMS | GATED | INSIDE_NORMS, *LAYERS, HEAD_DIM, ATTENTION_BIAS,
         WINDOW_BY_LAYER, constant(position_embedding_type="rotary"),
         Field(lambda config: {"rope_parameters": config.rope_parameters}, ropes_to_native),
         constant(norm_placement="inside", qk_norm="full", mlp_bias=False),
     ),
     # Arcee (2025): a plain feed-forward layer with squared ReLU
-    llama_kin(
+    llama_like(
         "arcee", "Arcee", ATTENTION | PLAIN | PRE_NORMS, *RMS_NORM, GROUPED, ATTENTION_BIAS, rotary(),
         same("head_dim", "mlp_bias", "hidden_act"), constant(feed_forward="plain"),
     ),
     # Helium (Kyutai 2025): neighboring dimensions are rotated
-    llama_kin("helium", "Helium", BLOCK, *KIN, SQUARE_HEAD_DIM, INPUT_BIASES, same("mlp_bias"), INTERLEAVED),
+    llama_like("helium", "Helium", BLOCK, *COMMON, SQUARE_HEAD_DIM, INPUT_BIASES, same("mlp_bias"), INTERLEAVED),
     # GLM-4 (GLM team 2024): half of each head is rotated, neighbors with each other
-    llama_kin(
+    llama_like(
         "glm", "Glm", ATTENTION | FUSED_GATE | PRE_NORMS, *LAYERS, INPUT_BIASES, same("head_dim"),
         constant(mlp_bias=False), INTERLEAVED, rotary(partial=True),
     ),
     # Phi 3 (Abdin et al. 2024): one tensor for queries, keys and values, one for gate and up
-    llama_kin(
+    llama_like(
         "phi3", "Phi3",
         FUSED_GATE | PRE_NORMS | block(SELF_ATTENTION, qkv=("qkv_proj", QUERY_KEY_VALUE_ROWS), o="o_proj"),
         *LAYERS, HEAD_DIM, WINDOW_OF_ALL_LAYERS, rotary(partial=True), ORIGINAL_LENGTH,
         renamed(dropout=("resid_pdrop", "embd_pdrop")), constant(attention_bias=False, mlp_bias=False),
     ),
     # SmolLM 3 (Hugging Face 2025): every fourth layer does not rotate
-    llama_kin(
-        "smollm3", "SmolLM3", BLOCK, *KIN, *WINDOW, HEAD_DIM, ATTENTION_BIAS, same("mlp_bias"), NO_ROPE_LAYERS,
+    llama_like(
+        "smollm3", "SmolLM3", BLOCK, *COMMON, *WINDOW, HEAD_DIM, ATTENTION_BIAS, same("mlp_bias"), NO_ROPE_LAYERS,
         ignored=("no_rope_layer_interval",),  # `no_rope_layers` has it layer by layer
     ),
     # Nemotron (Parmar et al. 2024): LayerNorm of weight 1 + w, squared ReLU
-    llama_kin(
+    llama_like(
         "nemotron", "Nemotron", ATTENTION | PLAIN | PRE_NORMS, GROUPED, ATTENTION_BIAS, rotary(partial=True),
         same("head_dim", "mlp_bias", "hidden_act", "norm_eps"), constant(feed_forward="plain", norm_unit_offset=True),
     ),
     # Persimmon (Adept 2023): GPT-NeoX's tensors in a sequential block, squared ReLU
-    llama_kin(
+    llama_like(
         "persimmon", "Persimmon",
         neox_block(LAYER, "self_attn") | PRE_NORMS | QUERY_KEY_LAYER_NORMS | {"norm": "final_layernorm"},
         LAYER_NORM, *PLAIN_HEADS, rotary(partial=True), same("hidden_act"), renamed(dropout="hidden_dropout"),

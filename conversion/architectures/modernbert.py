@@ -31,7 +31,7 @@ def layers_to_native(config: BlockConfig) -> Values:
     return window | {"layer_types": types, "rope_parameters": ropes}
 
 
-# The layer in front of the output layer is named for the one in front of the classifier
+# The layer before the output layer is named after the one before the classifier
 LM_FIELDS = (
     renamed(lm_head_bias="decoder_bias", head_bias="classifier_bias"),
     filled("head_act", lambda config: config.head_act or config.hidden_act, "classifier_activation"),

@@ -28,7 +28,7 @@ STACK: Table = (
 
 
 def check_windows(side: int, window: int, stages: int) -> None:
-    """Raise ValueError unless windows divide the patches of every stage, whose padding the native model attends to."""
+    """Raise ValueError unless windows divide the patches of every stage: the native model attends to padding."""
     for stage in range(stages):
         if side % window:
             raise ValueError(
@@ -67,7 +67,7 @@ def stages_to_native(config: BlockConfig) -> Values:
 
 
 IGNORED = ("_out_features", "_out_indices")
-STRIDE = ("encoder_stride",)  # which only reconstruction reads
+STRIDE = ("encoder_stride",)  # only reconstruction reads it
 
 SWIN = vit.image_encoder(
     "swin", "Swin", (Part(STACK),),
@@ -78,7 +78,7 @@ SWIN = vit.image_encoder(
     },
     *vit.IMAGES, vit.SQUARE, vit.QUERY_KEY_VALUE_BIAS, renamed(hidden_size="embed_dim"),
     same("hidden_act", "initializer_range", "drop_path_rate"), Field(stages_to_ours, stages_to_native),
-    # the native norms of patches have the usual number whatever the config says
+    # the native norms of patches ignore the epsilon of the config
     Field(lambda config: {"norm_eps": 1e-5}, lambda config: {"layer_norm_eps": 1e-5}),
     Field(to_native=lambda config: {"encoder_stride": config.output_stride}),
     constant(position_embedding_type="window_relative", patch_norm=True, use_cls_token=False),

@@ -51,7 +51,7 @@ def feed_forward_to_native(config: BlockConfig) -> Values:
 
 
 def separate_head(model: PreTrainedModel, config: BlockConfig) -> None:
-    """Give the output layer weights of its own, as checkpoints of v1.1 have them: its config cannot express it."""
+    """Untie the output layer, as in checkpoints of v1.1, which the native config cannot express."""
     if not config.tie_word_embeddings and hasattr(model, "lm_head"):
         model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
         model.all_tied_weights_keys.pop("lm_head.weight", None)

@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021), its nearest kin, and what the other image encoders that follow it share."""
+"""ViT (Dosovitskiy et al. 2021), its closest relatives, and tables that other image encoders share."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ BLOCK = vit_block("layers.{layer}.")
 STACK: Table = PATCHES | TOKENS | POSITIONS | BLOCK | {"norm": "layernorm"}
 
 
-# Of two sides that differ the first: refused
+# The first of two sides; a config whose sides differ is refused
 PATCH_SIZE = mapped("patch_size", lambda size: image_sides(size)[0], lambda size: size)
 QUERY_KEY_VALUE_BIAS = Field(
     to_ours=lambda config: {"attention_bias": True if config.qkv_bias else ["o_proj"]},
@@ -56,7 +56,7 @@ CLASSIFIER: Table = {"classifier": "classifier"}
 RECONSTRUCTION: Table = {"decoder": ("decoder.0", POINT_CONVOLUTION)}
 CLASS_TOKEN = constant(use_cls_token=True, image_pooling="first")
 
-# The tanh layer after pooling only belongs to bare models; the config names its activation even without it
+# Only bare models have the tanh layer after pooling; the config names its activation even without it
 POOLER = mapped("pooler_act", lambda name: name, lambda name: name or "tanh")
 POOLER_FIELDS = ("pooler_act", "pooler_output_size")
 # In pixels, so that the reconstruction has the size of the image
@@ -104,16 +104,16 @@ def image_encoder(
     return Architecture(name, classes, VanillaImageEncoderConfig, fields, parts, heads, **options)
 
 
-def vit_kin(name: str, classes: str, *fields: Field) -> Architecture:
+def vit_like(name: str, classes: str, *fields: Field) -> Architecture:
     """Return an encoder with a class token and ViT's heads."""
     fields = (*ENCODER, CLASS_TOKEN, STRIDE, *fields)
     return image_encoder(name, classes, (Part(STACK),), VIT_HEADS, *fields, read=read_bare_options)
 
 
-VIT = vit_kin("vit", "ViT")
+VIT = vit_like("vit", "ViT")
 
-# DeiT (Touvron et al. 2021) has a second token, which follows a teacher
-DEIT = vit_kin("deit", "DeiT", constant(use_distillation_token=True))
+# DeiT (Touvron et al. 2021) has a second token, which learns from a teacher
+DEIT = vit_like("deit", "DeiT", constant(use_distillation_token=True))
 
 # ViT-MSN (Assran et al. 2022) was trained without labels on masked views
 VIT_MSN = image_encoder(

@@ -61,15 +61,15 @@ def export(
         folder: A folder that does not exist or is empty.
         engine: A name in `EXPORTERS`.
         tokenizer: Its tokenizer, or that of the source; saved with it.
-        target_tokenizer: That of the target, where it is another one.
+        target_tokenizer: The tokenizer of the target, if it is a different one.
         image_processor: The image processor of a classifier of images; saved with it.
         quantization: How the weights are stored, one of the exporter's `quantizations`. Default: the first of them.
-        card: The model card, for a page that says what the model is.
+        card: The model card, for a page that describes the model.
         transformers_js: A folder in which npm has installed `@huggingface/transformers`, to be copied for a page.
 
     Raises:
         ValueError: An unknown engine, a model that it cannot run (naming the fields that stand in the way), a folder
-            with something in it, or answers that differ from the model's; then nothing is written.
+            that is not empty, or answers that differ from the model's; then nothing is written.
         ImportError: The engine is not installed.
     """
     exporter, folder = exporter_of(engine), Path(folder)
@@ -90,7 +90,7 @@ def export_folder(
     revision: str | None = None,
     transformers_js: str | Path | None = None,
 ) -> str:
-    """Export the model saved in `source`, with its tokenizers or image processor, and return what was done in words.
+    """Export the model saved in `source`, with its tokenizers or image processor, and return the result in words.
 
     Arguments and errors are those of `export`; `source` is a folder or Hub id of one of our models, or of a native one
     that converts to ours, and none of its files may be a link out of it.
@@ -117,7 +117,7 @@ def export_folder(
 
 
 def exporter_of(engine: str) -> Exporter:
-    """Return the exporter of an engine; raise ValueError if there is none of that name."""
+    """Return the exporter of an engine; raise ValueError for an unknown name."""
     if engine not in EXPORTERS:
         raise ValueError(f"engine must be one of {', '.join(EXPORTERS)}, got {engine!r}")
     return EXPORTERS[engine]

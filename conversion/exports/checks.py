@@ -11,17 +11,17 @@ from ..folders import random_images
 from ..tokens import ordinary_tokens, start_token
 from .engine import Engine
 
-LENGTHS = (11, 1, 5, 2)  # of the rows, which are one batch to the engine
+LENGTHS = (11, 1, 5, 2)  # of the rows, a single batch for the engine
 NEW_TOKENS = 12
 IMAGES = 8  # not the number in the trace
 EXACT = 1e-4  # relative error of logits in float32
 TIE = 1e-3  # difference of log-probabilities in float32
-# The bounds of rounded weights. Each matrix product errs by 1 to 2 % then, a logit by 0.05 or so after several layers:
-# which of two tokens wins whose probabilities differ by less than a quarter depends on the rounding. Those do not
-# count as different, and so a model whose tokens are nearly as likely as each other is not refused by chance. A wrong
-# or lost weight changes tokens that the model is sure of.
+# The bounds for rounded weights. Each matrix product then has an error of 1 to 2 %, a logit of about 0.05 after
+# several layers: if the probabilities of two tokens differ by less than a quarter, the rounding decides which one
+# wins. Such tokens do not count as different, so that a model with nearly equal probabilities is not refused by
+# chance. A wrong or lost weight changes tokens of which the model is sure.
 NEAR = 0.25  # difference of log-probabilities of a token and the best one
-SHARE = 0.9  # of the tokens or labels that must be as near as that
+SHARE = 0.9  # share of the tokens or labels that must be as near as that
 ROUGH = 0.25  # mean difference of log-probabilities, or relative error of logits
 
 
@@ -87,20 +87,21 @@ def check_generation(model: Any, engine: Engine, exact: bool) -> str:
 
 def agreement(losses: list[float], what: str, exact: bool) -> str:
     """Report how many choices of an engine are our model's, given how much less likely each is than the best one."""
-    equal, total = sum(loss <= (TIE if exact else NEAR) for loss in losses), len(losses)
+    near, share = (TIE, 1.0) if exact else (NEAR, SHARE)
+    equal, total = sum(loss <= near for loss in losses), len(losses)
     report = f"{equal} of {total} {what} equal" + (
         "" if exact else f" (or within {NEAR:g} of the best log-probability)"
     )
-    if equal < (total if exact else SHARE * total):
-        raise ValueError(f"the engine's answers are not our model's: {report}; at least {SHARE:.0%} must be")
+    if equal < share * total:
+        raise ValueError(f"the engine's answers are not our model's: {report}; at least {share:.0%} must be")
     return report
 
 
 def gaps_to_best(model: Any, prompt: list[int], generated: list[int], new_tokens: int, engine: Engine) -> list[float]:
     """Return how far the log-probability of each token from an engine is below that of the best one.
 
-    Our model reads the engine's tokens: one that differs does not make all after it wrong. An engine that ended the
-    text has chosen the most likely of the tokens that end one.
+    Our model reads the engine's tokens, so that a different token does not make all later ones wrong. An engine that
+    ended the text has chosen the most likely of the end tokens.
     """
     logits = next_logits(model, prompt, generated[:new_tokens]).float().log_softmax(-1)
     chosen = [[token] for token in generated[:new_tokens]]
@@ -137,9 +138,9 @@ def score(model: Any, prompt: list[int], generated: list[int]) -> list[float]:
 
 
 def compare_logits(pairs: list[tuple[torch.Tensor, torch.Tensor]], what: str, exact: bool) -> str:
-    """Report how far logits are apart, given pairs of our model's and the engine's, (labels) or (T, labels)."""
+    """Report how much logits differ, given pairs of our model's and the engine's, (labels) or (T, labels)."""
     errors = [(got - expected).norm() / expected.norm().clamp(min=1e-12) for expected, got in pairs]
-    error, losses = torch.stack(errors).max().item(), []  # NaN where any is
+    error, losses = torch.stack(errors).max().item(), []  # NaN if any is
     for expected, got in pairs:
         scores = expected.log_softmax(-1)
         chosen = scores.gather(-1, got.argmax(-1, keepdim=True)).flatten()

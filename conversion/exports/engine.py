@@ -68,15 +68,15 @@ WITHOUT_INFLUENCE = {
     "output_logits", "renormalize_logits",
 }  # fmt: skip
 OF_SAMPLING = {"min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
-# transformers' own defaults: a config that has one of them asks for nothing
+# transformers' defaults: a setting with such a value has no effect
 DEFAULTS: dict[str, Any] = GenerationConfig._get_default_generation_params()
 
 
 class Engine:
-    """An exported model, loaded; rows are lists of token ids without padding.
+    """A loaded exported model; rows are lists of token ids without padding.
 
     An engine implements `generate_rows` and `score`, or `classify_rows`, or `classify_images`. Every method raises
-    ValueError for what the engine cannot do. `architecture` is the name of the exported model's class.
+    ValueError for requests that the engine cannot answer. `architecture` is the name of the exported model's class.
     """
 
     generates = True
@@ -99,7 +99,7 @@ class Engine:
         return self.generate_rows(prompts, Search(**search))
 
     def generate_rows(self, prompts: Rows, search: Search) -> list[list[int]]:
-        """Generate from rows that each have a token."""
+        """Generate from rows that have at least one token."""
         raise NotImplementedError
 
     def score(self, prompts: Rows, continuations: Rows) -> list[list[float]]:
@@ -118,11 +118,11 @@ class Engine:
         return self.classify_rows(rows, token_type_ids)
 
     def classify_rows(self, rows: Rows, token_type_ids: Rows | None) -> np.ndarray:
-        """Classify rows that each have a token."""
+        """Classify rows that have at least one token."""
         raise NotImplementedError
 
     def classify_images(self, pixel_values: torch.Tensor) -> np.ndarray:
-        """Return the logits (B, labels) of images (B, C, height, width), which have the size of the model's."""
+        """Return the logits (B, labels) of images (B, C, height, width) of the model's size."""
         raise ValueError(f"{self.architecture} reads no images")
 
     def end_tokens(self) -> list[int]:
@@ -133,7 +133,7 @@ class Engine:
         return start_token(self.config, self.generation_config)
 
     def check_length(self, length: int) -> None:
-        """Raise for more tokens than a position table has rows."""
+        """Raise ValueError for more tokens than a position table has rows."""
         limit = self.config.max_position_embeddings
         if self.has_position_table and length > limit:
             raise ValueError(f"{length} tokens are more than max_position_embeddings={limit}")
@@ -148,7 +148,7 @@ def check_rows(rows: Rows) -> None:
 class EngineModel:
     """An engine with the interface of a transformers model: padded tensors, `generate` with the model's defaults.
 
-    The seed of sampling is set before the first call only.
+    The seed of sampling is set only before the first call.
     """
 
     device, dtype = torch.device("cpu"), torch.float32
@@ -206,7 +206,7 @@ class EngineModel:
         lengths = given if any(name in given for name in LENGTHS) else saved
         start = max(len(prompt) for prompt in prompts) if self.engine.kind == "decoder" else 1
         new_tokens = lengths.get("max_new_tokens") or lengths.get("max_length", DEFAULT_LENGTH + start) - start
-        new_tokens = max(1, new_tokens - ends_cut)  # the last token of a text that is too long is its end
+        new_tokens = max(1, new_tokens - ends_cut)  # a text that is too long ends with the end token
         return {name: asked[name] for name in SEARCH if asked.get(name) not in (None, [])} | {
             "max_new_tokens": new_tokens
         }
@@ -232,7 +232,7 @@ def padded(rows: Rows, fill: int, side: str = "right") -> tuple[torch.Tensor, to
 
 
 class StatesOfEngine(torch.nn.Module):
-    """An engine's stack as a module, for one of our heads; `states` makes those (B, T, D) of rows and their types."""
+    """An engine's stack as a module for one of our heads; `states` returns (B, T, D) for rows and their types."""
 
     def __init__(self, states: Callable[[Rows, Rows | None], np.ndarray]):
         super().__init__()
@@ -259,7 +259,7 @@ def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{folder} holds no exported model: it has no {EXPORT}")
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        _ = model_class_of(record), record["engine"]  # which every record has
+        _ = model_class_of(record), record["engine"]  # every record has both
         return record
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
@@ -274,7 +274,7 @@ def config_of(record: dict[str, Any]) -> Any:
 
 
 def exported_model(folder: Path) -> tuple[str, Any, GenerationConfig]:
-    """Return what an `Engine` knows of its model: class name, config and generation config."""
+    """Return the facts about an `Engine`'s model: class name, config and generation config."""
     record = read_record(folder)
     has_defaults = (folder / GENERATION).is_file()
     generation_config = GenerationConfig.from_pretrained(folder) if has_defaults else GenerationConfig()

@@ -21,7 +21,7 @@ from vanillaformer.tokenization import save_pair
 from .checks import check
 from .engine import Engine
 
-INFINITE_WAVELENGTH = 1e30  # as a factor on a wavelength: the dimension is not rotated
+INFINITE_WAVELENGTH = 1e30  # factor on a wavelength for a dimension that is not rotated
 
 GENERATORS: tuple[type, ...] = (
     modeling.VanillaEncoderDecoderForConditionalGeneration,
@@ -41,19 +41,19 @@ class Rule(NamedTuple):
     """A field with values that an engine or format cannot express."""
 
     field: str  # the field of our config
-    instead: str  # what the engine has instead, as the end of a sentence
+    instead: str  # the alternative of the engine, as the end of a sentence
     # Whether a config has such a value; by default all values but `None` and `False` are
     forbids: Callable[[Any], bool] | None = None
 
 
 def only(field: str, values: tuple[str, ...], subject: str) -> Rule:
-    """Return the rule that a field has one of some values; `subject` is such as "the engine has"."""
+    """Return the rule that a field must have one of some values; `subject` is, for example, "the engine has"."""
     instead = f"{subject} {', '.join(map(repr, values))}"
     return Rule(field, instead, lambda config: getattr(config, field) not in values)
 
 
 def violations(rules: Iterable[Rule], config: Any) -> list[str]:
-    """Return the fields that rules forbid, each with its value and what there is instead."""
+    """Return the fields that rules forbid, each with its value and the alternative."""
     reasons = []
     for rule in rules:
         value = getattr(config, rule.field, None)
@@ -80,16 +80,16 @@ SCALES_ONCE = Rule(
     "the scaling of positions in an export does not depend on the input's length",
     lambda c: any(rope.get("rope_type") in ("dynamic", "longrope") for rope in ropes_of(c)),
 )
-# Of the engines that compute blocks by code of their own
+# For engines with their own code for blocks
 PLAIN_BLOCKS = (
     Rule("layer_scale_init_value", "the engine has no factors on the sublayers' outputs"),
     Rule("residual_scale", "the engine adds sublayers' outputs as they are", lambda c: c.residual_scale != 1),
     Rule("skip_first_norm", "the engine has a norm in every sublayer"),
     Rule("attn_logit_softcapping", "the engine has no bound of attention scores"),
-    Rule("value_residual", "the engine has values of each layer by itself"),
+    Rule("value_residual", "the engine computes the values of each layer separately"),
     Rule("sliding_window", "the engine has full attention", lambda c: "sliding_attention" in all_layer_types(c)),
 )
-# Of the exports that translate
+# For exports that translate
 TRANSLATES = (
     Rule(
         "output_distribution",
@@ -106,7 +106,7 @@ TRANSLATES = (
 
 @dataclass(frozen=True)
 class ExportJob:
-    """A model and how it is to be exported: the arguments of `export`."""
+    """A model and how to export it: the arguments of `export`."""
 
     model: Any
     folder: Path
@@ -122,9 +122,9 @@ class ExportJob:
 class Exporter:
     """Writes our models for one engine and loads them there; the base of all.
 
-    `info` is the entry in the table of engines, `models` are the classes that the engine runs, `rules` what their
-    configs may not have, `exact` those of `quantizations`, of which the first is the default, that keep the weights as
-    they are.
+    `info` is the entry in the table of engines, `models` are the classes that the engine runs, `rules` forbid
+    values of their configs, and `exact` are the `quantizations`, of which the first is the default, that keep the
+    weights as they are.
     """
 
     info: EngineInfo
@@ -155,7 +155,7 @@ class Exporter:
     def export(self, job: ExportJob) -> str:
         """Export a model into a new or empty folder, and return the result of the comparison.
 
-        The folder appears when all is written and checked; until then there is nothing.
+        The folder appears only when everything is written and checked.
         """
         self.refuse(job)
         self.info.writer.load()
@@ -209,7 +209,7 @@ def array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def norm_arrays(module: Any, config: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the factors and the biases of a norm, those that change nothing where it has none."""
+    """Return the factors and the biases of a norm, or neutral ones if it has none."""
     width = getattr(module, "width", None) or module.normalized_shape[0]
     weight = np.ones(width, np.float32) if module.weight is None else array(module.weight)
     bias = np.zeros(width, np.float32) if module.bias is None else array(module.bias)

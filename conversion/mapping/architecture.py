@@ -33,13 +33,13 @@ OUR_CLASSES: dict[Any, dict[str, type[VanillaPreTrainedModel]]] = {}
 for auto_class, models in AUTO_CLASSES.items():
     for model_class in models:
         of_config = OUR_CLASSES.setdefault(model_class.config_class, {})
-        if model_class not in of_config.values():  # the language models are there for pre-training, too
+        if model_class not in of_config.values():  # language models are registered for pre-training, too
             of_config[HEADS[auto_class.__name__]] = model_class
 CLASSIFIERS = ("sequence", "token", "image")
 
 
 def main_head(config_class: type[VanillaConfig]) -> str:
-    """Return the head that a kind of model usually has: `lm`, or `image` for models of images."""
+    """Return the usual head of a kind of model: `lm`, or `image` for image models."""
     return "lm" if "lm" in OUR_CLASSES[config_class] else "image"
 
 
@@ -52,7 +52,7 @@ class Head:
     ignored: tuple[str, ...] = ()  # native fields that it does not read
     unconstrained: tuple[str, ...] = ()  # our fields that can have any value with this head, since the weights decide
     arguments: Callable[[BlockConfig], Values] = lambda config: {}  # returns further arguments of the native class
-    native_class: str = ""  # name of the transformers class, if it is not that of the architecture and ours
+    native_class: str = ""  # name of the transformers class, if it does not follow from the architecture's and ours
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Architecture:
     """One architecture of transformers and how it corresponds to ours."""
 
     name: str  # its `model_type`
-    classes: str  # what the names of its classes begin with
+    classes: str  # prefix of the names of its classes
     config_class: type[BlockConfig]  # our config class
     fields: tuple[Field, ...]
     parts: tuple[Part, ...]  # the tables of the stack's tensors
@@ -80,13 +80,13 @@ class Architecture:
     # `image` and `masked_image`
     heads: dict[str, Head]
     prefix: str = "model."  # prefix of the native stack's tensors in a model with a head
-    by_name: bool = False  # a model of ours becomes one only if it is named, or if no other architecture fits
+    by_name: bool = False  # chosen only by its name, or if no other architecture fits
     unconstrained: tuple[str, ...] = ()  # our fields that can have any value, since the weights decide
-    # Native tensors that nothing reads when they are not tied, each with our tensor to copy
+    # Native tensors that nothing reads unless they are tied, each with our tensor to copy
     unused: dict[str, str] = field(default_factory=dict)
     # Pairs of our fields for special tokens that must not be the same token
     distinct_tokens: tuple[tuple[str, str], ...] = ()
-    # Native tensors that are not trained, each with our table that it must equal
+    # Native tensors that are not trained, each with our table, which must be equal
     fixed_tables: dict[str, str] = field(default_factory=dict)
     # Returns those of our fields that only the native weights determine
     read: Callable[[PreTrainedModel], Values] = lambda model: {}
@@ -94,7 +94,7 @@ class Architecture:
     finish: Callable[[PreTrainedModel, BlockConfig], None] = lambda model, config: None
 
     def native_class(self, head: str) -> str:
-        """Return the name of the native class with a head, which ends as that of ours, such as `ForMaskedLM`."""
+        """Return the name of the native class with a head, with the ending of our class, such as `ForMaskedLM`."""
         ours = {name: model_class.__name__ for name, model_class in OUR_CLASSES[self.config_class].items()}
         ending = ours[head].removeprefix(ours["base"].removesuffix("Model"))
         return self.heads[head].native_class or f"{self.classes}{ending}"
@@ -112,19 +112,19 @@ class Architecture:
         return (*self.fields, *labels, *self.heads[head].fields)
 
     def to_our_config(self, config: PreTrainedConfig, head: str, known: Values | None = None) -> BlockConfig:
-        """Return our config for a native one as far as ours can express it; `known` fields take precedence."""
+        """Return our config for a native one as far as possible; `known` fields take precedence."""
         fields = {name: value for field in self.all_fields(head) for name, value in field.to_ours(config).items()}
         return self.config_class(**arguments_of(fields | (known or {})))
 
     def to_native_config(self, config: BlockConfig, head: str) -> PreTrainedConfig:
-        """Return the native config for ours as far as it can express it."""
+        """Return the native config for ours as far as possible."""
         fields = {name: value for field in self.all_fields(head) for name, value in field.to_native(config).items()}
         return transformers.CONFIG_MAPPING[self.name](**arguments_of(fields))
 
     def native_model(
         self, config: BlockConfig, head: str, dtype: torch.dtype, native_config: PreTrainedConfig | None = None
     ) -> PreTrainedModel:
-        """Return a new native model for our config, with a native config that is known already if there is one."""
+        """Return a new native model for our config, with `native_config` if it is given."""
         native_class = getattr(transformers, self.native_class(head))
         native_config = native_config or self.to_native_config(config, head)
         native = native_class._from_config(native_config, dtype=dtype, **self.heads[head].arguments(config))

@@ -21,7 +21,7 @@ NEUTRAL_FIELDS = {
     "label2id", "problem_type", "parametrization", "base_width",
 }  # fmt: skip
 
-# The same of native configs, and fields on how exactly they compute or how their labels are named
+# The same for native configs, with fields for numerical precision and names of labels
 NATIVE_NEUTRAL_FIELDS = {
     "activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "classifier_dropout",
     "dropout", "dropout_rate", "embd_pdrop", "embedding_dropout", "hidden_dropout", "hidden_dropout_prob",
@@ -52,7 +52,7 @@ OF_HEADS: dict[str, tuple[str, ...]] = {
 def canonical_form(config: BlockConfig, head: str) -> dict[str, Any]:
     """Return the fields that determine what a model with this config and head computes, in one spelling.
 
-    A field is left out where neither the head nor the values of other fields make the model read it.
+    A field is left out if the head, or the values of other fields, keep the model from reading it.
     """
     names = [field.name for field in dataclasses.fields(config) if field.name not in NEUTRAL_FIELDS]
     form = {
@@ -105,7 +105,7 @@ def _layers(config: Any) -> dict[str, Any]:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Return whether two values of a field are the same but for rounding."""
+    """Return whether two values of a field are the same except for rounding."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, int | float) and isinstance(other, int | float) and not isinstance(one, bool):

@@ -1,7 +1,7 @@
 """The model's dimensions in another order: the same function with another sinusoidal table.
 
-The layouts of a sinusoidal table hold the same columns in another order. A model whose dimensions take that order
-everywhere, in all that reads or writes the residual stream, computes the same.
+The layouts of a sinusoidal table have the same columns in different orders. A model whose dimensions are reordered in
+all weights that read or write the residual stream computes the same.
 """
 
 import torch
@@ -11,7 +11,7 @@ import torch
 COLUMNS = {"halves": lambda columns: columns, "interleaved": lambda columns: columns.view(2, -1).T.flatten()}
 
 # The axes of a weight along the model's width, by the name of its module, or of a parameter without a module; a bias
-# has the first of its weight's axes
+# has only the first of its weight's axes
 WIDTH_AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("embed_tokens", "embed_token_types", "embed_ngrams"), (1,)),
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "up_proj", "gate_proj"), (1,)),
@@ -36,7 +36,7 @@ def module_of(name: str) -> str:
 
 
 def reordered(name: str, tensor: torch.Tensor, layout: str, new_layout: str) -> torch.Tensor:
-    """Return one of our tensors for a model with another layout; stacks of different widths have an order each."""
+    """Return one of our tensors for a model with another layout; stacks of different widths have separate orders."""
     module = module_of(name)
     if module not in WIDTH_AXES:
         raise ValueError(

@@ -11,9 +11,9 @@ Values = dict[str, Any]
 
 
 class Field(NamedTuple):
-    """One or more fields: `to_ours` makes ours of a native config, `to_native` native ones of our config.
+    """One or more fields: `to_ours` returns ours for a native config, `to_native` native ones for our config.
 
-    The values may be a config's own: they are copied into the new one.
+    The values may be objects of a config: they are copied into the new one.
     """
 
     to_ours: Callable[[PreTrainedConfig], Values] = lambda config: {}
@@ -40,7 +40,7 @@ def constant(**values: Any) -> Field:
 
 
 def mapped(name: str, to_ours: Callable[[Any], Any], to_native: Callable[[Any], Any], native: str = "") -> Field:
-    """A field whose two values follow from each other, of the same name unless the `native` one is given."""
+    """A field whose values determine each other, with the same name unless the `native` one is given."""
     return Field(
         to_ours=lambda config: {name: to_ours(getattr(config, native or name))},
         to_native=lambda config: {native or name: to_native(getattr(config, name))},
@@ -53,13 +53,13 @@ def switch(native: str, ours: str, on: Any, off: Any) -> Field:
 
 
 def filled(ours: str, to_native: Callable[[Any], Any], native: str = "") -> Field:
-    """A field of the same value, but where ours may be left out: the native one follows from the whole config."""
+    """A field of the same value that may be unset in ours: the native value is computed from our whole config."""
     native = native or ours
     return Field(lambda config: {ours: getattr(config, native)}, lambda config: {native: to_native(config)})
 
 
 def at_least_one(name: str) -> Field:
-    """A number of the same name and value that is 1 or more in the native model."""
+    """A number of the same name and value that is at least 1 in the native model."""
     return mapped(name, lambda number: number, lambda number: max(1, number))
 
 
@@ -86,7 +86,7 @@ HEAD_DIM = Field(
         {} if config.head_dim * config.num_attention_heads == config.hidden_size else {"head_dim": config.head_dim}
     ),
 )
-# The width of a head follows from the others: ours must be that one
+# The width of a head follows from other fields: ours must equal it
 DERIVED_HEAD_DIM = Field(lambda config: {"head_dim": config.hidden_size // config.num_attention_heads})
 # As many key and value heads as query heads
 ALL_KEY_VALUE_HEADS = Field(lambda config: {"num_key_value_heads": config.num_attention_heads})
@@ -111,7 +111,7 @@ def rotary(partial: bool = False) -> Field:
 
 
 def first_rope(config: BlockConfig) -> Values | None:
-    """Return the rotary parameters of the first layer that has any, `None` if positions are not rotary."""
+    """Return the rotary parameters of the first layer that has any, or None if positions are not rotary."""
     if config.position_embedding_type != "rotary":
         return None
     return next(filter(None, map(config.rope_of, layer_types(config))), None)

@@ -1,8 +1,8 @@
-"""The nearest config that a native architecture can hold, and what then still differs, in both directions.
+"""The nearest config that a native architecture can hold, and the remaining differences, in both directions.
 
-Our model can change without computing anything else: biases that it lacks are zeros, norm weights and layer scales
-ones, the first position's row of a learned table may be another, since nothing reads those before it, and the model's
-dimensions may be in another order (`dimensions.py`). `weights.convert_weights` makes such changes in a model.
+Some changes of our model do not change its function: missing biases are zeros, missing norm weights and layer scales
+ones, the first position may have another row of a learned table, since nothing reads the rows before it, and the
+model's dimensions may be in another order (`dimensions.py`). `weights.convert_weights` makes such changes in a model.
 """
 
 import copy
@@ -25,19 +25,19 @@ SWITCHES = ("mlp_bias", "norm_bias", "norm_weight", "lm_head_bias", "head_bias")
 # From what changes a model least to what changes it most
 ADJUSTABLE = ((*SWITCHES, "attention_bias", "layer_scale_init_value"), ("position_offset",), ("sinusoidal_layout",))
 ADJUSTABLE_FIELDS = tuple(name for names in ADJUSTABLE for name in names)
-# Whether tables of token vectors are one is read from the weights
+# Ties of embedding tables are read from the weights
 TIES = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 
 Differences = dict[str, tuple[Any, Any]]
 
 
 class Fit(NamedTuple):
-    """A way in which a native architecture can hold one of our models."""
+    """How a native architecture can hold one of our models."""
 
     config: BlockConfig  # the nearest config to the architecture that computes the same
-    # The fields that the architecture still cannot express, each with both values, or other reasons
+    # The fields that the architecture cannot express even so, each with both values, or other reasons
     mismatches: list[str]
-    cost: int = 0  # what was changed: 0 nothing, 1 zeros and ones were added, 2 rows shifted, 3 dimensions reordered
+    cost: int = 0  # of the changes: 0 nothing, 1 zeros and ones were added, 2 rows shifted, 3 dimensions reordered
 
 
 def fit(architecture: Architecture, config: BlockConfig, head: str) -> Fit:
@@ -56,14 +56,14 @@ def fit(architecture: Architecture, config: BlockConfig, head: str) -> Fit:
                 break
             fitted = with_fields(fitted, **adjustments)
             found = mismatches(architecture, fitted, head)
-    except Exception as error:  # a foreign config's own checks raise anything
+    except Exception as error:  # checks of native configs raise any error
         return Fit(config, [f"{architecture.name}: {one_line(error)}"])
     reasons = [f"{name}={ours!r}, where {architecture.name} has {native!r}" for name, (ours, native) in found.items()]
     return Fit(fitted, reasons + equal_tokens(architecture, config), fit_cost(config, fitted))
 
 
 def mismatches(architecture: Architecture, config: BlockConfig, head: str) -> Differences:
-    """Return the fields of our config that do not come back the same from the native one, with both values."""
+    """Return the fields of our config that a round trip by the native one changes, with both values."""
     back = architecture.to_our_config(architecture.to_native_config(config, head), head)
     found = differences(canonical_form(config, head), canonical_form(back, head))
     unconstrained = {*architecture.unconstrained, *architecture.heads[head].unconstrained}
@@ -71,7 +71,7 @@ def mismatches(architecture: Architecture, config: BlockConfig, head: str) -> Di
 
 
 def equal_tokens(architecture: Architecture, config: BlockConfig) -> list[str]:
-    """Return the special tokens that are one token, but must not be in the native architecture."""
+    """Return the special tokens that are the same token, but must differ in the native architecture."""
     return [
         f"{one}={getattr(config, one)!r} is {other}, which {architecture.name} treats differently from other tokens"
         for one, other in architecture.distinct_tokens
@@ -82,7 +82,7 @@ def equal_tokens(architecture: Architecture, config: BlockConfig) -> list[str]:
 def adjustments_towards(config: BlockConfig, differences: Differences, head: str) -> dict[str, Any]:
     """Return new values of our fields that bring a config nearer to a native one without changing the function.
 
-    The order of the dimensions can only change below a head: a bare stack returns its states.
+    The order of the dimensions can change only if there is a head: a bare stack returns its states.
     """
     adjustments: dict[str, Any] = {name: True for name in SWITCHES if differences.get(name) == (False, True)}
     if "attention_bias" in differences:
@@ -131,7 +131,7 @@ def our_config(architecture: Architecture, config: PreTrainedConfig, head: str, 
 
 
 def native_mismatches(architecture: Architecture, config: PreTrainedConfig, ours: BlockConfig, head: str) -> list[str]:
-    """Return the fields of a native config that do not come back the same from ours, with both values."""
+    """Return the fields of a native config that a round trip by ours changes, with both values."""
     back = architecture.to_native_config(ours, head)
     ignored = {entry.name for entry in dataclasses.fields(PreTrainedConfig)} | NATIVE_NEUTRAL_FIELDS
     ignored |= {*architecture.heads[head].ignored, *TIES}

@@ -1,7 +1,7 @@
 """The correspondence of native tensors to ours, as tables that are read in both directions.
 
-A table's key is one of our names, or a tuple of those that the native model has in one tensor; its value is the native
-name, with the kind of correspondence unless the two are equal. Names of modules stand for their weight and
+A table's key is one of our names, or a tuple of names that are one tensor in the native model; its value is the native
+name, with the kind of correspondence unless the tensors are equal. Names of modules stand for their weight and
 bias, `{layer}` for the number of a layer (`{stage}` and `{block}` for its stage and its number there), `{head}` for
 that of a head (`stacked_heads`). All kinds are linear, so a table converts gradients too.
 """
@@ -37,7 +37,7 @@ def single(to_ours: Change, to_native: Change) -> Kind:
 
 
 def transposed(tensor: torch.Tensor, config: BlockConfig | None = None) -> torch.Tensor:
-    """Return a weight transposed, a bias as it is."""
+    """Return a transposed weight, or a bias unchanged."""
     return tensor.T if tensor.ndim == 2 else tensor
 
 
@@ -77,7 +77,7 @@ TRANSPOSED_ROWS = Kind(
 QUERY_KEY_VALUE_ROWS = Kind(query_key_value_rows, lambda ours, config: (torch.cat(ours),))
 # Queries, keys and values in one layer, head by head: rows (H, 3, K) (BLOOM, GPT-NeoX)
 HEAD_ROWS = Kind(rows_of_heads, fused_heads)
-# A tensor with a batch axis of length 1 in front in the native model (tokens and position tables of images)
+# A tensor with a leading batch axis of length 1 in the native model (tokens and position tables of images)
 BATCHED = single(lambda tensor, config: tensor[0], lambda tensor, config: tensor.unsqueeze(0))
 # A bias (V) that is a buffer (1, V) of the native model and not trained: zeros where ours has none
 BUFFER_ROW = Kind(BATCHED.to_ours, BATCHED.to_native)

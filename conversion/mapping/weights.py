@@ -1,4 +1,4 @@
-"""Weights from one model to another by an architecture's tables, with no tensor left over on either side."""
+"""Copying weights between models by an architecture's tables, with no tensor left over on either side."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -29,15 +29,15 @@ class Link:
     ours: tuple[str, ...]
     native: str
     kind: Kind = SAME
-    heads: int = 1  # of native tensors whose names have the number of a head
+    heads: int = 1  # number of native tensors, if each head has one
 
     @property
     def natives(self) -> tuple[str, ...]:
-        """The names of the native tensors, of which there are several only where there is one for each head."""
+        """The names of the native tensors; there are several if each head has one."""
         return tuple(self.native.replace("{head}", str(head)) for head in range(self.heads))
 
     def missing(self, ours: Collection[str], native: Collection[str]) -> list[str]:
-        """Return those of its tensors that a model lacks; a native buffer of zeros needs no counterpart."""
+        """Return its tensors that a model lacks; a native buffer of zeros needs no counterpart."""
         absent = [name for name in self.ours if name not in ours]
         if self.kind is BUFFER_ROW and absent:
             return []
@@ -66,7 +66,7 @@ def expand_table(
 
 
 def present_links(links: Iterable[Link], ours: Collection[str], native: Collection[str]) -> list[Link]:
-    """Return the links between existing tensors, which both sides must have; what neither has is left out."""
+    """Return the links between existing tensors, which both sides must have, without those that neither has."""
     existing = []
     for link in links:
         if any(name in native for name in link.natives) or any(name in ours for name in link.ours):
@@ -116,9 +116,9 @@ def write_tensors(model: nn.Module, values: Tensors) -> None:
 
 @torch.no_grad()
 def move_weights(architecture: Architecture, native: PreTrainedModel, ours: VanillaPreTrainedModel, head: str) -> None:
-    """Give our new model the weights of a native one, which loses each tensor as ours gets it.
+    """Move the weights of a native model to our new one, tensor by tensor.
 
-    There are never two copies of all weights in memory; tensors that are the same on both sides are not copied at all.
+    There are never two copies of all weights in memory; tensors that are equal on both sides are not copied at all.
     """
     links, values, targets = checked_links(architecture, native, ours, head), tensors_of(native), tensors_of(ours)
     sources: dict[int, list[torch.Tensor]] = {}
@@ -137,10 +137,10 @@ def move_weights(architecture: Architecture, native: PreTrainedModel, ours: Vani
         if id(natives[0]) in taken:  # a tied one, under another name
             continue
         for name, value in zip(link.ours, link.kind.to_ours(tuple(each.data for each in natives), ours.config)):
-            if name not in targets or id(target := targets[name]) in written:  # the latter has an equal value
+            if name not in targets or id(target := targets[name]) in written:  # with an equal value
                 continue
             written.add(id(target))
-            value = value.to(target.dtype)  # native models keep some in float32
+            value = value.to(target.dtype)  # native models have some in float32
             whole = value.is_contiguous() and value.untyped_storage().nbytes() == value.nbytes
             target.data = value if whole else value.clone(memory_format=torch.contiguous_format)
         for each in natives:
@@ -151,7 +151,7 @@ def move_weights(architecture: Architecture, native: PreTrainedModel, ours: Vani
 def checked_links(
     architecture: Architecture, native: PreTrainedModel, ours: VanillaPreTrainedModel, head: str
 ) -> list[Link]:
-    """Return the links between two models, whose fixed tables are equal."""
+    """Return the links between two models, after checking that their fixed tables are equal."""
     links = model_links(architecture, ours, native, head)
     for name, our_name in head_names(architecture.fixed_tables, architecture, head).items():
         expected, actual = ours.get_buffer(our_name), native.get_parameter(name)
@@ -166,7 +166,7 @@ def checked_links(
 def native_weights(
     architecture: Architecture, ours: VanillaPreTrainedModel, native: PreTrainedModel, head: str
 ) -> Tensors:
-    """Return the weights of our model for a new native one, with copies for its tensors that nothing reads."""
+    """Return the weights of our model for a new native one, with copies for tensors that nothing reads."""
     values, natives = tensors_of(ours), tensors_of(native)
     weights: Tensors = {}
     for link in model_links(architecture, ours, native, head):
@@ -201,7 +201,7 @@ def part_links(
 
 
 def head_names(native_to_ours: dict[str, str], architecture: Architecture, head: str) -> dict[str, str]:
-    """Return names of native tensors and ours, which an architecture has for models with a head, for this head."""
+    """Return names of native tensors and ours, which are those of models with a head, adjusted to this head."""
     if head != "base":
         return native_to_ours
     prefix = architecture.prefix
@@ -209,7 +209,7 @@ def head_names(native_to_ours: dict[str, str], architecture: Architecture, head:
 
 
 def fields_from_weights(architecture: Architecture, model: PreTrainedModel, head: str) -> Values:
-    """Return our fields that the weights of a native model determine, such as ties, whatever its config says."""
+    """Return our fields that the weights of a native model determine, such as ties, regardless of its config."""
     native = {link.ours[0]: link.native for link in expand_table(architecture.heads[head].tensors)}
     for part in architecture.parts:
         native |= {link.ours[0]: link.native for link in part_links(architecture, part, head, 1)}
@@ -233,7 +233,7 @@ def convert_weights(model: VanillaPreTrainedModel, config: BlockConfig) -> Vanil
     fitted = type(model)._from_config(config, dtype=model.dtype)
     weights = {}
     for name, tensor in tensors_of(fitted).items():
-        if name.endswith("embed_positions.weight"):  # (offset + N, D), with as many unused rows at the start
+        if name.endswith("embed_positions.weight"):  # (offset + N, D), the first `offset` unused
             unused = values[name].new_zeros(config.position_offset, tensor.shape[1])
             weights[name] = torch.cat((unused, values[name][old.position_offset :]))
         else:

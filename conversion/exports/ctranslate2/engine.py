@@ -29,7 +29,7 @@ class CTranslate2Engine(Engine):
         self.close()
         self.source, self.target = read_vocabularies(folder)
         self.generates = not (folder / HEAD).is_file()
-        self.start = self.start_token()  # which the engine has in its own files
+        self.start = self.start_token()  # fixed in the engine's files
         # ALiBi is prepared in one thread
         self.divides = self.generates and device == "cpu" and self.config.position_embedding_type != "alibi"
         self.runner(self.divides)
@@ -41,21 +41,21 @@ class CTranslate2Engine(Engine):
             self.head.eval()
 
     def close(self) -> None:
-        """Forget the loaded model, and what was prepared in it; it is loaded again when it is needed."""
+        """Drop the loaded model and its prepared biases; it is loaded again when it is needed."""
         self.runners.clear()
         self.prepared = 0
 
     def runner(self, divided: bool) -> Any:
-        """Return the loaded model, whose threads take rows of their own, or work on each product together.
+        """Return the loaded model, whose threads divide the rows, or else each product.
 
         Generated tokens are small products: two threads that divide the rows take about half of the time, two that
-        work on each product together often take more than a single one.
+        divide each product often take more than a single one.
         """
         if divided not in self.runners:
             shape = (self.threads, 1) if divided else (1, self.threads)
             options = self.model_options | dict(zip(("inter_threads", "intra_threads"), shape))
             self.runners[divided] = getattr(self.ctranslate2, RUNNERS[self.kind])(**options)
-            torch.set_num_threads(self.threads)  # it was set to the engine's for the whole process
+            torch.set_num_threads(self.threads)  # the engine has changed it for the whole process
         return self.runners[divided]
 
     def generate_rows(self, prompts: Rows, search: Search) -> list[list[int]]:
@@ -161,7 +161,7 @@ class CTranslate2Engine(Engine):
         rows = [list(row) for row in rows]
         if self.kind == "decoder":
             if token_type_ids is not None:
-                raise ValueError("token_type_ids: CTranslate2 takes none in a decoder")
+                raise ValueError("token_type_ids: CTranslate2 has none in a decoder")
             self.prepare(rows)
             return self.on_host(self.run("forward_batch", rows))
         types = [list(row) for row in token_type_ids] if token_type_ids is not None else None
@@ -194,5 +194,5 @@ def read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def token_names(names: list[str], rows: Rows) -> list[list[str]]:
-    """Return the names of tokens, which the engine takes."""
+    """Return the names of tokens, the engine's input."""
     return [[names[token] for token in row] for row in rows]

@@ -27,14 +27,14 @@ from .engine import HEAD, CTranslate2Engine
 from .specs import ACTIVATIONS, SpecBuilder, logits_transform
 
 STEPS = 63  # of int8 on each side of 0: two products with an input of up to 255 then fit in 16 bits
-SMALLEST = STEPS / np.finfo(np.float32).max  # magnitude whose scale is a float32
+SMALLEST = STEPS / np.finfo(np.float32).max  # smallest magnitude whose scale is a float32
 
 
 def is_decoder(config: Any) -> bool:
     return MODEL_KINDS[config.model_type] == "decoder"
 
 
-# Values that the engine has; what is added to `configuration/options.py` is refused until it is added here
+# Values that the engine has; new values in `configuration/options.py` are refused until they are added here
 KNOWN = {
     "norm": ("layer_norm", "rms_norm"),
     "norm_placement": ("post", "pre", "sandwich"),
@@ -65,8 +65,8 @@ RULES = (
 class CTranslate2Exporter(Exporter):
     """Fills CTranslate2's specs: a Translator, a Generator or an Encoder.
 
-    Its own tools read the folder too. The head of a classifier or a masked language model is saved next to it, in
-    float32, and computed by our own class.
+    CTranslate2's tools read the folder too. The head of a classifier or a masked language model is saved next to it,
+    in float32, and computed by our class.
     """
 
     info = ENGINES["ctranslate2"]
@@ -135,7 +135,7 @@ def build_spec(
         target = vocabulary(tokenizer, config.vocab_size)
         if kind == "encoder":
             spec = specs.TransformerEncoderModelSpec(builder.encoder(model.model))
-        elif type(model) in CLASSIFIERS:  # the engine gives out nothing of a decoder but logits: here the states
+        elif type(model) in CLASSIFIERS:  # the engine returns only a decoder's logits: here its states
             identity = torch.nn.Linear(config.hidden_size, config.hidden_size, bias=False)
             identity.weight.data = torch.eye(config.hidden_size)
             spec = specs.TransformerDecoderModelSpec(builder.decoder(model.model, identity))
@@ -148,7 +148,7 @@ def build_spec(
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase | None, size: int) -> list[str]:
-    """Return a different name for each row of an embedding table: the tokenizer's tokens, else the numbers."""
+    """Return a unique name for each row of an embedding table: the tokenizer's tokens, or else numbers."""
     if tokenizer is None:
         return [str(token_id) for token_id in range(size)]
     names = {token_id: token for token, token_id in tokenizer.get_vocab().items()}

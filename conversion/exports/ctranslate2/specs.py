@@ -1,8 +1,8 @@
-"""Our weights in CTranslate2's specs, as its converters fill them for other architectures.
+"""Our weights in CTranslate2's specs, which its converters fill for other architectures.
 
 A spec is CTranslate2's description of a model: an attribute per tensor or setting. Its constructors know the layouts
-of some architectures; `put` adds what else the engine reads. All tensors are copies in float32: quantization changes
-them in place.
+of some architectures; `put` adds other attributes that the engine reads. All tensors are copies in float32, because
+quantization changes them in place.
 """
 
 import math
@@ -80,8 +80,8 @@ class SpecBuilder:
     def fill_rotation(self, spec: Any, module: Any, positions: Any, layer_idx: int) -> None:
         """Set the rotation of a layer's queries and keys, by factors on the wavelengths (the engine's "Su").
 
-        So the engine computes every scaling that does not depend on the input's length. A layer without
-        rotation rotates two dimensions by 0: an engine without any positions would add sinusoids.
+        Thus the engine computes every scaling that does not depend on the input's length. A layer without rotation
+        rotates two dimensions by 0, because the engine would add sinusoids to a model without any positions.
         """
         rotation, base = None, 10000.0
         if self.config.position_embedding_type != "none" and self.config.is_rotary_layer(layer_idx):
@@ -111,7 +111,7 @@ class SpecBuilder:
             spec.linear_0 = self.linear(module.up_proj)
 
     def fill_norms(self, spec: Any, block: Any) -> None:
-        """Set a block's norms where its layout and placement have them."""
+        """Set a block's norms as its layout and placement have them."""
         attention, feed_forward = block.self_attn_residual, block.mlp_residual
         if self.config.block_layout == "parallel_shared_norm":
             spec.shared_layer_norm = self.norm(block.norm)
@@ -140,7 +140,7 @@ class SpecBuilder:
     def fill_stack(self, spec: Any, stack: TokenStack) -> None:
         """Set the positions, norms and blocks of an encoder or decoder."""
         embeddings = stack.embeddings
-        vars(spec).pop("position_encodings", None)  # the constructor's, of sines
+        vars(spec).pop("position_encodings", None)  # the constructor's sinusoids
         spec.scale_embeddings = float(embeddings.scale)
         if self.config.position_embedding_type in ("learned", "sinusoidal"):
             positions: Any = embeddings.positions

@@ -30,7 +30,7 @@ class LlamaCppEngine(Engine):
         self.keeps_logits = False
 
     def context(self, length: int, keep_logits: bool = False) -> Any:
-        """Return the model with an empty context of at least `length` tokens; the logits of all take much memory."""
+        """Return the model with an empty context of at least `length` tokens; keeping all logits takes much memory."""
         self.check_length(length)
         limit = self.config.max_position_embeddings
         if self.llama is None or self.llama.n_ctx() < length or (keep_logits and not self.keeps_logits):

@@ -30,7 +30,7 @@ ROLES = {"bos": "bos_token_id", "eos": "eos_token_id", "unknown": "unk_token_id"
 class GgufExporter(Exporter):
     """Writes one file with weights, settings and tokenizer, and reads it back.
 
-    Where llama-cpp-python is installed, its answers are compared too.
+    If llama-cpp-python is installed, its answers are compared too.
     """
 
     info = ENGINES["gguf"]
@@ -70,7 +70,7 @@ Stored = dict[str, tuple[np.ndarray, Any]]  # the stored values and their GGUF t
 
 
 def stored(gguf: Any, tensors: Tensors, quantization: str) -> Stored:
-    """Return matrices in the quantization, where their rows allow it; vectors stay unchanged."""
+    """Return matrices in the quantization, if their rows allow it; vectors stay in float32."""
     name, _ = FILE_TYPES[quantization]
     wanted, plain = gguf.GGMLQuantizationType[name], gguf.GGMLQuantizationType.F32
     result: Stored = {}
@@ -84,9 +84,9 @@ def stored(gguf: Any, tensors: Tensors, quantization: str) -> Stored:
 
 def write_file(gguf: Any, path: Path, fields: Fields, tensors: Stored) -> None:
     """Write fields by the types of their values, and tensors."""
-    writer = gguf.GGUFWriter(path, fields["general.architecture"])  # which it writes itself
+    writer = gguf.GGUFWriter(path, fields["general.architecture"])  # the writer adds this field
     for key, value in fields.items():
-        if key != "general.architecture" and value != []:  # an array of nothing has no type
+        if key != "general.architecture" and value != []:  # an empty array has no type
             writer.add_key_value(key, value, getattr(gguf.GGUFValueType, FIELD_TYPES[type(value)]))
     for key, (values, kind) in tensors.items():
         writer.add_tensor(key, values, raw_dtype=kind)
@@ -97,7 +97,7 @@ def write_file(gguf: Any, path: Path, fields: Fields, tensors: Stored) -> None:
 
 
 def verify_file(gguf: Any, path: Path, fields: Fields, tensors: Stored) -> None:
-    """Raise unless a file holds these fields and tensors and no others."""
+    """Raise ValueError unless a file has exactly these fields and tensors."""
     reader = gguf.GGUFReader(path)
     found = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
     expected = {key: value for key, value in fields.items() if value != []}
@@ -113,7 +113,7 @@ def verify_file(gguf: Any, path: Path, fields: Fields, tensors: Stored) -> None:
 
 
 def vocabulary_fields(tokenizer: PreTrainedTokenizerBase | None, config: Any) -> Fields:
-    """Return the fields on the tokenizer, by key."""
+    """Return the fields for the tokenizer, by key."""
     if tokenizer is None:
         return {"tokenizer.ggml.model": "none"}
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -149,8 +149,9 @@ def check_tokenizer(whole: dict[str, Any], tokens: int, vocab_size: int) -> None
     reasons = []
     if model["type"] != "BPE" or pre_tokenizer_of(whole) is None:
         reasons.append(
-            "only byte-level byte-pair encoding goes without loss (our byte_level_bpe), with GPT-2's pre-tokenizer, "
-            f"the same after single digits, or Llama 3's; this one is {model['type']} after {whole['pre_tokenizer']}"
+            "only byte-level byte-pair encoding can be written without loss (our byte_level_bpe), with GPT-2's "
+            "pre-tokenizer, the same after single digits, or Llama 3's; "
+            f"this one is {model['type']} after {whole['pre_tokenizer']}"
         )
     if whole["normalizer"] is not None:
         reasons.append(f"llama.cpp does not normalize texts, this tokenizer does: {whole['normalizer']}")
@@ -166,7 +167,7 @@ def check_tokenizer(whole: dict[str, Any], tokens: int, vocab_size: int) -> None
 
 
 def pre_tokenizer_of(whole: dict[str, Any]) -> str | None:
-    """Return llama.cpp's name of a pre-tokenizer, `None` if it has none."""
+    """Return llama.cpp's name for a pre-tokenizer, or None if it has none."""
     step = whole["pre_tokenizer"] or {}
     steps = step["pretokenizers"] if step.get("type") == "Sequence" else [step]
     *before, last = steps or [{}]

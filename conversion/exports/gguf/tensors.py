@@ -1,7 +1,7 @@
 """Our weights in GGUF's form: the two shapes of decoder that llama.cpp has under the names `llama` and `gpt2`.
 
-Without a setting in llama.cpp, these are multiplied into the weights: scales of embeddings, queries and logits, and
-the 1 that some norms add to their weight.
+Scales of embeddings, queries and logits, and the 1 that some norms add to their weight, are multiplied into the
+weights or added to them, because llama.cpp has no settings for them.
 """
 
 import math
@@ -56,7 +56,7 @@ RULES = {
 
 
 def rope_of(config: Any) -> dict[str, Any]:
-    """Return the rotary parameters of all layers: those with a window, which may have others, are refused."""
+    """Return the rotary parameters of all layers; layers with a window, which may have others, are refused."""
     return first_rope(config) or {}
 
 
@@ -68,7 +68,7 @@ def architecture_of(config: Any) -> tuple[str, list[str]]:
 
 
 def fields_of(config: Any, architecture: str) -> Fields:
-    """Return the fields on the model, by key."""
+    """Return the fields for the model, by key."""
     fields = {
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
@@ -97,7 +97,7 @@ def tensors_of(model: Any, architecture: str) -> Tensors:
     words = array(stack.embed_tokens.weight) * np.float32(stack.embeddings.scale)
     tensors = {"token_embd.weight": words}
     logits = array(model.lm_head.weight) * np.float32(config.logit_scale or 1.0)
-    if not np.array_equal(logits, words):  # without it the engine takes the table
+    if not np.array_equal(logits, words):  # without it the engine uses the embeddings
         tensors["output.weight"] = logits
     tensors |= norm("output_norm", stack.norm, config, biased=not is_llama)
     positions = stack.embeddings.positions
@@ -121,7 +121,7 @@ def norm(name: str, module: Any, config: Any, *, biased: bool) -> Tensors:
 
 
 def linear(name: str, module: Any, change: Change = lambda rows: rows, *, biased: bool = False) -> Tensors:
-    """Return a linear map, whose rows, those of the bias too, are changed alike; a `biased` one has a bias anyway."""
+    """Return a linear map with changed rows of weight and bias; with `biased` a missing bias is zeros."""
     tensors = {f"{name}.weight": change(array(module.weight))}
     if module.bias is not None:
         tensors[f"{name}.bias"] = change(array(module.bias))
@@ -136,7 +136,7 @@ def query_scale(module: Any) -> np.float32:
 
 
 def llama_attention(name: str, module: Any, positions: Any) -> Tensors:
-    """Return Llama's four maps: neighboring dimensions of queries and keys are rotated together."""
+    """Return Llama's four linear maps; neighboring dimensions of queries and keys are rotated together."""
     (rotation,) = positions.rotary_emb.values()
     scale = query_scale(module) * np.float32(rotation.attention_scaling**2)  # of YaRN, on queries and keys
 
@@ -153,7 +153,7 @@ def llama_attention(name: str, module: Any, positions: Any) -> Tensors:
 
 
 def gpt2_attention(name: str, module: Any) -> Tensors:
-    """Return GPT-2's two maps, one of queries, keys and values together, with biases."""
+    """Return GPT-2's two linear maps, the first for queries, keys and values together, with biases."""
     scale = query_scale(module)
     maps = [linear("", module.q_proj, lambda rows: rows * scale, biased=True)]
     maps += [linear("", projection, biased=True) for projection in (module.k_proj, module.v_proj)]

@@ -1,4 +1,4 @@
-"""Our exports on ONNX Runtime: the graphs do the computing, transformers' own `generate` the searching.
+"""Our exports on ONNX Runtime: graphs compute the model, and transformers' own `generate` searches.
 
 A folder `onnx` has the graphs in Hugging Face's layout, which transformers.js and other tools read too.
 """
@@ -21,7 +21,7 @@ from ..engine import Engine, Rows, Search, check_rows, exported_model, padded, r
 
 FOLDER = "onnx"
 SUFFIXES = {"float32": "", "float16": "_fp16", "int8": "_quantized"}
-"""The end of a graph's name, by the data type of its weights."""
+"""The ending of a graph's name, by the data type of its weights."""
 ENCODER, DECODER, MODEL = "encoder_model", "decoder_model_merged", "model"
 NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 
@@ -51,7 +51,7 @@ class OnnxEngine(Engine):
         self.generates = bool(self.cached)
 
     def run(self, graph: str, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the outputs of a graph by name; of a cache, what is not among the inputs is empty."""
+        """Return the outputs of a graph by name; parts of the cache that are not given are empty."""
         session, feeds = self.sessions[graph], {}
         for value in session.get_inputs():  # a graph has no inputs that it does not read
             if value.name in inputs:
@@ -75,14 +75,14 @@ class OnnxEngine(Engine):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             if search.seed is not None:
                 torch.manual_seed(search.seed)
-            model: Any = GraphModel(self)  # not one of the classes that transformers declares to generate
+            model: Any = GraphModel(self)  # its type does not declare `generate`
             sequences = model.generate(ids, attention_mask=mask, generation_config=settings)
         known = 1 if self.kind == "encoder_decoder" else ids.shape[1]
         rows = sequences[:, known:].tolist()
         return [list(takewhile(lambda token: token not in end, row)) for row in rows]
 
     def check_lengths(self, prompts: Rows, new_tokens: int) -> None:
-        """Raise for rows that are longer than a position table."""
+        """Raise ValueError for rows that are longer than a position table."""
         longest = max(len(row) for row in prompts)
         self.check_length(max(longest, new_tokens) if self.kind == "encoder_decoder" else longest + new_tokens)
 

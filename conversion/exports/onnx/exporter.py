@@ -28,9 +28,9 @@ from .engine import FOLDER, SUFFIXES, OnnxEngine
 from .graphs import save, trace
 
 JAVASCRIPT = {"float32": "fp32", "float16": "fp16", "int8": "q8"}
-"""Names of the data types in transformers.js, by which it chooses files."""
+"""Names of the data types in transformers.js, which chooses files by them."""
 JS_CONFIG = "transformers.js_config"  # the field with its settings
-SHORTEST = 8  # position table that leaves room for the tokens of a trace
+SHORTEST = 8  # minimum size of a position table, for the tokens of a trace
 
 RULES = (
     *TRANSLATES,
@@ -77,7 +77,7 @@ EXPORTER = OnnxExporter()
 
 
 def config_fields(model: Any) -> dict[str, Any]:
-    """Return the `config.json` for other tools: that of the native model, or ours where none computes the same."""
+    """Return the `config.json` for other tools: that of the native model, or ours if none computes the same."""
     config, name = model.config, type(model).__name__
     if form := getattr(model, "native_form", None):  # it was native
         config, name = form.config, ARCHITECTURES[form.architecture].native_class(form.head)

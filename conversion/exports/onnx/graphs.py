@@ -1,4 +1,4 @@
-"""Our models as ONNX graphs in Hugging Face's layout, traced by transformers' exporter, batch size and lengths open.
+"""Our models as ONNX graphs in Hugging Face's layout, traced by transformers' exporter for any batch size and length.
 
 An encoder-decoder is `encoder_model` and `decoder_model_merged`, every other model is `model`. One graph computes the
 first and all later tokens: it appends keys and values to those in the cache, which is empty at first. Inputs and
@@ -27,7 +27,7 @@ from vanillaformer.modeling.base import CACHE_NAME
 from ...folders import random_images
 from .engine import DECODER, ENCODER, MODEL
 
-OPEN = Dim.AUTO  # an axis that may have another size than in the trace
+OPEN = Dim.AUTO  # an axis whose size may differ from the trace
 BATCH, LENGTH, STEP = 2, 3, 2  # sizes of the trace; one of 1 would be taken for a constant
 # Names of open axes, by a part of an input's name, the first that fits; transformers.js reads `batch_size`
 SEQUENCE, CACHED, SOURCE = "sequence_length", "past_sequence_length", "encoder_sequence_length"
@@ -38,7 +38,7 @@ LARGEST = 2**31 - 2**24  # bytes of weights that a file of the format can hold, 
 def trace(model: Any, dtype: torch.dtype = torch.float32, quantizer: Any = None) -> dict[str, Any]:
     """Return the graphs of a model with a head, by name; `quantizer` is one of `transformers.exporters`, if any."""
     copied = copy.deepcopy(model).to("cpu", dtype).eval().requires_grad_(False)
-    copied.set_attn_implementation("eager")  # by plain operations
+    copied.set_attn_implementation("eager")  # only plain operations
     return {name: trace_graph(*parts, quantizer) for name, parts in graph_parts(copied).items()}
 
 
@@ -63,7 +63,7 @@ def graph_parts(model: Any) -> dict[str, tuple[nn.Module, dict[str, Any]]]:
     cache = EncoderDecoderCache(cache, DynamicCache())
     source = {"encoder_hidden_states": encoder(**text).last_hidden_state, "encoder_attention_mask": ids}
     decoder(ids, **source, past_key_values=cache)
-    longer = {name: torch.cat([tensor, tensor], dim=1) for name, tensor in source.items()}  # than what is cached
+    longer = {name: torch.cat([tensor, tensor], dim=1) for name, tensor in source.items()}  # than the cached part
     return {ENCODER: (encoder, text), DECODER: (decoder, step | longer | {"past_key_values": cache})}
 
 
@@ -86,7 +86,7 @@ class SourceDecoder(nn.Module):
         past_key_values: Any,
     ) -> dict[str, Any]:
         rest = encoder_hidden_states[:, past_key_values.cross_attention_cache.get_seq_length() :]
-        past_key_values.is_updated = {}  # or the layers would only read what is cached
+        past_key_values.is_updated = {}  # otherwise the layers would only read the cache
         mask = (1 - encoder_attention_mask[:, None, None].to(rest.dtype)) * torch.finfo(rest.dtype).min
         outputs = self.model(
             decoder_input_ids=input_ids,
@@ -114,7 +114,7 @@ def trace_graph(model: Any, inputs: dict[str, Any], quantizer: Any = None) -> An
     for value in (*graph.graph.inputs, *graph.graph.outputs):
         value.name = name_of(str(value.name), is_input=value.is_graph_input())
     name_axes(graph.graph, f"{CACHED} + {SEQUENCE}" if "past_key_values" in inputs else SEQUENCE)
-    for node in graph.graph.all_nodes():  # where in the code it comes from, with paths
+    for node in graph.graph.all_nodes():  # its origin in the code, with paths
         node.metadata_props.clear()
     return graph
 
@@ -134,7 +134,7 @@ def name_axes(graph: Any, read: str) -> None:
             sizes = [symbol.sub(lambda s: names[s[0]], size) if isinstance(size, str) else size for size in sizes]
             value.shape = onnx_ir.Shape(sizes)
     for value in graph.outputs:
-        if ".encoder." in value.name:  # the sum of what was cached and the rest
+        if ".encoder." in value.name:  # the sum of the cached part and the rest
             value.shape = onnx_ir.Shape([*value.shape[:2], SOURCE, *value.shape[3:]])
 
 
@@ -151,7 +151,7 @@ def silence() -> Iterator[None]:
 
 
 def name_of(name: str, is_input: bool) -> str:
-    """Return the usual name of an input or output that the exporter calls by its path."""
+    """Return the usual name of an input or output that the exporter names by its path."""
     path = name.removeprefix("input.").removeprefix("output.").split(".")
     if path[0] not in ("past_key_values", CACHE_NAME):
         return path[-1]
@@ -161,7 +161,7 @@ def name_of(name: str, is_input: bool) -> str:
 
 
 def save(graphs: dict[str, Any], folder: Path, suffix: str) -> list[str]:
-    """Write graphs as `<name><suffix>.onnx`, and return those whose weights are beside them, as `.onnx_data`."""
+    """Write graphs as `<name><suffix>.onnx`; return those with separate weights, `<name><suffix>.onnx_data`."""
     import onnx_ir
 
     folder.mkdir()

@@ -56,7 +56,7 @@ LINK = re.compile(r"\[([^]]*)\]\([^)]*\)|[`*]")
 
 
 class WebExporter(OnnxExporter):
-    """Writes the graphs, a page that runs them for one task, and what makes the folder a static Space of the Hub."""
+    """Writes the graphs, a page that runs them for one task, and a README.md for a static Space of the Hub."""
 
     info = ENGINES["web"]
     models = tuple(TASKS)
@@ -80,12 +80,12 @@ class WebExporter(OnnxExporter):
             raise ValueError(f"{missing[0]} is missing: run npm install @huggingface/transformers in that folder")
 
     def copies(self, job: ExportJob) -> list[Path]:
-        """Return the files of transformers.js that are copied, none if the page has its address."""
+        """Return the files of transformers.js to copy, none if the page loads it from the web."""
         packages = job.transformers_js and job.transformers_js / "node_modules"
         return [packages / name for name in COPIES] if packages else []
 
     def write(self, job: ExportJob) -> None:
-        from vanillaformer.console.drawing import templates  # with matplotlib, which no other export needs
+        from vanillaformer.console.drawing import templates  # it imports matplotlib, which no other export needs
 
         super().write(job)
         task, copies = TASKS[type(job.model)], self.copies(job)
@@ -104,7 +104,7 @@ EXPORTER = WebExporter()
 
 
 def page_settings(job: ExportJob, task: Task, size: int, copies: list[Path]) -> dict[str, Any]:
-    """Return what the script in the page reads."""
+    """Return the settings that the script in the page reads."""
     config = job.model.config
     tokens = {name: getattr(config, name, None) for name in SPECIAL}
     depth = {"decoder_layers": config.num_hidden_layers, "n_layer": config.num_hidden_layers}
@@ -128,7 +128,7 @@ def page_settings(job: ExportJob, task: Task, size: int, copies: list[Path]) -> 
 
 
 def texts_of(job: ExportJob, task: Task) -> dict[str, Any]:
-    """Return what a page says of its model, by the card and the task."""
+    """Return the texts of a page about its model, from the card and the task."""
     heading = re.search(r"^# (.+)$", job.card, re.MULTILINE)
     limits = re.findall(r"^- (.+)$", "".join(LIMITS.findall(job.card)), re.MULTILINE)
     kind = job.model.config.model_type.removeprefix("vanilla_").replace("_", "-")

@@ -241,6 +241,8 @@ def test_the_share_of_equal_tokens_is_at_least_nine_tenths_whatever_the_scores_a
         agreement([0.0] * 8 + [0.3] * 2, "tokens", exact=False)
     with pytest.raises(ValueError, match=r"not our model's: \d+ of 48 greedy tokens equal .* at least 90% must be"):
         check(toy("decoder"), Twin(toy("decoder"), shift=5), exact=False)
+    with pytest.raises(ValueError, match="1 of 2 tokens equal; at least 100% must be"):
+        agreement([0.0, float("nan")], "tokens", exact=True)
 
 
 def test_random_rows_leave_out_special_tokens_and_leave_room():
