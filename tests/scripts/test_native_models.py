@@ -195,18 +195,21 @@ def test_what_ours_cannot_be_trains_as_it_is(tmp_path: Path, monkeypatch: pytest
         run("gpt2", native, tmp_path / "other", "--save_as", "vanilla")
 
 
-@pytest.mark.parametrize("name", ["marian", "bert-classifier"])
-def test_packed_rows_of_a_native_model(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "more"), [("marian", ""), ("bert-classifier", "--lora_rank 2")])
+def test_packed_rows_of_a_native_model(name: str, more: str, tmp_path: Path) -> None:
     """What is saved is the native class without code of ours, and the tokenizer as it was."""
     native = native_folder(name, tmp_path / "native")
     edit(native / "tokenizer_config.json", model_max_length=48)
-    run(name, native, tmp_path / "run", "--packing", "true", "--learning_rate", "0.01")
+    run(name, native, tmp_path / "run", "--packing", "true", "--learning_rate", "0.01", *more.split())
     before, after = (json.loads((folder / "config.json").read_text()) for folder in (native, tmp_path / "run"))
     labels = {"id2label", "label2id", "architectures", "problem_type"}
     assert {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)} <= labels
     assert not list((tmp_path / "run").glob("*.py"))
     for path in (native / "tokenizer.json", native / "tokenizer_config.json"):
         assert (tmp_path / "run" / path.name).read_bytes() == path.read_bytes()
+    if more:
+        assert json.loads((tmp_path / "run" / "adapter" / "adapter_config.json").read_text())["r"] == 2
+        return
     checkpoint = json.loads((tmp_path / "run" / "checkpoint-4" / "config.json").read_text())
     assert checkpoint["model_type"].startswith("vanilla")
 
