@@ -329,6 +329,8 @@ def _as_text(option: str, cell: Any) -> Any:
         raise TypeError(f"the {column} is not text")
     if column == "label" and not isinstance(cell, int):
         raise TypeError(f"{str(cell)[:60]} is not a label (a name or an integer)")
+    if isinstance(cell, list | dict):
+        raise TypeError(f"--{option} must name texts or numbers, not {str(cell)[:60]!r}")
     return str(cell)
 
 

@@ -201,11 +201,13 @@ def test_marks_stand_before_the_source(tmp_path):
         assert splits["train"][GROUP][:] == [*names]
 
 
-@pytest.mark.parametrize(("column", "value"), [("task", " "), ("task", None), ("source", " ")])
-def test_what_is_empty_is_a_bad_row(column, value, tmp_path):
+@pytest.mark.parametrize(("column", "value"), [("task", " "), ("task", None), ("source", " "), ("task", ["a"])])
+def test_what_is_empty_or_a_list_is_a_bad_row(column, value, tmp_path):
     rows = [*ROWS, {**ROWS[0], column: value}]
     options = {"task_column": "task", "source_prefix": "p: "}
-    refused(f"row 4: the (column '{column}'|{column}) is empty", loaded, tmp_path, rows, **options)
+    empty = f"the (column '{column}'|{column}) is empty"
+    message = r"--task_column must .*, not \"\['a'\]\"" if isinstance(value, list) else empty
+    refused(f"row 4: {message}", loaded, tmp_path, rows, **options)
     assert len(loaded(tmp_path, rows, **options, bad_rows="skip")) == 3
 
 

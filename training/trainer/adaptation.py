@@ -145,7 +145,7 @@ def with_adapters(model: PreTrainedModel, arguments: AdaptationArguments) -> nn.
         modules_to_save=heads or None,
     )
     adapted = get_peft_model(model, config)
-    if model.config.name_or_path != model.name_or_path:  # a native model's folder, whose config peft would read as ours
+    if model.config.name_or_path != model.name_or_path:  # a native model, whose config peft would read as ours
         adapted.peft_config["default"].base_model_name_or_path = ""
     _report_trained(adapted, f"adapters of {', '.join([*arguments.lora_targets, *heads])}")
     return adapted
