@@ -27,7 +27,8 @@ DECODER = {
     "vocab_size": V, "hidden_size": D, "num_hidden_layers": LAYERS, "num_attention_heads": H,
     "intermediate_size": INNER, "max_position_embeddings": LENGTH, **IDS,
 }  # fmt: skip
-GROUPED = DECODER | {"num_key_value_heads": 2}
+GROUPED, OPT = DECODER | {"num_key_value_heads": 2}, DECODER | {"ffn_dim": INNER}
+GPT_NEO = DECODER | {"num_heads": H, "num_layers": LAYERS}
 BLOOM = {"vocab_size": V, "hidden_size": D, "n_layer": LAYERS, "n_head": H, **IDS}
 ENCODER = {
     **DECODER, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "type_vocab_size": 3,
@@ -59,13 +60,12 @@ SWIN = {
     "window_size": 2, "mlp_ratio": 2.0, "encoder_stride": 4,
 }  # fmt: skip
 UNTIED, TIED = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}
+TWO_VOCABULARIES = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31}
 LINEAR = {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}}
-LLAMA3 = {
-    "rope_parameters": {
-        "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8, "rope_theta": 100.0,
-    }
-}  # fmt: skip
+LLAMA3 = {"rope_parameters": {
+    "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8, "rope_theta": 100.0,
+}}  # fmt: skip
 HALF = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.7}}
 WHOLE = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0}}
 WINDOWED = {"use_sliding_window": True, "sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]}
@@ -73,13 +73,11 @@ ROPES = {"rope_parameters": {
     "full_attention": {"rope_type": "default", "rope_theta": 900.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
 }}  # fmt: skip
-ALL_FULL = {"layer_types": ["full_attention"] * 4}
+SCALED = SEQ2SEQ | {"scale_embedding": True, "activation_function": "relu"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A native model: its architecture, head and config."""
-
     architecture: str
     config: dict[str, Any] = field(compare=False, hash=False, repr=False)
     head: str = "lm"
@@ -92,82 +90,48 @@ class Case:
 LM_CONFIGS: dict[str, list[dict[str, Any]]] = {
     "gpt2": [GPT, GPT | UNTIED | {"n_inner": INNER, "activation_function": "relu", "scale_attn_weights": False}],
     "openai-gpt": [GPT | {"layer_norm_epsilon": 1e-3}, GPT | UNTIED | {"afn": "relu"}, GPT | {"afn": "swish"}],
-    "opt": [
-        {**DECODER, "ffn_dim": INNER},
-        {**DECODER, "ffn_dim": INNER, "do_layer_norm_before": False, "activation_function": "gelu"},
-        {**DECODER, "ffn_dim": INNER, "enable_bias": False, "layer_norm_elementwise_affine": False} | UNTIED,
-        {**DECODER, "ffn_dim": INNER, "_remove_final_layer_norm": True},
-    ],
+    "opt": [OPT, OPT | {"do_layer_norm_before": False, "activation_function": "gelu"},
+            OPT | UNTIED | {"enable_bias": False, "layer_norm_elementwise_affine": False},
+            OPT | {"_remove_final_layer_norm": True}],
     "gpt_neox": [DECODER | HALF, DECODER | TIED | WHOLE | {"use_parallel_residual": False},
                  DECODER | HALF | {"attention_bias": False}],
     "gptj": [GPT | {"rotary_dim": 4}, GPT | TIED | {"rotary_dim": 6, "n_inner": INNER}],
-    "bloom": [
-        BLOOM,
-        BLOOM | UNTIED | {"n_head": 6, "layer_norm_epsilon": 1e-3},
-    ],
-    "llama": [
-        GROUPED | {"head_dim": 10, "rms_norm_eps": 1e-3},
-        GROUPED | TIED | LLAMA3 | {"attention_bias": True},
-        DECODER | LINEAR | {"mlp_bias": True, "num_key_value_heads": 1},
-    ],
+    "bloom": [BLOOM, BLOOM | UNTIED | {"n_head": 6, "layer_norm_epsilon": 1e-3}],
+    "llama": [GROUPED | {"head_dim": 10, "rms_norm_eps": 1e-3}, GROUPED | TIED | LLAMA3 | {"attention_bias": True},
+              DECODER | LINEAR | {"mlp_bias": True, "num_key_value_heads": 1}],
     "mistral": [GROUPED | {"sliding_window": 3}, GROUPED | TIED | {"sliding_window": None, "head_dim": 8}],
     "qwen2": [GROUPED, GROUPED | TIED | WINDOWED, GROUPED | {"head_dim": 10}],
     "qwen3": [GROUPED | {"head_dim": 10}, GROUPED | TIED | WINDOWED | {"attention_bias": True, "head_dim": 8}],
     "gemma": [GROUPED | {"head_dim": 10}, GROUPED | UNTIED | {"head_dim": 8, "attention_bias": True}],
-    "gemma2": [
-        GROUPED | {"head_dim": 10, "query_pre_attn_scalar": 24, "sliding_window": 3},
-        GROUPED | UNTIED | {"head_dim": 8, "attn_logit_softcapping": None, "final_logit_softcapping": None},
-        GROUPED | {"head_dim": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
-    ],
+    "gemma2": [GROUPED | {"head_dim": 10, "query_pre_attn_scalar": 24, "sliding_window": 3},
+               GROUPED | UNTIED | {"head_dim": 8, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+               GROUPED | {"head_dim": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}],
     "olmo2": [GROUPED, GROUPED | TIED | {"attention_bias": True, "rms_norm_eps": 1e-3, "head_dim": 10}],
     "starcoder2": [GROUPED, GROUPED | UNTIED | {"use_bias": False, "sliding_window": 3, "hidden_act": "relu"}],
-    "stablelm": [
-        GROUPED | HALF,
-        GROUPED | TIED | {"use_qkv_bias": True, "use_parallel_residual": True} | WHOLE,
-        GROUPED | HALF | {"qk_layernorm": True},
-    ],
+    "stablelm": [GROUPED | HALF, GROUPED | TIED | {"use_qkv_bias": True, "use_parallel_residual": True} | WHOLE,
+                 GROUPED | HALF | {"qk_layernorm": True}],
     "phi": [GROUPED | HALF, DECODER | TIED | WHOLE | {"qk_layernorm": True}],
-    "cohere": [
-        GROUPED,
-        GROUPED | UNTIED | {"attention_bias": True, "logit_scale": 3.0, "head_dim": 8},
-        GROUPED | {"use_qk_norm": True, "head_dim": 8},
-    ],
+    "cohere": [GROUPED, GROUPED | UNTIED | {"attention_bias": True, "logit_scale": 3.0, "head_dim": 8},
+               GROUPED | {"use_qk_norm": True, "head_dim": 8}],
     "bert": [ENCODER, ENCODER | {"hidden_act": "relu", "type_vocab_size": 2}, ENCODER | UNTIED],
     "roberta": [ENCODER, ENCODER | UNTIED | {"pad_token_id": 0}, ENCODER | {"hidden_act": "relu"}],
     "distilbert": [DISTILBERT, DISTILBERT | UNTIED | {"activation": "relu"}],
-    "modernbert": [
-        MODERNBERT | ROPES,
-        MODERNBERT | ALL_FULL | UNTIED | {"norm_bias": True, "mlp_bias": True, "attention_bias": True},
-        MODERNBERT | {"decoder_bias": False, "classifier_bias": True, "hidden_activation": "relu"}
-        | {"classifier_activation": "silu", "norm_eps": 1e-3},
-    ],
-    "marian": [
-        SEQ2SEQ,
-        SEQ2SEQ | UNTIED | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31},
-        SEQ2SEQ | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31, "scale_embedding": True},
-    ],
-    "bart": [SEQ2SEQ, SEQ2SEQ | {"scale_embedding": True, "activation_function": "relu"}, SEQ2SEQ | UNTIED],
-    "mbart": [SEQ2SEQ, SEQ2SEQ | {"scale_embedding": True, "activation_function": "relu"}],
-    "pegasus": [SEQ2SEQ, SEQ2SEQ | {"scale_embedding": True, "activation_function": "relu"}],
+    "modernbert": [MODERNBERT | ROPES, MODERNBERT | UNTIED | {"layer_types": ["full_attention"] * 4}
+                   | {"norm_bias": True, "mlp_bias": True, "attention_bias": True},
+                   MODERNBERT | {"decoder_bias": False, "classifier_bias": True, "hidden_activation": "relu"}
+                   | {"classifier_activation": "silu", "norm_eps": 1e-3}],
+    "marian": [SEQ2SEQ, SEQ2SEQ | UNTIED | TWO_VOCABULARIES, SEQ2SEQ | TWO_VOCABULARIES | {"scale_embedding": True}],
+    "bart": [SEQ2SEQ, SCALED, SEQ2SEQ | UNTIED], "mbart": [SEQ2SEQ, SCALED], "pegasus": [SEQ2SEQ, SCALED],
     "m2m_100": [SEQ2SEQ, SEQ2SEQ | {"scale_embedding": False, "pad_token_id": 0}],
-    "t5": [
-        T5,
-        T5 | {"feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-3} | UNTIED,
-        T5 | {"feed_forward_proj": "gated-silu"},
-    ],
-}  # fmt: skip
-
-VARIANTS: dict[str, list[dict[str, Any]]] = {
-    "granite": [
-        GROUPED | {"embedding_multiplier": 3, "residual_multiplier": 0.3, "attention_multiplier": 0.2}
-        | {"logits_scaling": 8},
-        GROUPED | TIED | {"attention_bias": True, "mlp_bias": True, "attention_multiplier": 0.5},
-    ],
+    "t5": [T5, T5 | {"feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-3} | UNTIED,
+           T5 | {"feed_forward_proj": "gated-silu"}],
+    # And variants of these
+    "granite": [GROUPED | {"embedding_multiplier": 3, "residual_multiplier": 0.3, "attention_multiplier": 0.2}
+                | {"logits_scaling": 8},
+                GROUPED | TIED | {"attention_bias": True, "mlp_bias": True, "attention_multiplier": 0.5}],
     "olmo": [GROUPED, GROUPED | TIED | {"attention_bias": True}],
-    "olmo3": [
-        GROUPED | {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]} | ROPES,
-        GROUPED | TIED | {"layer_types": ["full_attention"] * 2},
-    ],
+    "olmo3": [GROUPED | {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]} | ROPES,
+              GROUPED | TIED | {"layer_types": ["full_attention"] * 2}],
     "arcee": [GROUPED | {"head_dim": 10}, GROUPED | TIED | {"mlp_bias": True, "hidden_act": "silu"}],
     "helium": [GROUPED | {"head_dim": 6}, GROUPED | TIED | {"head_dim": 6, "attention_bias": True, "mlp_bias": True}],
     "glm": [GROUPED | HALF | {"head_dim": 12}, GROUPED | TIED | WHOLE | {"head_dim": 6, "attention_bias": False}],
@@ -176,28 +140,20 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "smollm3": [GROUPED | {"no_rope_layers": [1, 0]}, GROUPED | UNTIED | {"no_rope_layers": [1, 1]} | WINDOWED],
     "nemotron": [GROUPED | HALF, GROUPED | TIED | WHOLE | {"mlp_bias": True, "attention_bias": True, "head_dim": 10}],
     "persimmon": [DECODER | HALF, DECODER | TIED | WHOLE | {"qk_layernorm": False, "hidden_act": "relu"}],
-    "gpt_neo": [
-        {**DECODER, "num_heads": H, "num_layers": LAYERS, "attention_types": [[["global", "local"], 1]],
-         "window_size": 3},
-        {**DECODER, "num_heads": H, "num_layers": LAYERS, "attention_types": [[["global"], 2]], **UNTIED},
-    ],
+    "gpt_neo": [GPT_NEO | {"attention_types": [[["global", "local"], 1]], "window_size": 3},
+                GPT_NEO | UNTIED | {"attention_types": [[["global"], 2]]}],
     "gpt_bigcode": [GPT, GPT | UNTIED | {"multi_query": False, "n_inner": INNER, "scale_attn_weights": False}],
     "xglm": [{"d_model": D, "attention_heads": H, "num_layers": LAYERS, "ffn_dim": INNER, "vocab_size": V,
               "max_position_embeddings": LENGTH, "dropout": 0.0, "attention_dropout": 0.0, **IDS}],
-    "biogpt": [
-        ENCODER | {"layer_norm_eps": 1e-12},
-        ENCODER | UNTIED | {"layer_norm_eps": 1e-12, "scale_embedding": False, "hidden_act": "relu"},
-    ],
+    "biogpt": [ENCODER | {"layer_norm_eps": 1e-12},
+               ENCODER | UNTIED | {"layer_norm_eps": 1e-12, "scale_embedding": False, "hidden_act": "relu"}],
     "xlm-roberta": [ENCODER], "camembert": [ENCODER | UNTIED], "data2vec-text": [ENCODER],
-    "roberta-prelayernorm": [ENCODER],
-    "megatron-bert": [ENCODER, ENCODER | {"hidden_act": "relu"}],
+    "roberta-prelayernorm": [ENCODER], "megatron-bert": [ENCODER, ENCODER | {"hidden_act": "relu"}],
     "electra": [ENCODER | {"embedding_size": D}, ENCODER | UNTIED | {"embedding_size": D, "hidden_act": "relu"}],
-    "blenderbot": [SEQ2SEQ | {"scale_embedding": True, "activation_function": "relu"}],
+    "blenderbot": [SCALED],
     "plbart": [SEQ2SEQ, SEQ2SEQ | {"scale_embedding": False, "activation_function": "relu"}],
     "mt5": [T5, T5 | {"feed_forward_proj": "relu"}], "umt5": [T5],
 }  # fmt: skip
-LM_CONFIGS |= VARIANTS
-
 IMAGE_CONFIGS: dict[str, list[dict[str, Any]]] = {
     "vit": [IMAGE, IMAGE | {"qkv_bias": False, "hidden_act": "relu", "layer_norm_eps": 1e-3, "image_size": [12, 8]}],
     "deit": [IMAGE], "vit_msn": [IMAGE], "ijepa": [IMAGE | {"qkv_bias": False}],
@@ -210,32 +166,21 @@ IMAGE_CONFIGS: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 LABELS = {"num_labels": 3}
-CLASSIFIER_CONFIGS: dict[str, dict[str, Any]] = {
-    "modernbert": MODERNBERT | {"classifier_pooling": "mean", "classifier_activation": "silu", "classifier_bias": True}
-}
-
+CLASSIFIER = {"classifier_pooling": "mean", "classifier_activation": "silu", "classifier_bias": True}
 CASES = [Case(name, config, "lm", n) for name, configs in LM_CONFIGS.items() for n, config in enumerate(configs)]
 CASES += [
-    Case(name, CLASSIFIER_CONFIGS.get(name, configs[0]) | LABELS, head) for name, configs in LM_CONFIGS.items()
-    for head in ("sequence", "token") if head in ARCHITECTURES[name].heads
+    Case(name, (MODERNBERT | CLASSIFIER if name == "modernbert" else configs[0]) | LABELS, head)
+    for name, configs in LM_CONFIGS.items() for head in ("sequence", "token") if head in ARCHITECTURES[name].heads
 ]  # fmt: skip
-CASES += [
-    Case(name, config | LABELS, "image", number)
-    for name, configs in IMAGE_CONFIGS.items()
-    for number, config in enumerate(configs)
-]
-CASES += [
-    Case(name, configs[0], "masked_image")
-    for name, configs in IMAGE_CONFIGS.items()
-    if "masked_image" in ARCHITECTURES[name].heads
-]
+for name, configs in IMAGE_CONFIGS.items():
+    CASES += [Case(name, config | LABELS, "image", number) for number, config in enumerate(configs)]
+    CASES += [Case(name, configs[0], "masked_image")] * ("masked_image" in ARCHITECTURES[name].heads)
 CASES += [Case(name, ENCODER, head) for name in ("bert", "megatron-bert") for head in ("question", "choice")]
 CASES += [Case("bert", ENCODER, "pretraining"), Case("modernbert", MODERNBERT | LABELS, "sequence", 1)]
 CASES += [Case(name, configs[0], "base") for name, configs in (LM_CONFIGS | IMAGE_CONFIGS).items()]
 CASES += [Case(name, IMAGE | {"pooler_act": "relu"}, "base", 1) for name in ("vit", "deit")]  # with all options
 MAIN_CASES = [case for case in CASES if case.head in ("lm", "image") and case.number == 0]
 MAIN = {case.architecture: case for case in MAIN_CASES}
-
 
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm")
 # What nothing reads in an untied model, and what it is a copy of

@@ -4,8 +4,9 @@ import pytest
 import torch
 import transformers
 from modeling.axes import CONFIGS, Value, is_allowed, packed
-from modeling.toys import KINDS, assert_close, inputs_of, sharpen, toy_config
+from modeling.toys import assert_close, inputs_of, sharpen, toy_config
 from PIL import Image
+from refusals import refused
 
 import vanillaformer
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
@@ -15,20 +16,7 @@ from vanillaformer.conversion.mapping.dimensions import WIDTH_AXES, module_of, r
 from vanillaformer.conversion.mapping.fitting import changed_fields, fit, with_fields
 from vanillaformer.conversion.mapping.weights import convert_weights, tensors_of
 
-from .natives import (
-    BEIT,
-    IMAGE,
-    IMAGE_CONFIGS,
-    LABELS,
-    PAD,
-    Case,
-    V,
-    batch_for,
-    images_for,
-    native_model,
-    poison,
-    real,
-)
+from .natives import BEIT, IMAGE, IMAGE_CONFIGS, LABELS, PAD, Case, V, batch_for, native_model, poison, real
 
 SMALL = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40, "vocab_size": V}
 SMALL |= {"dropout": 0.0, "attention_dropout": 0.0, "max_position_embeddings": 20}
@@ -119,9 +107,9 @@ def test_what_fits_as_it_is_comes_first():
     assert fit(ARCHITECTURES["opt"], config, "lm").mismatches == []  # with other rows, too
     assert native_architectures(config) == ["gpt2"]
     assert native_architectures(vanillaformer.preset("nanogpt", **SMALL)) == ["gpt2"]
-    assert native_architectures(vanillaformer.preset("gpt2", **SMALL, position_offset=3)) == ["gpt2", "opt"]
-    with pytest.raises(ValueError, match="gpt2, opt"):
-        to_native(vanillaformer.VanillaDecoderForCausalLM(vanillaformer.preset("gpt2", **SMALL, position_offset=3)))
+    shifted = vanillaformer.preset("gpt2", **SMALL, position_offset=3)
+    assert native_architectures(shifted) == ["gpt2", "opt"]
+    refused("gpt2, opt", to_native, vanillaformer.VanillaDecoderForCausalLM(shifted))
 
 
 SINUSOIDAL = {"position_embedding_type": "sinusoidal"}
@@ -132,22 +120,22 @@ def is_sinusoidal(kind: str, fields: Value) -> bool:
     return scheme == "sinusoidal" and "sinusoidal_layout" not in fields and is_allowed(kind, fields | SINUSOIDAL)
 
 
-PARTS = [
-    pytest.param(kind, fields | SINUSOIDAL, id=f"{kind}-{number}")
-    for kind in KINDS
-    for number, fields in enumerate(packed(kind, is_sinusoidal))
-]
-HEADS = [
-    pytest.param(kind, head, fields, id=f"{kind}-{head}-{number}")
-    for kind, config_class in CONFIGS.items()
-    for head in OUR_CLASSES[config_class]
-    for number, fields in enumerate([{}, {"classifier_act": "tanh", "classifier_norm": True}, {"wide_max_ngram": 2}])
-    if head not in ("base", "lm") and is_allowed(kind, fields | SINUSOIDAL)
-]
+WITH_SINUSOIDS = [
+    *((kind, "lm", fields) for kind in CONFIGS for fields in packed(kind, is_sinusoidal)),
+    *((kind, head, fields) for kind, config_class in CONFIGS.items() for head in OUR_CLASSES[config_class]
+      for fields in ({}, {"classifier_act": "tanh", "classifier_norm": True}, {"wide_max_ngram": 2})
+      if head not in ("base", "lm") and is_allowed(kind, fields | SINUSOIDAL)),
+]  # fmt: skip
 
 
-def assert_the_other_layout_computes_the_same(model: transformers.PreTrainedModel, kind: str) -> None:
-    sharpen(model).eval()
+def model_of(kind: str, head: str, fields: Value) -> transformers.PreTrainedModel:
+    config = toy_config(kind, **fields | SINUSOIDAL)
+    return OUR_CLASSES[type(config)][head](config)
+
+
+@pytest.mark.parametrize(("kind", "head", "fields"), WITH_SINUSOIDS)
+def test_with_the_other_layout_every_part_and_head_computes_the_same(kind, head, fields):
+    model = sharpen(model_of(kind, head, fields)).eval()
     other = convert_weights(model, with_fields(model.config, sinusoidal_layout="halves")).eval()
     inputs = inputs_of(kind)
     if type(model).__name__.endswith("ForMultipleChoice"):  # its texts are choices
@@ -161,27 +149,10 @@ def assert_the_other_layout_computes_the_same(model: transformers.PreTrainedMode
     assert any("embed_tokens" in name for name in moved)
 
 
-@pytest.mark.parametrize(("kind", "fields"), PARTS)
-def test_every_part_of_a_model_follows(kind, fields):
-    assert_the_other_layout_computes_the_same(KINDS[kind][1](toy_config(kind, **fields)), kind)
-
-
-@pytest.mark.parametrize(("kind", "head", "fields"), HEADS)
-def test_every_head_follows(kind, head, fields):
-    config = toy_config(kind, **SINUSOIDAL, **fields)
-    assert_the_other_layout_computes_the_same(OUR_CLASSES[type(config)][head](config), kind)
-
-
-def test_what_is_tested_has_everything_that_the_table_names():
-    models = [KINDS[kind][1](toy_config(kind, **fields)) for kind, fields in (entry.values for entry in PARTS)]
-    for kind, head, fields in (entry.values for entry in HEADS):
-        models.append(OUR_CLASSES[CONFIGS[kind]][head](toy_config(kind, **SINUSOIDAL, **fields)))
-    assert {module_of(name) for model in models for name in tensors_of(model)} == set(WIDTH_AXES)
-
-
-def test_a_tensor_of_unknown_axes_is_refused():
-    with pytest.raises(ValueError, match=r"model\.layers\.0\.mixer\.kernel .*interleaved.* 'halves'.*embed_tokens"):
-        reordered("model.layers.0.mixer.kernel", torch.ones(4), "interleaved", "halves")
+def test_these_models_have_every_tensor_of_the_table_and_others_are_refused():
+    assert {module_of(name) for case in WITH_SINUSOIDS for name in tensors_of(model_of(*case))} == set(WIDTH_AXES)
+    name, layouts = "model.layers.0.mixer.kernel", ("interleaved", "halves")
+    refused(r"0\.mixer\.kernel .*interleaved.* 'halves'.*embed_tokens", reordered, name, torch.ones(4), *layouts)
 
 
 def test_the_bare_stack_keeps_its_own_order():
@@ -191,13 +162,9 @@ def test_the_bare_stack_keeps_its_own_order():
     assert mismatch == "sinusoidal_layout='interleaved', where marian has 'halves'"
 
 
-SIZE = {"height": 12, "width": 12}
-PIXELS = [[(40 * row, 20 * column, 7) for column in range(12)] for row in range(6)]
-
-
 def picture() -> Image.Image:
     image = Image.new("RGB", (12, 6))
-    image.putdata([color for row in PIXELS for color in row])
+    image.putdata([(40 * row, 20 * column, 7) for row in range(6) for column in range(12)])
     return image
 
 
@@ -206,7 +173,7 @@ def native_folder(tmp_path_factory):
     """A classifier by ViT on three channels, with its processor."""
     folder = tmp_path_factory.mktemp("vit") / "native"
     native_model(Case("vit", IMAGE | LABELS | {"num_channels": 3}, "image")).save_pretrained(folder)
-    transformers.ViTImageProcessorPil(size=SIZE).save_pretrained(folder)
+    transformers.ViTImageProcessorPil(size={"height": 12, "width": 12}).save_pretrained(folder)
     return folder
 
 
@@ -218,9 +185,8 @@ def test_the_image_processor_comes_along_and_pipelines_give_the_same(native_fold
     again = convert_folder(str(tmp_path / "ours"), tmp_path / "again", to="vit")
     assert (again.target, again.carried) == ("ViTForImageClassification", ["preprocessor_config.json"])
     folders = [native_folder, tmp_path / "ours", tmp_path / "again"]
-    values = [
-        transformers.AutoImageProcessor.from_pretrained(folder)(picture())["pixel_values"][0] for folder in folders
-    ]
+    processors = [transformers.AutoImageProcessor.from_pretrained(folder) for folder in folders]
+    values = [processor(picture())["pixel_values"][0] for processor in processors]
     assert all((each == values[0]).all() for each in values)
     answers = [transformers.pipeline("image-classification", str(folder))(picture()) for folder in folders]
     scores = [{each["label"]: each["score"] for each in answer} for answer in answers]
@@ -273,15 +239,11 @@ def test_a_linear_map_of_flattened_patches_becomes_a_convolution_and_a_single_st
     config.patch_embedding = "linear"
     ours = vanillaformer.VanillaImageEncoderForImageClassification(config).eval()
     back = to_native(ours, "vit")
-    batch = images_for(Case("vit", IMAGE, "image"), native)
+    batch = batch_for(Case("vit", IMAGE, "image"), native)
     assert_close(back(**batch).logits, ours(**batch).logits, "logits")
-    weights = [
-        tensors_of(from_native(back))[f"model.embeddings.patch_embeddings.projection.{name}"]
-        for name in ("weight", "bias")
-    ]
-    own = ours.model.embeddings.patch_embeddings.projection
-    assert torch.equal(weights[0].flatten(1), own.weight)
-    assert torch.equal(weights[1], own.bias)
+    own, again = (model.model.embeddings.patch_embeddings.projection for model in (ours, from_native(back)))
+    assert torch.equal(again.weight.flatten(1), own.weight)
+    assert torch.equal(again.bias, own.bias)
     assert "vit" in native_architectures(vanillaformer.preset("vit-tiny", depths=[12]))
 
 

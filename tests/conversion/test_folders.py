@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, T5Config
 
 import vanillaformer
-from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderDecoderConfig, preset
+from vanillaformer import VanillaDecoderForCausalLM, preset
 from vanillaformer.conversion import folders, from_native
 from vanillaformer.conversion.folders import convert_folder, logit_error
 from vanillaformer.hub.atomic_files import new_folder
@@ -63,16 +63,6 @@ def test_to_native_and_back_brings_everything_along(ours, tmp_path):
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
-def save_translator(folder, **fields) -> None:
-    """A Marian of ours without a tokenizer."""
-    fields = SMALL | {
-        "sinusoidal_layout": "halves", "attention_bias": True, "max_position_embeddings": 64, "vocab_size": 60,
-        "pad_token_id": 0, "decoder_start_token_id": 0, "hidden_act": "silu", **fields,
-    }  # fmt: skip
-    model = vanillaformer.VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderConfig(**fields))
-    sharpen(model).save_pretrained(folder)
-
-
 @pytest.mark.parametrize(("error", "words"), [(0.5, r"5\.0e-01"), (float("nan"), "nan")])
 def test_logits_that_differ_write_nothing(error, words, ours, tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "logit_error", lambda *models: error)
@@ -81,8 +71,8 @@ def test_logits_that_differ_write_nothing(error, words, ours, tmp_path, monkeypa
 
 
 def test_the_check_sees_a_changed_weight():
-    one = sharpen(GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=2))).eval()
-    other = sharpen(GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=2))).eval()
+    config = GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=2)
+    one, other = (sharpen(GPT2LMHeadModel(config)).eval() for _ in range(2))
     assert logit_error(one, other) == 0
     with torch.no_grad():
         other.transformer.h[0].mlp.c_fc.bias[3] += 0.5
@@ -130,9 +120,10 @@ def add_tokens(folder) -> None:
 def test_a_translator_keeps_both_tokenizers_each_checked_against_its_own_vocabulary(tmp_path):
     tokenizer = train(TEXTS, algorithm="bpe", kind="encoder_decoder", vocab_size=60)
     assert 30 < len(tokenizer) <= 60
+    two = {"vocab_size": 60, "share_encoder_decoder_embeddings": False, "pad_token_id": 0}
     for size in (60, 30):
-        folder = tmp_path / f"ours-{size}"
-        save_translator(folder, decoder_vocab_size=size, share_encoder_decoder_embeddings=False)
+        folder, config = tmp_path / f"ours-{size}", preset("marian", **SMALL, **two, decoder_vocab_size=size)
+        sharpen(vanillaformer.VanillaEncoderDecoderForConditionalGeneration(config)).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         tokenizer.save_pretrained(folder / "target_tokenizer")
     done = convert_folder(str(tmp_path / "ours-60"), tmp_path / "native", to="marian")
@@ -156,18 +147,15 @@ def test_links_out_of_the_folder_are_refused(name, ours, tmp_path):
     assert files(tmp_path) == ["ours", "secret"]
 
 
-@pytest.mark.parametrize("positions", [1, 5])
-def test_short_position_tables(positions, tmp_path):
-    config = preset("gpt2", vocab_size=80, **SMALL, max_position_embeddings=positions)
-    sharpen(VanillaDecoderForCausalLM(config)).save_pretrained(tmp_path / "ours")
-    assert convert_folder(str(tmp_path / "ours"), tmp_path / "native").error <= 1e-6
-
-
-def test_a_classifier_without_padding_and_a_vocabulary_of_special_tokens(tmp_path):
-    config = preset("gpt2", vocab_size=2, **SMALL, pad_token_id=None, bos_token_id=0, eos_token_id=1)
-    sharpen(vanillaformer.VanillaDecoderForSequenceClassification(config)).save_pretrained(tmp_path / "ours")
+@pytest.mark.parametrize(("head", "fields"), [
+    *(("CausalLM", {"vocab_size": 80, "max_position_embeddings": positions}) for positions in (1, 5)),
+    ("SequenceClassification", {"vocab_size": 2, "pad_token_id": None, "bos_token_id": 0, "eos_token_id": 1}),
+], ids=str)  # fmt: skip
+def test_short_position_tables_no_padding_and_a_vocabulary_of_special_tokens(head, fields, tmp_path):
+    model_class, config = getattr(vanillaformer, f"VanillaDecoderFor{head}"), preset("gpt2", **SMALL, **fields)
+    sharpen(model_class(config)).save_pretrained(tmp_path / "ours")
     done = convert_folder(str(tmp_path / "ours"), tmp_path / "native")
-    assert done.target == "GPT2ForSequenceClassification"
+    assert done.target == {"CausalLM": "GPT2LMHeadModel"}.get(head, f"GPT2For{head}")
     assert done.error <= 1e-6
 
 

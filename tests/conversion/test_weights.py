@@ -26,18 +26,16 @@ ROPE = {"rope_type": "default", "rope_theta": 500.0}
 WINDOW = {"sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]}
 BY_TYPE = {"full_attention": ROPE, "sliding_attention": dict(ROPE)}
 NAMES = ["q_proj", "k_proj", "v_proj", "o_proj"]
-
+ALIBI = {"position_embedding_type": "alibi"}
 ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({}, {"attention_scale": 8**-0.5}),
+    ({}, {"attention_scale": 8**-0.5}), ({}, {"final_norm": True}), ({}, {"attention_bias": NAMES}),
     ({}, {"head_dim": 8, "num_key_value_heads": 4, "intermediate_size": 128}),
-    ({}, {"final_norm": True}), ({}, {"attention_bias": NAMES}), ({"attention_bias": False}, {"attention_bias": []}),
-    ({"hidden_act": "silu"}, {"hidden_act": "swish"}),
-    ({}, {"dropout": 0.1, "initialization": "xavier", "use_cache": False}),
-    ({}, {"sliding_window": 3, "layer_types": ["full_attention"]}),
-    ({}, {"rotary_layers": [True]}), ({}, {"logit_scale": 1.0}),
+    ({"attention_bias": False}, {"attention_bias": []}), ({"hidden_act": "silu"}, {"hidden_act": "swish"}),
+    ({}, {"dropout": 0.1, "initialization": "xavier", "use_cache": False}), ({}, {"rotary_layers": [True]}),
+    ({}, {"sliding_window": 3, "layer_types": ["full_attention"]}), ({}, {"logit_scale": 1.0}),
     (WINDOW | {"rope_parameters": ROPE}, WINDOW | {"rope_parameters": BY_TYPE}),
     ({"rope_parameters": ROPE}, {"rope_parameters": ROPE | {"partial_rotary_factor": 1.0}}),
-    ({"position_embedding_type": "alibi"}, {"position_embedding_type": "alibi", "max_position_embeddings": 9}),
+    (ALIBI, ALIBI | {"max_position_embeddings": 9}),
 ]  # fmt: skip
 DIFFERENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"attention_scale": 1.0}, "attention_scale"), ({}, {"final_norm": False}, "final_norm"),

@@ -17,6 +17,7 @@ import yaml
 from ecosystem.tiny import TEXTS, save, tiny, tokenizer_of
 from exploration.chromium import MISSING, chromium
 from modeling.toys import toy
+from refusals import refused
 from transformers import AutoTokenizer
 
 import vanillaformer.modeling as modeling
@@ -87,8 +88,7 @@ def test_a_classifier_has_its_labels_and_the_address_has_a_version(tmp_path):
     ("decoder", {}, {"engine": "onnx", "transformers_js": "."}, "is for engine='web', got engine='onnx'"),
 ])  # fmt: skip
 def test_what_a_page_needs(kind, fields, options, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        export(toy(kind, **fields), tmp_path / "page", **{"engine": "web"} | options)
+    refused(message, export, toy(kind, **fields), tmp_path / "page", **{"engine": "web"} | options)
     assert not list(tmp_path.iterdir())
 
 
