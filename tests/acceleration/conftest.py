@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vanillaformer.acceleration import gemv, speed_up
 from vanillaformer.acceleration import linear as fast_linear
@@ -28,6 +29,20 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def fast(onednn: None, copies: None) -> None:
     """Whatever can be computed faster is."""
+
+
+class Made(TorchDispatchMode):
+    """Notes the dtypes and the sizes of the tensors that are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: set[tuple[torch.dtype, int]] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        values = result if isinstance(result, (tuple, list)) else (result,)
+        self.tensors |= {(each.dtype, each.numel()) for each in values if isinstance(each, torch.Tensor)}
+        return result
 
 
 def fast_layer(**options: Any) -> nn.Linear:

@@ -43,9 +43,8 @@ def multiply(made: nn.Linear, x: torch.Tensor, times: int = WARMUP_CALLS) -> tor
 @pytest.mark.parametrize("shape", [(1,), (), (1, 1), (3, 1), (2, 4), (LARGEST, 1)], ids=str)
 def test_it_is_as_exact_as_linear(shape, inputs, bias, dtype):
     generator = torch.Generator().manual_seed(0)
-    x, weight, b = (
-        torch.randn(*size, generator=generator).to(dtype) for size in ((*shape, inputs), (E, inputs), (E,))
-    )
+    sizes = (*shape, inputs), (E, inputs), (E,)
+    x, weight, b = (torch.randn(size, generator=generator).to(dtype) for size in sizes)
     b = b if bias else None
     exact = linear(x.double(), weight.double(), None if b is None else b.double())
     ours, theirs = sum_of_rows(x, weight.t().contiguous(), b), linear(x, weight, b)
@@ -55,7 +54,7 @@ def test_it_is_as_exact_as_linear(shape, inputs, bias, dtype):
     assert error <= max(2 * usual, 2e-7)  # in bfloat16 the bias is added to what is rounded
 
 
-def test_rows_may_lie_anyhow_in_memory():
+def test_rows_may_have_any_layout_in_memory():
     x, weight = torch.randn(D, 3).t(), torch.randn(E, D)
     torch.testing.assert_close(sum_of_rows(x, weight.t().contiguous(), None), linear(x, weight))
 
@@ -150,7 +149,7 @@ def called_often(make: Callable[[nn.Linear], Callable[..., Any]]) -> None:
             function(x)
 
 
-OTHERWISE: dict[str, Callable[[], Any]] = {
+@pytest.mark.parametrize(("case", "call"), {
     "too many rows": lambda: multiply(fast_layer(), torch.randn(LARGEST + 1, D)),
     "no row": lambda: multiply(fast_layer(), torch.randn(0, D)),
     "float64": lambda: multiply(fast_layer(dtype=torch.float64), torch.randn(1, D).double()),
@@ -160,27 +159,22 @@ OTHERWISE: dict[str, Callable[[], Any]] = {
     "a subclass": lambda: multiply(quantized_layer(), torch.randn(1, D)),
     "autocast": autocast, "gradients": with_gradients,
     "torch.jit.trace": lambda: called_often(lambda made: lambda x: torch.jit.trace(made, x, check_trace=False)),
-    "torch.compile": lambda: called_often(
-        lambda made: torch.compile(lambda x: made(x), backend="eager", fullgraph=True)
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", OTHERWISE)
-def test_all_else_is_left_to_linear(case, used):
+    "torch.compile": lambda: called_often(lambda made: torch.compile(made, backend="eager", fullgraph=True)),
+}.items())  # fmt: skip
+def test_all_else_is_left_to_linear(case, call, used):
     multiply(fast_layer(), torch.randn(LARGEST, D))
     assert used.pop() == LARGEST
-    OTHERWISE[case]()
+    call()
     assert not used
 
 
-@pytest.mark.parametrize(
-    ("limit", "value"), [("MIN_WEIGHTS", D * E), ("MIN_BYTES", 4 * D * E), ("MAX_BYTES", 4 * D * E)]
-)
+SIZES = {"MIN_WEIGHTS": D * E, "MIN_BYTES": 4 * D * E, "MAX_BYTES": 4 * D * E}
+
+
+@pytest.mark.parametrize("limit", SIZES)
 @pytest.mark.parametrize("beyond", [False, True])
-def test_sizes_that_pay(limit, value, beyond, used, monkeypatch):
-    step = -1 if limit == "MAX_BYTES" else 1
-    monkeypatch.setattr(gemv, limit, value + beyond * step)
+def test_sizes_that_pay(limit, beyond, used, monkeypatch):
+    monkeypatch.setattr(gemv, limit, SIZES[limit] + beyond * (-1 if limit == "MAX_BYTES" else 1))
     multiply(fast_layer(), torch.randn(1, D))
     assert bool(used) is not beyond
 

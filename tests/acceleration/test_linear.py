@@ -8,6 +8,7 @@ import torch
 from modeling.toys import assert_close
 from torch import nn
 from torch.autograd import forward_ad
+from torch.autograd.functional import jacobian
 from torch.func import grad, hessian, jvp, vmap
 from torch.nn.functional import linear
 from torch.utils.flop_counter import FlopCounterMode
@@ -25,12 +26,11 @@ from .conftest import D, E, fast_layer, quantized_layer
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
 ROUNDING = 2e-6  # of sums of some dozens of float32 products
-Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 
-def operands(*shape: int, bias: bool = True) -> Operands:
-    x, weight, b = torch.randn(*(shape or (7,)), D), torch.randn(E, D), torch.randn(E)
-    return x.requires_grad_(), weight.requires_grad_(), b.requires_grad_() if bias else None
+def operands(*shape: int, bias: bool = True) -> list[torch.Tensor]:
+    sizes = [(*(shape or (7,)), D), (E, D), *[(E,)] * bias]
+    return [torch.randn(size, requires_grad=True) for size in sizes]
 
 
 def onednn_flops(call: Callable[[], Any]) -> int:
@@ -42,7 +42,7 @@ def onednn_flops(call: Callable[[], Any]) -> int:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(), (7,), (2, 5), (2, 1, 3)], ids=str)
 def test_value_and_gradients_are_those_of_linear(shape, bias, onednn):
-    inputs = [value for value in operands(*shape, bias=bias) if value is not None]
+    inputs = operands(*shape, bias=bias)
     ours, theirs = linear_forward(*inputs), linear(*inputs)
     assert takes_onednn(*inputs[:2])
     assert ours.is_contiguous()
@@ -71,7 +71,7 @@ def test_layers_of_gpt2_store_their_weights_by_inputs(rows, fast):
 
 
 @pytest.mark.parametrize("shape", [(6, 4, D), (2**10,)])
-def test_rows_and_bias_may_lie_anyhow_in_memory(shape, onednn):
+def test_rows_and_bias_may_have_any_layout_in_memory(shape, onednn):
     turned = (torch.randn(width, *shape[:-1]) for width in (shape[-1], E))
     x, slope = (tensor.movedim(0, -1) for tensor in turned)
     inputs = x.requires_grad_(), torch.randn(E, shape[-1], requires_grad=True)
@@ -98,25 +98,20 @@ def rows_at_once(outputs: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return vmap(lambda slope: torch.autograd.grad(outputs, w, slope, retain_graph=True)[0])(torch.eye(len(outputs)))
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+@pytest.mark.parametrize(("name", "call"), {
     "grad": lambda f, x, w, b: grad(lambda w: f(x, w, b).pow(2).sum())(w),
     "of each row": lambda f, x, w, b: vmap(grad(lambda w, row: f(row, w, b).pow(2).sum()), (None, 0))(w, x),
     "forward": lambda f, x, w, b: jvp(lambda x, w, b: f(x, w, b), (x, w, b), (x.cos(), w.sin(), b.cos()))[1],
     "forward by x": lambda f, x, w, b: jvp(lambda x: f(x, w, b), (x,), (x.cos(),))[1],
     "forward by bias": lambda f, x, w, b: jvp(lambda b: f(x, w, b), (b,), (b.cos(),))[1],
-    "many at once": lambda f, x, w, b: torch.autograd.functional.jacobian(
-        lambda w: f(x, w, b).pow(2).sum(0), w, vectorize=True
-    ),
+    "many at once": lambda f, x, w, b: jacobian(lambda w: f(x, w, b).pow(2).sum(0), w, vectorize=True),
     "rows at once": lambda f, x, w, b: rows_at_once(f(x, w, b).sum(1), w),
     "second": second_derivatives,
     "hessian": lambda f, x, w, b: hessian(lambda row: f(row, w, b).pow(3).sum())(x[0]),
-}
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_of_functions(name, onednn):
+}.items())  # fmt: skip
+def test_functions_of_functions(name, call, onednn):
     x, weight, bias = (value.detach().requires_grad_() for value in operands())
-    ours, theirs = (FUNCTIONS[name](function, x, weight, bias) for function in (linear_forward, linear))
+    ours, theirs = (call(function, x, weight, bias) for function in (linear_forward, linear))
     assert_close(ours, theirs, name, 4 * ROUNDING)
 
 
@@ -171,7 +166,7 @@ def exported() -> bool:
     return "mkldnn" in str(program.graph)
 
 
-OTHERWISE = {
+@pytest.mark.parametrize(("case", "taken"), {
     "float64": lambda: takes_onednn(torch.randn(7, D).double(), torch.randn(E, D).double()),
     "bfloat16": lambda: takes_onednn(torch.randn(7, D).bfloat16(), torch.randn(E, D).bfloat16()),
     "weights with gaps": lambda: takes_onednn(torch.randn(7, D), torch.randn(E, 2 * D)[:, ::2]),
@@ -181,14 +176,11 @@ OTHERWISE = {
     "torch's switch": lambda: taken_within(torch.backends.mkldnn.flags(enabled=False, allow_tf32=False)),
     "torch.compile": compiled, "torch.export": exported,
     "torch.jit.trace": lambda: "mkldnn" in str(torch.jit.trace(fast_layer(), torch.randn(7, D)).inlined_graph),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", OTHERWISE)
-def test_all_else_is_left_to_linear(case, onednn):
+}.items())  # fmt: skip
+def test_all_else_is_left_to_linear(case, taken, onednn):
     assert takes_onednn(torch.randn(7, D), torch.randn(E, D))
     assert onednn_flops(lambda: fast_layer()(torch.randn(7, D)))
-    assert not OTHERWISE[case]()
+    assert not taken()
 
 
 @pytest.mark.parametrize(("grad", "rows"), [(False, 2**6), (True, 2**9)])

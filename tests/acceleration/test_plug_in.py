@@ -93,6 +93,8 @@ def both_ways(model: Any, used: set[str], rows: int, **options: Any) -> set[str]
 
 
 SEARCHES: dict[str, dict[str, Any]] = {"greedy": {}, "beams": {"num_beams": 2}, "samples": {"do_sample": True}}
+# Room for what is generated, and no end that is forced
+NATIVE = {"n_positions": 40, "max_position_embeddings": 40, "forced_eos_token_id": None}
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -103,10 +105,6 @@ def test_tokens(kind, search, used):
     both_ways(model, used, 12, **SEARCHES[search])
     assert ("rows" in used) == (search != "beams" and kind != "recurrent_encoder_decoder")
     assert ("sources" in used) == (kind == "encoder_decoder")
-
-
-# Room for what is generated, and no end that is forced
-NATIVE = {"n_positions": 40, "max_position_embeddings": 40, "forced_eos_token_id": None}
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -153,8 +151,6 @@ def test_scripts_and_quantizers_find_torchs_layer():
 
 
 # Layers with a faster product are `nn.Linear` in all else: copies, replicas, and what replaces class or functions.
-
-
 MODEL_KINDS = ("decoder", "encoder_decoder")
 
 
@@ -212,12 +208,11 @@ def test_functions_of_torch_that_are_replaced_are_called(owner, kind, monkeypatc
 
 
 @pytest.mark.usefixtures("fast")
-@pytest.mark.parametrize(
-    "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
-)
-def test_copies_of_a_model_are_as_fast_and_compute_with_their_own_weights(copied):
+@pytest.mark.parametrize("way", ["copy", "pickle"])
+def test_copies_of_a_model_are_as_fast_and_compute_with_their_own_weights(way):
     model, inputs = toys.toy("encoder_decoder"), toys.inputs_of("encoder_decoder")
-    before, other = model(**inputs).logits, copied(model)
+    before = model(**inputs).logits
+    other = copy.deepcopy(model) if way == "copy" else pickle.loads(pickle.dumps(model))
     assert all(is_marked(layer) for layer in other.modules() if type(layer) is nn.Linear)
     assert is_marked(other)
     with torch.no_grad():

@@ -1,14 +1,13 @@
 """Sources in groups of similar length, and the chunked cross-entropy: the same numbers at less cost."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, EncoderDecoderCache, LogitsProcessorList
 
@@ -21,11 +20,11 @@ from vanillaformer.modeling.parts.attention import CrossAttention
 from vanillaformer.modeling.parts.dropout import identity
 from vanillaformer.modeling.stack import EncoderStack
 
-LENGTHS = [3, 20, 4, 5, 3, 6, 4, 5, 19, 3, 4, 6, 5, 3, 4, 5]
+from .conftest import Made
 
 
 def sources() -> dict[str, torch.Tensor]:
-    return toys.ragged(LENGTHS)
+    return toys.ragged([3, 20, 4, 5, 3, 6, 4, 5, 19, 3, 4, 6, 5, 3, 4, 5])
 
 
 def generate(model, **inputs) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -61,13 +60,12 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("beams", [1, 2])
-@toys.over({"encoder_decoder": toys.few_choices()})
+@toys.few_toys("encoder_decoder")
 def test_tokens_and_scores_are_those_of_one_batch(kind, overrides, beams, encoded, monkeypatch):
-    model, batch = toys.shared_toy(kind, overrides), sources()
-    settings = {"num_beams": beams}
-    found, found_scores = generate(model, **batch, **settings)
+    model, batch = toys.shared_toy(kind, overrides), sources() | {"num_beams": beams}
+    found, found_scores = generate(model, **batch)
     monkeypatch.setattr(shared_sources, "source_buckets", lambda mask: [])
-    expected, expected_scores = generate(model, **batch, **settings)
+    expected, expected_scores = generate(model, **batch)
     assert encoded == ([(8, 4), (8, 20), (16, 20)],) * 2
     assert torch.equal(found, expected)
     for step, (ours, theirs) in enumerate(zip(found_scores, expected_scores, strict=True)):
@@ -149,7 +147,6 @@ def test_sources_of_padding_alone():
 
 
 N, D, V = 11, 6, 19
-CAPPED = partial(cap_logits, scale=0.7, cap=2.0)
 TARGETS = torch.randint(V, (N,), generator=torch.Generator().manual_seed(1))
 TARGETS[3] = -100
 OPTIONS = {"ignore_index": -100, "label_smoothing": 0.0}
@@ -169,7 +166,7 @@ def gradients(loss: torch.Tensor, states: torch.Tensor, layer: nn.Linear) -> tup
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("transform", [identity, CAPPED])
+@pytest.mark.parametrize("transform", [identity, partial(cap_logits, scale=0.7, cap=2.0)])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("positions", [1, 4, 100, None])
 def test_loss_and_gradients_are_those_of_all_logits(bias, transform, smoothing, positions):
@@ -197,12 +194,10 @@ def test_rounding_does_not_add_up_over_chunks():
     layer, states = layer_and_states(False, torch.bfloat16)
     exact = gradients(whole(states.double(), layer.double(), identity, OPTIONS), states, layer)[1]
     layer, states = layer_and_states(False, torch.bfloat16)
-    errors = [
-        (gradients(loss, states, layer)[1].double() - exact).abs().max().item()
-        for loss in (chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 1),
-                     whole(states, layer, identity, OPTIONS))
-    ]  # fmt: skip
-    assert errors[0] <= errors[1]
+    chunked = chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 1)
+    losses = chunked, whole(states, layer, identity, OPTIONS)
+    ours, theirs = ((gradients(loss, states, layer)[1].double() - exact).abs().max() for loss in losses)
+    assert ours <= theirs
 
 
 def test_autocast_computes_in_its_own_type():
@@ -220,62 +215,38 @@ def test_it_cannot_be_differentiated_twice():
     layer, states = layer_and_states(bias=False)
     loss = chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4)
     (slope,) = torch.autograd.grad(loss**2, states, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
+    refused("once_differentiable", slope.sum().backward, error=RuntimeError)
 
 
-class Largest(TorchDispatchMode):
-    """Notes the size of the largest tensor that is made."""
-
-    size = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for value in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(value, torch.Tensor):
-                self.size = max(self.size, value.numel())
-        return result
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [("encoder_decoder", {"decoder_vocab_size": 500, "num_hidden_layers": 1}), ("decoder", {"vocab_size": 500})],
-)
+@pytest.mark.parametrize(("kind", "fields"), [
+    ("encoder_decoder", {"decoder_vocab_size": 500, "num_hidden_layers": 1}), ("decoder", {"vocab_size": 500}),
+])  # fmt: skip
 def test_a_model_asked_for_no_logits_never_has_them_all(kind, fields, monkeypatch):
     monkeypatch.setitem(chunked_loss.LOGITS, "cpu", 0)
     monkeypatch.setattr(chunked_loss, "BYTES", 8)
     model, labels, sizes = toys.toy(kind, **fields), toys.labels_of(kind), {}
     for asked in (True, False):
-        with Largest() as largest:
+        with Made() as made:
             model(**toys.inputs_of(kind), labels=labels, return_logits=asked).loss.backward()
-        sizes[asked] = largest.size
+        sizes[asked] = max(size for _, size in made.tensors)
     assert sizes[False] == model.lm_head.weight.numel()
     assert sizes[True] >= labels.numel() * model.lm_head.out_features
 
 
-KINDS = ("decoder", "encoder", "encoder_decoder")
-CHANGES: dict[str, Callable[[nn.Linear], Any]] = {
-    "a forward": lambda layer: setattr(
-        layer, "forward", lambda states: 2 * nn.functional.linear(states, layer.weight, layer.bias)
-    ),
-    "a hook": lambda layer: layer.register_forward_hook(lambda module, inputs, output: 2 * output),
-    "a hook before": lambda layer: layer.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],)),
-    "a hook of all": lambda layer: register_module_forward_hook(
-        lambda module, inputs, output: 2 * output if module is layer else None
-    ),
-    "weights": lambda layer: nn.utils.parametrizations.weight_norm(layer),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_changes_the_logits_changes_the_loss_without_logits(change, kind):
+@pytest.mark.parametrize("kind", toys.KINDS)
+@pytest.mark.parametrize(("change", "make"), {
+    "a forward": lambda head: setattr(head, "forward", lambda x: 2 * nn.functional.linear(x, head.weight, head.bias)),
+    "a hook": lambda head: head.register_forward_hook(lambda module, inputs, output: 2 * output),
+    "a hook before": lambda head: head.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],)),
+    "a hook of all": lambda head: register_module_forward_hook(lambda m, _, out: 2 * out if m is head else None),
+    "weights": nn.utils.parametrizations.weight_norm,
+}.items())  # fmt: skip
+def test_what_changes_the_logits_changes_the_loss_without_logits(change, make, kind):
     model, batch = toys.toy(kind), toys.inputs_of(kind) | {"labels": toys.labels_of(kind)}
     before = model(**batch, return_logits=False).loss
-    handle = CHANGES[change](model.lm_head)
+    handle = make(model.lm_head)
     expected = model(**batch).loss
-    ways = {"return_logits": False}, {"labeled_only": True}
-    found = [model(**batch, **way).loss for way in ways]
+    found = [model(**batch, **way).loss for way in ({"return_logits": False}, {"labeled_only": True})]
     if change == "a hook of all":
         handle.remove()
     for loss in found:
@@ -303,7 +274,7 @@ def test_functions_of_functions_of_a_loss_without_logits():
         toys.assert_close(ours[name], value, name, 1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", toys.KINDS)
 @pytest.mark.parametrize("option", [{"return_logits": False}, {"labeled_only": True}], ids=str)
 def test_a_loss_of_the_user_gets_all_logits(option, kind):
     model, batch, shapes = toys.toy(kind), toys.inputs_of(kind) | {"labels": toys.labels_of(kind)}, []
@@ -326,13 +297,12 @@ def test_other_labels_are_ignored_if_asked(option):
     model, labels = toys.toy("decoder"), toys.labels_of("decoder")
     expected = model(**toys.inputs_of("decoder"), labels=labels).loss
     labels = labels.masked_fill(labels == -100, -7)
-    toys.assert_close(
-        model(**toys.inputs_of("decoder"), labels=labels, ignore_index=-7, **option).loss, expected, "loss"
-    )
+    found = model(**toys.inputs_of("decoder"), labels=labels, ignore_index=-7, **option).loss
+    toys.assert_close(found, expected, "loss")
 
 
 def test_a_loss_of_the_user_cannot_be_smoothed():
     model = toys.toy("decoder")
     model.loss_function = lambda **_: torch.tensor(7.0)
-    with pytest.raises(ValueError, match=r"label_smoothing=0\.1 needs the model's own loss_function"):
-        model(**toys.inputs_of("decoder"), labels=toys.labels_of("decoder"), label_smoothing=0.1)
+    smoothed = toys.inputs_of("decoder") | {"labels": toys.labels_of("decoder"), "label_smoothing": 0.1}
+    refused("label_smoothing=0.1 needs the model's own loss_function", model, **smoothed)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from modeling.axes import TARGET_VOCABULARY
+from modeling.test_pointers import COPYING
 from modeling.toys import PAD, attending, few_choices, over, ragged, shared_toy, tokens, toy, with_autocast
 from torch import nn
 from torch.testing import assert_close
@@ -19,7 +20,6 @@ from vanillaformer.acceleration.attention import CHUNK, faster_attention
 from vanillaformer.acceleration.unfinished_rows import UnfinishedRows
 
 LENGTH, HEADS, GROUPS, WIDTH, RATE = CHUNK + 40, 4, 2, 8, 0.25
-
 DISTANCES = (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)).abs()[None, None]
 
 
@@ -32,8 +32,7 @@ MASKS = {
     "causal": None, "none": None, "padding": padding(LENGTH),
     "padding, causal": padding(LENGTH) & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(),
     "padding in front, causal": padding(LENGTH).flip(3) & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(),
-    "window": DISTANCES < 20,
-    "window, padding": padding(LENGTH) & (DISTANCES < LENGTH * 3 // 4),
+    "window": DISTANCES < 20, "window, padding": padding(LENGTH) & (DISTANCES < LENGTH * 3 // 4),
     "added": torch.linspace(-3, 3, LENGTH).outer(torch.linspace(0, 1, LENGTH))[None, None],
 }  # fmt: skip
 
@@ -138,19 +137,16 @@ def test_the_rest_is_left_to_sdpa(change: Any, options: Any, marked: bool, monke
     assert output.shape == (2, tensors[0].shape[2], HEADS, WIDTH)
 
 
-UNUSUAL = {
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("name", "mask"), {
     "nothing to attend to": torch.full((2, 1, LENGTH, LENGTH), torch.finfo(torch.float32).min),
     "nothing, infinite": torch.full((2, 1, LENGTH, LENGTH), -torch.inf),
     "two dimensions": DISTANCES[0, 0] < 20, "three dimensions": DISTANCES[0] < 20,
     "one for all keys": torch.ones(1, 1, LENGTH, 1, dtype=torch.bool),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", UNUSUAL)
-def test_unusual_masks(name: str, dtype: torch.dtype) -> None:
+}.items())  # fmt: skip
+def test_unusual_masks(name: str, mask: torch.Tensor, dtype: torch.dtype) -> None:
     """Where all is hidden the output is what SDPA gives, and finite."""
-    module, tensors, mask = speed_up(Attends(False)), [x.to(dtype) for x in inputs()], UNUSUAL[name]
+    module, tensors = speed_up(Attends(False)), [x.to(dtype) for x in inputs()]
     mask = mask if mask.dtype == torch.bool else mask.to(dtype)
     output, _ = faster_attention(module, *tensors, mask, dropout=1e-6)
     assert output.is_contiguous()
@@ -166,7 +162,7 @@ def test_nothing_is_measured_for_other_models(monkeypatch: pytest.MonkeyPatch) -
     torch.compile(faster_attention, fullgraph=True, backend="eager")(module, *tensors, None)
 
 
-def test_a_function_of_the_callers_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attention_function_of_the_caller_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", attending)
     with switched_off():
         assert ALL_ATTENTION_FUNCTIONS["sdpa"] is attending
@@ -225,15 +221,6 @@ def computed(monkeypatch) -> list[int]:
     return seen
 
 
-def all_rows(monkeypatch: Any) -> None:
-    monkeypatch.setattr("vanillaformer.acceleration.unfinished_rows.WORTHWHILE", 0.0)
-
-
-COPYING = {
-    "output_distribution": "pointer_generator", "decoder_vocab_size": None, "share_encoder_decoder_embeddings": True,
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("sampling", [False, True])
 @over({"encoder_decoder": [*few_choices(), COPYING], "decoder": few_choices()})
 def test_tokens_are_those_of_the_whole_batch(kind, overrides, sampling, computed, monkeypatch):
@@ -241,15 +228,14 @@ def test_tokens_are_those_of_the_whole_batch(kind, overrides, sampling, computed
     torch.manual_seed(0)
     found = generate(model, kind, do_sample=sampling)
     assert computed == [12, 9, 5, 3, 2, 2, 2, 2]
-    all_rows(monkeypatch)
+    monkeypatch.setattr("vanillaformer.acceleration.unfinished_rows.WORTHWHILE", 0.0)
     torch.manual_seed(0)
     assert torch.equal(found, generate(model, kind, do_sample=sampling))
     assert computed[8:] == [12] * 8
 
 
 @pytest.mark.parametrize("options", [
-    {"return_dict_in_generate": True, "output_scores": True},
-    {"cache_implementation": "static"}, {"use_cache": False},
+    {"return_dict_in_generate": True, "output_scores": True}, {"cache_implementation": "static"}, {"use_cache": False},
 ], ids=lambda options: "-".join(options))  # fmt: skip
 def test_all_rows_stay_where_more_than_tokens_is_asked_for(options, computed):
     model = shared_toy("encoder_decoder", {"max_position_embeddings": 40})
