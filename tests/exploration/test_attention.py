@@ -2,14 +2,16 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from modeling.axes import PATCHES_ONLY
 from modeling.test_pointers import COPYING
-from modeling.toys import inputs_of, pixels, shared_toy, toy
+from modeling.toys import attending, inputs_of, pixels, shared_toy, toy
+from refusals import refused
 from scipy.stats import entropy as scipy_entropy
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from exploration.toys import KINDS, doubled, example_of, recorded
 from vanillaformer.exploration import attention, positions
@@ -19,8 +21,7 @@ from vanillaformer.exploration.recording import record, stacks
 from vanillaformer.modeling.parts.position_schemes import Grid
 from vanillaformer.modeling.parts.residual import RESIDUALS, PostNorm
 
-MEAN = {"use_cls_token": False, "image_pooling": "mean"}
-WINDOWS = MEAN | {"position_embedding_type": "window_relative", "window_size": 2}
+WINDOWS = PATCHES_ONLY | {"position_embedding_type": "window_relative", "window_size": 2}
 
 
 @pytest.mark.parametrize(("kind", "fields"), [*((kind, {}) for kind in KINDS), ("encoder_decoder", COPYING)])
@@ -78,7 +79,7 @@ def test_rows_of_a_rollout_sum_to_1_and_later_layers_read_what_earlier_ones_wrot
     torch.testing.assert_close(attention_rollout([first, second])[0, 2], torch.tensor([0.25, 0.25, 0.5]))
 
 
-@pytest.mark.parametrize("pooling", [{}, {"num_register_tokens": 2}, MEAN])
+@pytest.mark.parametrize("pooling", [{}, {"num_register_tokens": 2}, PATCHES_ONLY])
 def test_uniform_attention_gives_all_patches_as_much(pooling):
     model = toy("image_encoder", **pooling)
     for layer in model.model.layers:
@@ -89,7 +90,7 @@ def test_uniform_attention_gives_all_patches_as_much(pooling):
     assert model.training
     assert model.config._attn_implementation == "sdpa"
     tokens = model.config.num_patches + model.config.num_prefix_tokens
-    own = 0.25 / model.config.num_patches if pooling is MEAN else 0  # of a patch, through both residual connections
+    own = 0.25 / model.config.num_patches if pooling is PATCHES_ONLY else 0  # of a patch, by both residual connections
     torch.testing.assert_close(found, torch.full_like(found, 0.75 / tokens + own))
 
 
@@ -113,16 +114,12 @@ def test_the_picture_of_a_translation_has_its_tokens_by_those_of_the_source(tmp_
         def decode(self, tokens: list[torch.Tensor]) -> str:
             return f"word {int(tokens[0])}"
 
-    drawn: list[Any] = []
-    large_map = attention.large_map
-    monkeypatch.setattr(
-        attention, "large_map", lambda *parts, **options: drawn.append(parts) or large_map(*parts, **options)
-    )
-    model, tokenizer = toy("encoder_decoder").eval(), Words()
-    before = model.config._attn_implementation
-    path = attention.draw_attention(model, tokenizer, "a text", tmp_path / "map.png")  # type: ignore[arg-type]
+    drawn, draw = [], attention.large_map
+    monkeypatch.setattr(attention, "large_map", lambda *parts, **more: drawn.append(parts) or draw(*parts, **more))
+    model, tokenizer = toy("encoder_decoder"), Words()
+    path = attention.draw_attention(model, tokenizer, "a text", tmp_path / "map.png")
     assert path.read_bytes().startswith(b"\x89PNG")
-    assert model.config._attn_implementation == before
+    assert model.config._attn_implementation == "sdpa"
     ((values, rows, columns, title),) = drawn
     source = tokenizer(["a text"], "pt")
     output = model.generate(**source, num_beams=1)
@@ -153,8 +150,7 @@ def test_learned_vectors_are_the_rows_that_positions_use():
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotation_over_distance(interleaved):
     stack = toy("decoder", position_embedding_type="rotary", rope_interleaved=interleaved).model
-    width = stack.config.head_dim
-    frequencies = 10000.0 ** (-np.arange(0, width, 2) / width)
+    frequencies = 10000.0 ** (-np.arange(0, 8, 2) / 8)  # of the head_dim
     found = positions.rotary_cosines(stack, 9)
     np.testing.assert_allclose(found["full_attention"], np.cos(np.outer(np.arange(9), frequencies)), atol=1e-6)
 
@@ -205,8 +201,11 @@ def test_positions_are_like_themselves_and_symmetric(scheme):
 
 @pytest.mark.parametrize("scheme", ["rotary_2d", "none"])
 def test_positions_without_vectors_are_refused(scheme):
-    with pytest.raises(ValueError, match=f"position_embedding_type='{scheme}': the model adds no position vectors"):
-        positions.position_similarity(toy("image_encoder", position_embedding_type=scheme))
+    model, message = (
+        toy("image_encoder", position_embedding_type=scheme),
+        f"_type='{scheme}': the model adds no position",
+    )
+    refused(message, positions.position_similarity, model)
 
 
 def test_rotation_on_the_grid_depends_on_rows_and_columns_between():
@@ -217,53 +216,39 @@ def test_rotation_on_the_grid_depends_on_rows_and_columns_between():
     assert (found[0, 0, 1, 2], found[1, 1, 1, 1]) == (pytest.approx(expected, rel=1e-5), pytest.approx(1))
 
 
-SCHEMES = {
-    "encoder_decoder": ("sinusoidal", "learned", "rotary", "alibi", "relative"),
-    "image_encoder": ("learned", "sinusoidal_2d", "rotary_2d", "grid_relative"),
-}
-DRAWN = {"learned": 2, "relative": 2}
-
-
-@pytest.mark.parametrize(("kind", "scheme"), [(kind, each) for kind, some in SCHEMES.items() for each in some])
-def test_each_scheme_is_drawn_once_where_both_stacks_are_alike(kind, scheme):
+@pytest.mark.parametrize(("kind", "scheme", "count"), [
+    *(("encoder_decoder", scheme, 1) for scheme in ("sinusoidal", "rotary")),
+    *(("encoder_decoder", scheme, 2) for scheme in ("learned", "alibi", "relative")),
+    *(("image_encoder", scheme, 1) for scheme in ("learned", "sinusoidal_2d", "rotary_2d", "grid_relative")),
+])  # fmt: skip
+def test_each_scheme_is_drawn_once_where_both_stacks_are_alike(kind, scheme, count):
     drawings = positions.positions(example_of(recorded(kind, position_embedding_type=scheme)))
-    expected = DRAWN.get(scheme, 2 if scheme == "alibi" else 1) if kind == "encoder_decoder" else 1
-    assert len(drawings) == expected  # a decoder's biases are of one side
+    assert len(drawings) == count  # a decoder's biases are of one side
     assert all(len(row) == len(drawing.header) for drawing in drawings for row in drawing.rows)
     assert all(math.isfinite(float(value)) for drawing in drawings for row in drawing.rows for value in row)
 
 
 def test_without_positions_there_is_nothing_to_draw():
-    with pytest.raises(NotApplicable, match="position_embedding_type='none': there is nothing to show"):
-        positions.positions(example_of(recorded("decoder", position_embedding_type="none")))
+    example = example_of(recorded("decoder", position_embedding_type="none"))
+    refused("position_embedding_type='none': there is nothing", positions.positions, example, error=NotApplicable)
 
 
-OUTPUTS = {
-    "encoder_decoder": {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"},
-    "decoder": {"decoder": "attentions"},
-    "encoder": {"encoder": "attentions"},
-    "image_encoder": {"encoder": "attentions"},
-}
-
-
-@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_attention_and_logits_are_those_of_the_model(kind):
     model, inputs = shared_toy(kind, {}), doubled(inputs_of(kind))
     found = record(model, inputs)
     assert model.config._attn_implementation == "sdpa"
-    model.set_attn_implementation("eager")
-    expected = model(**inputs, output_attentions=True, output_hidden_states=True)
-    model.set_attn_implementation("sdpa")
-    torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=0)
-    assert list(found.attentions) == list(OUTPUTS[kind])
-    for name, output in OUTPUTS[kind].items():
-        assert len(found.attentions[name]) == len(expected[output])
-        for ours, theirs in zip(found.attentions[name], expected[output]):
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
-    last = list(stacks(model).items())[-1]
+    with attending(model, "eager"):
+        expected = model(**inputs, output_attentions=True, output_hidden_states=True)
+    assert torch.equal(found.logits, expected.logits)
+    names = {"encoder_decoder": ["encoder", "decoder", "cross"], "decoder": ["decoder"]}.get(kind, ["encoder"])
+    assert list(found.attentions) == names
+    for name, layers in found.attentions.items():
+        theirs = expected[f"{name}_attentions" if kind == "encoder_decoder" else "attentions"]
+        assert len(layers) == len(theirs) == 2
+        assert all(map(torch.equal, layers, theirs))
     states = expected["decoder_hidden_states" if kind == "encoder_decoder" else "hidden_states"]
-    for ours, theirs in zip(found.hidden_states[last[0]][:-1], states):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    assert all(map(torch.equal, found.hidden_states[list(stacks(model))[-1]][:-1], states))
 
 
 @pytest.mark.parametrize(
@@ -287,8 +272,5 @@ def test_sublayers_add_up_to_the_stream(placement, layout):
 
 
 def test_other_models_are_refused():
-    from transformers import GPT2Config, GPT2LMHeadModel
-
     model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=8, n_head=2, n_layer=1, bos_token_id=1, eos_token_id=1))
-    with pytest.raises(ValueError, match="GPT2LMHeadModel is not a model of this package: convert it first"):
-        record(model, {"input_ids": torch.ones(1, 3, dtype=torch.long)})
+    refused("GPT2LMHeadModel is not a model of this package: convert it first", record, model, {})

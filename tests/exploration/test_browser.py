@@ -11,6 +11,7 @@ from html import unescape
 
 import pytest
 from modeling.toys import toy
+from refusals import refused
 
 pytest.importorskip("gradio_client", reason="pip install 'vanillaformer[explore]'")
 from gradio_client import Client, handle_file
@@ -23,15 +24,11 @@ from .chromium import KEYS, MISSING, chromium
 from .test_page import TEXT, loaded
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-OPTION = ".options textarea, .options input"
-
-
 CLASSES = {0: "short", 1: "a_name_" * 12, 2: "odd"}
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Folders of toys, saved once."""
     root = tmp_path_factory.mktemp("models")
     labels = {"id2label": CLASSES, "label2id": {label: number for number, label in CLASSES.items()}}
     for name, case, fields in (("translator", "translation", {}), ("classifier", "classification", labels)):
@@ -137,8 +134,7 @@ def test_a_figure_of_the_answer_follows_it(name, clients, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("given", "options", "sentence"), [
-    (" ", {}, "Type a text first."),
-    ("x" * 6000, {}, "The text has 6,000 characters, but at most 5,000 are allowed."),
+    (" ", {}, "Type a text first."), ("x" * 6000, {}, "The text has 6,000 characters, but at most 5,000 are allowed."),
     (TEXT, {"num_beams": 0}, "Beams 0: it must be at least 1."),
     (TEXT, {"num_beams": "99"}, "Beams 99: it must be at most 16."),
     (TEXT, {"num_beams": "two"}, "Beams 'two': it must be a number."),
@@ -146,7 +142,7 @@ def test_a_figure_of_the_answer_follows_it(name, clients, tmp_path) -> None:
     (TEXT, {"max_new_tokens": 40}, "Maximum length 40: the model handles no more than 32 tokens."),
     (TEXT, {"top_p": 1.5}, "Top-p 1.5: it must be at most 1."),
 ])  # fmt: skip
-def test_wrong_input_gets_a_sentence(given, options, sentence, clients) -> None:
+def test_wrong_input_gets_a_message(given, options, sentence, clients) -> None:
     answer, message = clients["translator"].predict(given, **options, api_name="/answer")
     assert answer is None
     assert re.fullmatch(f"<p role='alert'>{sentence}</p>", unescape(message))
@@ -162,7 +158,7 @@ def test_a_long_text_is_cut_as_generate_cuts_it(clients, models, capsys) -> None
     assert clients["translator"].predict(TEXT, api_name="/answer")[1] == ""
 
 
-def test_what_is_no_picture_gets_a_sentence(clients, models, tmp_path) -> None:
+def test_a_file_that_is_no_picture_gets_a_message(clients, models, tmp_path) -> None:
     (tmp_path / "words.png").write_text("no picture")
     answer, message = clients["images"].predict(handle_file(tmp_path / "words.png"), api_name="/answer")
     assert not answer
@@ -172,7 +168,7 @@ def test_what_is_no_picture_gets_a_sentence(clients, models, tmp_path) -> None:
     assert "Drop a picture first" in clients["images"].predict(None, api_name="/answer")[1]
 
 
-def test_an_unexpected_error_is_told_on_the_server(capfd) -> None:
+def test_an_unexpected_error_is_printed_on_the_server(capfd) -> None:
     assert alert(RuntimeError("planted")) == f"<p role='alert'>{FAILED}</p>"
     assert "RuntimeError: planted" in capfd.readouterr().err
 
@@ -197,11 +193,11 @@ def test_nothing_but_the_page_is_served(ports, models) -> None:
 
 def test_a_port_that_is_taken_and_a_missing_library_are_named(ports, models, monkeypatch, capsys) -> None:
     words = [str(models / "translator"), "--serve", "--port"]
-    with pytest.raises(SystemExit, match=r"--port \d+ cannot be used: address already in use"):
-        explore.main([*words, str(ports["translator"])])
+    message = r"--port \d+ cannot be used: address already in use"
+    refused(message, explore.main, [*words, str(ports["translator"])], error=SystemExit)
     monkeypatch.setitem(sys.modules, "gradio", None)
-    with pytest.raises(SystemExit, match=r"the page needs gradio: pip install 'vanillaformer\[explore\]'"):
-        explore.main([*words, "0"])
+    message = r"the page needs gradio: pip install 'vanillaformer\[explore\]'"
+    refused(message, explore.main, [*words, "0"], error=SystemExit)
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -220,7 +216,7 @@ def test_a_person_types_and_sees_answer_figure_and_sentence(ports, models, tmp_p
         window.one(".figures img[alt^='Attention: ']")
         assert window.run("return [...document.images].every(each => each.naturalWidth > 0)")
         window.one(".options button").click()
-        window.wait(lambda: window.all(OPTION)[1:])[0].type("3" + KEYS["enter"])
+        window.wait(lambda: window.all(".options textarea, .options input")[1:])[0].type("3" + KEYS["enter"])
         window.wait(lambda: window.one(".answer textarea").value() == short)
         window.one("textarea").replace("line " * 40 + KEYS["enter"])
         window.wait(lambda: "Cut to 32 tokens" in window.one(".message p").text)

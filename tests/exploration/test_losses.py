@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from modeling.toys import ALL_KINDS, inputs_of, labels_of, padding, pixels, tokens, toy
+from modeling.axes import PATCHES_ONLY
+from modeling.toys import inputs_of, labels_of, padding, pixels, tokens, toy
 from refusals import refused
 from torch import nn
 
@@ -12,8 +13,6 @@ from exploration.toys import KINDS, doubled
 from vanillaformer.exploration import losses
 from vanillaformer.exploration.losses import attention_layers, head_ablation, held_out_loss
 from vanillaformer.exploration.recording import head_hook
-
-WINDOWS = {"window_size": 2, "depths": [1, 1], "use_cls_token": False, "image_pooling": "mean"}
 
 
 def rows_of(kind: str) -> list[dict[str, torch.Tensor]]:
@@ -28,10 +27,10 @@ def rows_of(kind: str) -> list[dict[str, torch.Tensor]]:
     return batches
 
 
-@pytest.mark.parametrize(
-    ("kind", "overrides"),
-    [*((kind, {}) for kind in KINDS), ("image_encoder", WINDOWS), ("decoder", {"num_key_value_heads": 1})],
-)
+@pytest.mark.parametrize(("kind", "overrides"), [
+    *((kind, {}) for kind in KINDS), ("decoder", {"num_key_value_heads": 1}),
+    ("image_encoder", PATCHES_ONLY | {"window_size": 2, "depths": [1, 1]}),
+])  # fmt: skip
 def test_heads_make_the_difference_that_the_loss_without_their_columns_has(kind, overrides):
     model, rows = toy(kind, **overrides).double(), [*map(doubled, rows_of(kind))]
     passes: list[int] = []
@@ -95,12 +94,9 @@ def test_the_mean_of_a_head_leaves_padding_out():
     batch = {"input_ids": tokens(3, 7), "attention_mask": mask, "labels": labels}
     for kind, seen in (("encoder", mask), ("decoder", labels != -100), ("cross", labels != -100)):
         attention = attention_layers(model)[kind][0]
-        outputs = []
-        handle = attention.o_proj.register_forward_pre_hook(
-            lambda module, args, outputs=outputs: outputs.append(args[0])
-        )
+        outputs: list[torch.Tensor] = []
+        attention.o_proj.register_forward_pre_hook(lambda module, args, kept=outputs: kept.append(args[0]))
         means = losses.mean_outputs(model, [batch])[attention]
-        handle.remove()
         torch.testing.assert_close(means.flatten(), outputs[0][seen.bool()].mean(dim=0))
 
 
@@ -115,15 +111,13 @@ def test_classifiers_and_masked_images_are_ablated_by_their_own_losses():
         assert np.abs(found).max() > 1e-4
 
 
-def test_what_cannot_be_ablated_or_has_no_positions_is_said():
-    with pytest.raises(ValueError, match="replacement must be one of zero, mean, got 'noise'"):
-        head_ablation(toy("decoder"), rows_of("decoder"), "noise")
+def test_what_cannot_be_ablated_or_has_no_positions_is_refused():
+    refused("replacement .* zero, mean, got 'noise'", head_ablation, toy("decoder"), rows_of("decoder"), "noise")
     refused("has no attention heads", head_ablation, toy("recurrent_encoder_decoder"), rows_of("encoder_decoder"))
     refused("the rows have no targets", held_out_loss, toy("decoder"), [])
     classifier = toy("encoder", vanillaformer.VanillaEncoderForSequenceClassification, num_labels=3)
     rows = [inputs_of("encoder") | {"labels": torch.tensor([0, 2, 1])}]
-    ctc = ALL_KINDS["encoder_decoder"][1]
-    for model in (classifier, toy("encoder_decoder", ctc, decoding="ctc", tie_word_embeddings=True)):
+    for model in (classifier, toy("encoder_decoder", decoding="ctc")):
         refused("has no loss of each token", losses.loss_by_position, model, rows)
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 from layout import ROOT
+from modeling.axes import PATCHES_ONLY
 from modeling.toys import toy
+from refusals import refused
 from transformers import ViTImageProcessorPil
 
 from vanillaformer import VanillaEncoderForSequenceClassification
@@ -20,17 +22,15 @@ from vanillaformer.tokenization import train
 
 TEXTS = ["a small model translates a line", "another line of words", "the page shows what it does"] * 4
 TEXT = "a line of words"
-SHARED = {"share_encoder_decoder_embeddings": True}
 FEW = ["attention", "lens"]  # which the ways of decoding and distributing tokens differ in
 CASES = {
     "translation": ("encoder_decoder", {}),
-    "copying": ("encoder_decoder", {"output_distribution": "pointer_generator"} | SHARED),
+    "copying": ("encoder_decoder", {"output_distribution": "pointer_generator",
+                                    "share_encoder_decoder_embeddings": True}),
     "mask_predict": ("encoder_decoder", {"decoding": "mask_predict", "max_position_embeddings": 64}),
     "ctc": ("encoder_decoder", {"decoding": "ctc", "max_position_embeddings": 64}),
-    "recurrent": ("recurrent_encoder_decoder", {}),
-    "causal": ("decoder", {"max_position_embeddings": 80}),
-    "masked": ("encoder", {}),
-    "classification": ("encoder", {"num_labels": 3}),
+    "recurrent": ("recurrent_encoder_decoder", {}), "causal": ("decoder", {"max_position_embeddings": 80}),
+    "masked": ("encoder", {}), "classification": ("encoder", {"num_labels": 3}),
 }  # fmt: skip
 OF_ROWS = {"ablation", "loss", "patching"}  # which need more than a text
 WITHOUT = {
@@ -85,18 +85,15 @@ def test_every_figure_that_applies_is_drawn(case):
     check_drawn(example, names, set() if names else WITHOUT.get(case, {"rollout", "factors"}) | OF_ROWS)
 
 
-PATCHES = {"use_cls_token": False, "image_pooling": "mean", "position_embedding_type": "window_relative"}
-IMAGE_CASES = {
-    "patches": ({}, {"factors"}),
-    "windows": (PATCHES | {"window_size": 2}, {"attention", "rollout", "factors"}),
-    "stages": (PATCHES | {"window_size": 2, "depths": [1, 1]}, {"attention", "rollout", "factors"}),
-}
+WINDOWS = PATCHES_ONLY | {"position_embedding_type": "window_relative", "window_size": 2}
 
 
-@pytest.mark.parametrize("case", IMAGE_CASES)
-def test_every_figure_of_an_image_that_applies_is_drawn(case, tmp_path):
+@pytest.mark.parametrize(("fields", "without"), [
+    ({}, {"factors"}), (WINDOWS, {"attention", "rollout", "factors"}),
+    (WINDOWS | {"depths": [1, 1]}, {"attention", "rollout", "factors"}),
+])  # fmt: skip
+def test_every_figure_of_an_image_that_applies_is_drawn(fields, without, tmp_path):
     image_module = pytest.importorskip("PIL.Image")
-    fields, without = IMAGE_CASES[case]
     model = toy("image_encoder", image_size=16, patch_size=4, num_channels=3, **fields)
     processor = ViTImageProcessorPil(size={"height": 16, "width": 16})
     image_module.new("RGB", (20, 20), "red").save(tmp_path / "red.png")
@@ -135,7 +132,7 @@ def test_the_program_writes_one_page_that_needs_no_network(folder, tmp_path, cap
     assert all(sum(map(float, row[3:])) == pytest.approx(1, abs=1e-2) for row in rows)
 
 
-WRONG = {
+@pytest.mark.parametrize(("words", "message"), {
     "no model": (["/nowhere", "--text", TEXT], "MODEL /nowhere is not a directory"),
     "empty text": (["MODEL", "--text", " "], "--text ' ' is empty"),
     "long text": (["MODEL", "--text", "words " * 200], "--text: the text has .* tokens, the model handles no more"),
@@ -151,15 +148,11 @@ WRONG = {
     "no setting": (["MODEL", "--text", TEXT, "--rows", "x.csv", "--rows_set", "colour"], "--rows_set colour: it must"),
     "not YAML": (["MODEL", "--text", TEXT, "--rows", "x.csv", "--rows_set", "a=["], "--rows_set 'a=.': the value is"),
     "file": (["MODEL", "--text", TEXT, "--output_dir", __file__], "--output_dir .*test_page.py is not a directory"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_input_gives_one_line_before_any_work(case, folder, tmp_path, monkeypatch):
-    words, message = WRONG[case]
+}.values())  # fmt: skip
+def test_wrong_input_gives_one_line_before_any_work(words, message, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match=f": {message}"):
-        explore.main([str(folder) if word == "MODEL" else word for word in words])
+    given = [str(folder) if word == "MODEL" else word for word in words]
+    refused(f": {message}", explore.main, given, error=SystemExit)
     assert not list(tmp_path.iterdir())
 
 

@@ -30,15 +30,11 @@ def clean_and_corrupted(kind: str) -> list[dict[str, torch.Tensor]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "fields", [{}, {"block_layout": "parallel", "norm_placement": "pre"}, {"norm_placement": "post"}]
-)
+@pytest.mark.parametrize("fields", [{}, {"block_layout": "parallel"}, {"norm_placement": "post"}])
 @pytest.mark.parametrize("kind", KINDS)
 def test_putting_everything_in_place_is_reading_the_other_input_and_nothing_changes_nothing(kind, fields):
     """Exactly: the first block's input is all that the model is given; so are all sublayers of all blocks."""
-    if kind == "encoder_decoder" and "block_layout" in fields:
-        fields = {}
-    model = toy(kind, **fields).double()
+    model = toy(kind, **{"norm_placement": "pre"} | fields).double()
     clean, corrupted = clean_and_corrupted(kind)
     expected, other = record(model, clean), record(model, corrupted)
     assert not torch.equal(expected.logits, other.logits)
@@ -67,10 +63,8 @@ def test_a_place_is_what_the_recording_says_it_is_and_later_ones_follow():
     assert torch.equal(record(model, clean, {"decoder.0": state}).hidden_states["decoder"][1], state)
     head = values(model, clean, ["decoder.1.self_attn.3"])["decoder.1.self_attn.3"]
     assert head.shape == (*clean["input_ids"].shape, 8)  # head_dim
-    with pytest.raises(ValueError, match=r"'decoder\.9' is not a place of this model, such as decoder\.input"):
-        record(model, clean, {"decoder.9": state})
-    with pytest.raises(ValueError, match=r"decoder\.0 has the shape \(1, \d+, \d+\), its new value \(3,\)"):
-        record(model, clean, {"decoder.0": torch.zeros(3)})
+    refused("'decoder.9' is not a place of .*, such as decoder.input", record, model, clean, {"decoder.9": state})
+    refused(r"decoder.0 has the shape .*, its new value \(3,\)", record, model, clean, {"decoder.0": torch.zeros(3)})
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,12 +2,14 @@
 
 import sys
 from itertools import pairwise
+from operator import attrgetter
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from captum.attr import LayerIntegratedGradients
+from modeling.axes import PATCHES_ONLY
 from modeling.test_pointers import COPYING
 from modeling.toys import SOURCE_VOCABULARY, inputs_of, tokens, toy
 from refusals import refused
@@ -28,17 +30,13 @@ NEUTRAL = torch.zeros_like(IDS)
 GPT2 = {"num_key_value_heads": 4, "head_dim": 6, "attention_bias": True, "position_embedding_type": "learned"}
 
 
-def difference(model, inputs, position, token):
-    """How far the logit is from that of the neutral text."""
-    with torch.no_grad():
-        both = [model(**{**inputs, "input_ids": ids}).logits[0] for ids in (IDS, NEUTRAL)]
-    one, other = (logits[position, token] if logits.ndim == 2 else logits[token] for logits in both)
-    return float(one - other)
-
-
 def check_complete(model, inputs, found):
+    """The attributions of an output add up to how far its logit is from that of the neutral text."""
+    with torch.no_grad():
+        logits, neutral = (model(**inputs | {"input_ids": ids}).logits[0] for ids in (IDS, NEUTRAL))
     for row, (position, token) in enumerate(found.outputs):
-        expected = difference(model, inputs, position, token)
+        place = (position, token) if logits.ndim == 2 else token
+        expected = float(logits[place] - neutral[place])
         assert found.values[row].sum() - expected == pytest.approx(found.deltas[row], abs=1e-9)
         assert abs(found.deltas[row]) < 0.02 * np.abs(found.values[row]).sum()
 
@@ -101,19 +99,16 @@ def test_a_neutral_text_keeps_special_tokens_and_an_empty_answer_has_no_attribut
 
 def test_without_captum_the_error_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "captum.attr", None)
-    with pytest.raises(ImportError, match=r"attributions need captum: pip install 'vanillaformer\[explore\]'"):
-        attributions(toy("decoder"), INPUTS, NEUTRAL, [(0, 5)])
+    message = r"attributions need captum: pip install 'vanillaformer\[explore\]'"
+    refused(message, attributions, toy("decoder"), INPUTS, NEUTRAL, [(0, 5)], error=ImportError)
 
 
-PARALLEL = {"decoder_start_token_id": 2, "pad_token_id": 0, "eos_token_id": 3}
 CASES = {
     "pre": ("decoder", {"norm_placement": "pre"}), "post": ("decoder", {"norm_placement": "post"}),
     "capped": ("decoder", {"final_logit_softcapping": 5.0, "logit_scale": 0.5}),
     "masked": ("encoder", {}), "translation": ("encoder_decoder", {}), "copying": ("encoder_decoder", COPYING),
-    "ctc": ("encoder_decoder", {"decoding": "ctc", **PARALLEL}),
-    "images": ("image_encoder", {}),
-    "stages": ("image_encoder",
-               {"depths": [1, 1], "use_cls_token": False, "image_pooling": "mean", "position_embedding_type": "none"}),
+    "ctc": ("encoder_decoder", {"decoding": "ctc"}), "images": ("image_encoder", {}),
+    "stages": ("image_encoder", PATCHES_ONLY | {"depths": [1, 1], "position_embedding_type": "none"}),
 }  # fmt: skip
 
 
@@ -134,10 +129,9 @@ def test_the_last_logits_are_the_models_and_the_others_those_of_its_first_layers
     torch.testing.assert_close(logits[1], record(model, found.inputs).logits, rtol=1e-12, atol=1e-12)
 
 
-CLASSIFIERS = {"encoder": VanillaEncoderForSequenceClassification, "decoder": VanillaDecoderForSequenceClassification}
-
-
-@pytest.mark.parametrize(("kind", "model_class"), CLASSIFIERS.items())
+@pytest.mark.parametrize(("kind", "model_class"), [
+    ("encoder", VanillaEncoderForSequenceClassification), ("decoder", VanillaDecoderForSequenceClassification),
+])  # fmt: skip
 def test_classes_have_probabilities_over_the_layers(kind, model_class):
     found = record(toy(kind, model_class, num_labels=3).double(), inputs_of(kind, 1))
     values = class_lens(found)
@@ -175,26 +169,23 @@ def test_rows_name_the_token_that_is_right_also_a_space_and_a_repeated_one(kind)
     stack = "encoder" if kind == "encoder" else "decoder"
     ids[2] = 2
     ids[4] = ids[3]
-    targets = ids.clone() if kind == "encoder" else torch.cat([ids[1:], torch.tensor([-100])])
+    words = [names[token] or "␣" for token in ids.tolist()]
     if kind == "encoder":
-        targets[0] = 2
+        targets, wanted = torch.cat([torch.tensor([2]), ids[1:]]), [f"{words[0]} → ␣", *words[1:]]
+    else:
+        targets = torch.cat([ids[1:], torch.tensor([-100])])
+        wanted = [*(f"{old} → {new}" for old, new in pairwise(words)), words[-1]]
     example = example_of(found, targets)
     example.answers = names.__getitem__
     example.tokens[stack] = [names[token] for token in ids.tolist()]
-    words = [names[token] or "␣" for token in ids.tolist()]
-    if kind == "encoder":
-        wanted = [f"{words[0]} → ␣", *words[1:]]
-    else:
-        wanted = [*(f"{old} → {new}" for old, new in pairwise(words)), words[-1]]
     for drawing in lens(example):
         assert [each.get_text() for each in drawing.figure.axes[0].get_yticklabels()] == wanted
 
 
 def test_without_a_head_or_a_stream_there_is_no_lens():
-    for model in (toy("recurrent_encoder_decoder"), toy("encoder").model):
-        kind = "recurrent_encoder_decoder" if hasattr(model, "lm_head") else "encoder"
-        with pytest.raises(NotApplicable, match="no layers with a stream, or no head"):
-            next(lens_logits(record(model, inputs_of(kind, 1))))
+    recurrent = record(toy("recurrent_encoder_decoder"), inputs_of("encoder_decoder", 1))
+    for found in (recurrent, record(toy("encoder").model, INPUTS)):
+        refused("no layers with a stream, or no head", next, lens_logits(found), error=NotApplicable)
 
 
 def test_share_and_cosine_of_vectors_that_are_known():
@@ -208,11 +199,10 @@ def test_share_and_cosine_of_vectors_that_are_known():
 
 def test_a_model_without_residual_connections_keeps_nothing_and_a_new_rezero_model_adds_nothing():
     for placement, share in (("no_residual", 1.0), ("rezero", 0.0)):
-        model = recorded("decoder", norm_placement=placement).model
-        for layer in model.model.layers:
-            for name in ("self_attn_residual", "mlp_residual"):
-                if placement == "rezero":
-                    getattr(layer, name).alpha.data.zero_()
+        model = toy("decoder", norm_placement=placement)
+        for name, factor in model.named_parameters():
+            if name.endswith("alpha"):
+                factor.data.zero_()
         found = contributions(record(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}))["decoder"]
         np.testing.assert_allclose(found.share, share)
 
@@ -229,22 +219,17 @@ def test_norms_are_those_of_the_states_and_pictures_have_a_bar_for_every_sublaye
     assert len(stream(example)) == len(found.hidden_states)
 
 
-FACTORS = [
-    ({"norm_placement": "rezero"}, ["α on the sublayer (ReZero)"]),
-    ({"norm_placement": "admin"}, ["ω on the stream (Admin)"]),
-    ({"norm_placement": "deepnorm"}, ["α on the stream (DeepNorm, fixed)"]),
-    ({"norm_placement": "pre", "layer_scale_init_value": 0.1}, ["λ on the sublayer (layer scale)"]),
-]
-
-
-@pytest.mark.parametrize(("fields", "names"), FACTORS)
-def test_factors_are_the_parameters(fields, names):
+@pytest.mark.parametrize(("fields", "name", "factor"), [
+    ({"norm_placement": "rezero"}, "α on the sublayer (ReZero)", "alpha"),
+    ({"norm_placement": "admin"}, "ω on the stream (Admin)", "omega"),
+    ({"norm_placement": "deepnorm"}, "α on the stream (DeepNorm, fixed)", "alpha"),
+    ({"layer_scale_init_value": 0.1}, "λ on the sublayer (layer scale)", "layer_scale.weight"),
+])  # fmt: skip
+def test_factors_are_the_parameters(fields, name, factor):
     model = toy("decoder", **fields)
     (found,) = residual_factors(model)["decoder"]
-    assert [found.name] == names
+    assert found.name == name
     assert found.sublayers == [(0, "self_attn"), (0, "mlp"), (1, "self_attn"), (1, "mlp")]
-    residual = model.model.layers[1].mlp_residual
-    name = {"rezero": "alpha", "admin": "omega", "deepnorm": "alpha"}.get(fields["norm_placement"])
-    expected = torch.as_tensor(getattr(residual, name) if name else residual.layer_scale.weight).detach().numpy()
+    expected = torch.as_tensor(attrgetter(factor)(model.model.layers[1].mlp_residual)).detach().numpy()
     assert found.mean[-1] == pytest.approx(expected.mean())
     assert (found.smallest[-1], found.largest[-1]) == pytest.approx((expected.min(), expected.max()))

@@ -15,7 +15,6 @@ def doubled(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def recorded(kind: str, batch: int = 1, **fields: Any) -> Recording:
-    """A recording of a toy of this kind."""
     inputs = {name: value for name, value in inputs_of(kind, batch).items() if name != "attention_mask"}
     return record(toy(kind, **fields).double(), doubled(inputs))
 
