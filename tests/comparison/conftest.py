@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,8 @@ from vanillaformer.scripts import train_classifier, train_language_model
 TRAIN = {"train-classifier": train_classifier.train, "train-language-model": train_language_model.train}
 
 
-class AtOnce:
+class AtOnce(Executor):
     """An executor that does not wait."""
-
-    def __init__(self, workers: int):
-        pass
-
-    def __enter__(self) -> "AtOnce":
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        pass
 
     def submit(self, function: Callable[..., Any], job: Any) -> Future:
         future: Future = Future()
@@ -56,6 +47,6 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setattr(running, "ThreadPoolExecutor", AtOnce)
+    monkeypatch.setattr(running, "ThreadPoolExecutor", lambda workers: AtOnce())
     monkeypatch.setattr(running.Runner, "execute", execute)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))

@@ -30,8 +30,7 @@ if rate == 0.25:  # test_ladder.py: a law, of 100 D² parameters
     parameters = 100 * width**2
     loss = (1.2 + 40 * parameters**-0.4 + 90 * tokens**-0.4) * (1 + 0.001 * math.sin(width * tokens))
 record = {
-    "finished": True,
-    "metrics": {"eval_loss": loss, "train_runtime": 2.0},
+    "finished": True, "metrics": {"eval_loss": loss, "train_runtime": 2.0},
     "details": {"steps": steps, "consumed": {"steps": read, "rows": 4 * read, "tokens": TOKENS * read,
      "flops": FLOPS * read}, "data": {"train": {"mean length": 16.0}}, "training": {"parameters": parameters,
      "resumed": None, "epochs": TOKENS * read / 500_000}, "baselines": {"unigram": {"eval_loss": 4.6}}},

@@ -45,10 +45,8 @@ def plan_of(folder: Path, variants: int, added: int = 0, **changes: Any) -> Plan
 
 def drawn(plan: Plan, rng: np.random.Generator, far: float) -> dict[str, dict[int, float]]:
     """Scores of which those of the variant "1" are lower on average, in standard deviations."""
-    return {
-        name: dict(zip(plan.seeds, rng.normal(-far if name == "1" else 0, 1, len(plan.seeds))))
-        for name in plan.variants
-    }
+    means = {name: -far if name == "1" else 0 for name in plan.variants}
+    return {name: dict(zip(plan.seeds, rng.normal(mean, 1, len(plan.seeds)))) for name, mean in means.items()}
 
 
 def test_looking_after_every_seed_finds_nothing_where_nothing_is_and_what_is_there_with_fewer_runs(tmp_path):
@@ -72,12 +70,9 @@ def test_a_verdict_stays_when_variants_are_added_and_its_interval_agrees_with_it
             found = judge(whole, scores)
             assert {name: found[name] for name in "12"} == judge(before, scores)
             for verdict in found.values():
-                test = verdict.test
-                assert test is not None
-                assert verdict.decided == (test.low > 0 or test.high < 0)
-                assert verdict.word == (
-                    "cannot tell" if not verdict.decided else "worse" if test.low > 0 else "better"
-                )
+                assert verdict.decided == (verdict.test.low > 0 or verdict.test.high < 0)
+                side = "worse" if verdict.test.low > 0 else "better"
+                assert verdict.word == (side if verdict.decided else "cannot tell")
 
 
 def run(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
@@ -112,24 +107,22 @@ def test_a_variant_is_added_without_new_baselines(tmp_path, pretended, capsys):
     assert code == 4
     assert {name: found["variants"][name] for name in first} == first
     assert set(starts(tmp_path).values()) == {1}
-    code, found = run(
-        tmp_path, capsys, "--add", "rate={learning_rate: 3.0e-2}", "--add", "low={learning_rate: 9.0e-4}"
-    )
+    added = "--add", "rate={learning_rate: 3.0e-2}", "--add", "low={learning_rate: 9.0e-4}"
+    code, found = run(tmp_path, capsys, *added)
     assert (code, len(found["variants"])) == (4, 5)
     assert run(tmp_path, capsys) == (3, found)  # what was added stays
-    program.main([str(tmp_path / "plan.yaml"), "--output_dir", str(tmp_path), "--family", "5"])
+    command = [str(tmp_path / "plan.yaml"), "--output_dir", str(tmp_path)]
+    program.main([*command, "--family", "5"])
     assert "by other rules are given again: family 4, now 5." in capsys.readouterr().out
     assert set(starts(tmp_path).values()) == {1}
     for words, message in (
-        (["--add", "low={learning_rate: 1.0e-4}"], "--add low: it is there with other options"),
-        (["--add", "fifth={}"], "family: 4 variants are to be tested, and fifth would be number 5"),
-        (["--add", "post={}"], "variants: post is there"),
+        ("low={learning_rate: 1.0e-4}", "--add low: it is there with other options"),
+        ("fifth={}", "family: 4 variants are to be tested, and fifth would be number 5"),
+        ("post={}", "variants: post is there"),
     ):
-        with pytest.raises(SystemExit, match=message):
-            program.main([str(tmp_path / "plan.yaml"), "--output_dir", str(tmp_path), *words])
+        refused(message, program.main, [*command, "--add", words], error=SystemExit)
     plan_file(tmp_path, variants=VARIANTS)
-    with pytest.raises(SystemExit, match="family: say how many variants will be tested in all"):
-        program.main([str(tmp_path / "plan.yaml"), "--output_dir", str(tmp_path)])
+    refused("family: say how many variants will be tested in all", program.main, command, error=SystemExit)
 
 
 def test_what_was_added_is_not_lost_nor_the_baseline(tmp_path):
@@ -142,13 +135,11 @@ def test_what_was_added_is_not_lost_nor_the_baseline(tmp_path):
     keep_added(read_plan(path, read_added(tmp_path, {"b": {}})), tmp_path)
     assert list(read_added(tmp_path)) == ["a", "b"]
     refused("variants: 2 is there", read_plan, path, {"2": {}})
-    with pytest.raises(ValueError, match="baseline: 'b'; choose from 1, 2"):
-        read_plan(plan_file(tmp_path, **changes, baseline="b"), read_added(tmp_path))
+    path = plan_file(tmp_path, **changes, baseline="b")
+    refused("baseline: 'b'; choose from 1, 2", read_plan, path, read_added(tmp_path))
 
 
-def test_processes_share_the_trainings_of_a_plan_and_one_that_is_killed_leaves_its_own_to_the_others(
-    tmp_path, pretended
-):
+def test_processes_share_trainings_and_one_that_is_killed_leaves_its_own_to_the_others(tmp_path, pretended):
     slow = {"learning_rate": 1e-3, "warmup_steps": 1}
     plan_file(tmp_path, variants=VARIANTS, seeds=[1, 2], budget={"steps": 4}, arguments=slow)
     words = "--output_dir", ".", "--share"

@@ -6,15 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from vanillaformer.comparison import statistics
 from vanillaformer.comparison.report import interval_of_mean
-from vanillaformer.comparison.statistics import (
-    against_baseline,
-    critical_value,
-    dunnett,
-    interval,
-    largest_above,
-    outlying,
-)
+from vanillaformer.comparison.statistics import against_baseline, critical_value, dunnett, interval, outlying
 from vanillaformer.training.metrics.scores import SCORES
 
 # Dunnett (1955): hematology of animals under a control and two drugs, as in scipy's documentation
@@ -31,11 +25,10 @@ def test_interval_is_that_of_students_t():
     assert math.isnan(interval([1.0]))
 
 
-@pytest.mark.parametrize(
-    ("name", "scores", "low", "high"),
-    [("pearson", (-0.1, -0.2, -0.3), -0.448, 0.048), ("pearson", (-0.9, -0.5), -1, 1), ("mse", (0.1, 0.5), 0, 2.841),
-     ("accuracy", (0.9, 0.99), 0.373, 1)],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "scores", "low", "high"), [
+    ("pearson", (-0.1, -0.2, -0.3), -0.448, 0.048), ("pearson", (-0.9, -0.5), -1, 1), ("mse", (0.1, 0.5), 0, 2.841),
+    ("accuracy", (0.9, 0.99), 0.373, 1),
+])  # fmt: skip
 def test_interval_of_a_score_keeps_to_its_values(name, scores, low, high):
     """A correlation may be negative, as of models that have learned little."""
     assert interval_of_mean(SCORES[name], scores) == pytest.approx((low, high), abs=1e-3)
@@ -65,7 +58,7 @@ def test_of_one_variant_it_is_students_test_at_any_level(freedom):
     for level in (0.05, 1e-3, 1e-5):
         critical = stats.t.isf(level / 2, freedom)
         assert critical_value(level, (0.5**0.5,), freedom) == pytest.approx(critical, rel=1e-4)
-        assert largest_above(critical, np.array([0.5**0.5]), freedom) == pytest.approx(level, rel=1e-3)
+        assert statistics.largest_above(critical, np.array([0.5**0.5]), freedom) == pytest.approx(level, rel=1e-3)
 
 
 def test_a_difference_is_one_by_both_tests_and_what_cannot_be_tested_is_not():

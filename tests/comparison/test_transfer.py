@@ -1,6 +1,5 @@
 """The best learning rate by width."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ PLANS = Path(program.__file__).parent / "plans"
 
 
 @pytest.mark.parametrize("path", sorted(PLANS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_each_plan_that_comes_along_can_be(path: Path):
+def test_each_included_plan_is_valid(path: Path):
     keys = read_settings(path).keys()
     if "ladder" in keys:
         read_ladder(path)
@@ -41,12 +40,9 @@ def test_each_variant_is_tuned_in_each_width_and_nothing_else_is_trained(tmp_pat
     assert text.index("| pre | 16 | 0.001 |") < text.index("| pre | 32 | 0.001 |")
     assert "| post | 16 | 0.01 (the end of what was tried) |" in text
     assert "- pre: from width 16 to 32 the best rate changes by a factor of 1.00.\n" in text
-    assert (
-        "- post: from width 16 to 32 the best rate changes by a factor of 1.00; it may be another one beyond" in text
-    )
-    assert (tmp_path / "out" / "transfer.md").read_text().splitlines()[0].startswith("| variant | width")
-    with (tmp_path / "out" / "figures" / "transfer.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == 18
+    assert "- post: from width 16 to 32 the best rate changes by a factor of 1.00; it may be another one" in text
+    assert (tmp_path / "out" / "transfer.md").read_text().startswith("| variant | width")
+    assert len((tmp_path / "out" / "figures" / "transfer.csv").read_text().splitlines()) == 1 + 18
 
 
 def test_the_best_rate_is_the_vertex_over_the_logarithm():
@@ -73,7 +69,7 @@ def test_the_best_rate_is_the_vertex_over_the_logarithm():
 ])  # fmt: skip
 def test_what_cannot_be_scaled_is_refused(changes, widths, words, tmp_path: Path, capsys):
     path = plan_file(tmp_path, **changes)
-    with pytest.raises(SystemExit) as refused:
+    with pytest.raises(SystemExit) as ended:
         program.main([str(path), "--transfer", *widths.split(), "--output_dir", str(tmp_path / "out")])
-    assert words in f"{refused.value}{capsys.readouterr().err}"
+    assert words in f"{ended.value}{capsys.readouterr().err}"
     assert not (tmp_path / "out").exists()
