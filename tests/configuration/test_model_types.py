@@ -11,40 +11,36 @@ import vanillaformer
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.configuration import package
 
+DECODER, PAIR = VanillaDecoderConfig, VanillaEncoderDecoderConfig
 SEPARATE = {"decoder_vocab_size": 50, "share_encoder_decoder_embeddings": False}
 NARROW = {"hidden_size": 32, "share_encoder_decoder_embeddings": False}
 MASK_PREDICT = {"decoding": "mask_predict"}
 
 
 @pytest.mark.parametrize(("config_class", "fields", "parts"), [
-    (VanillaDecoderConfig, {"pad_token_id": 100}, ["pad_token_id=100", "vocab_size=100"]),
-    (VanillaDecoderConfig, {"sliding_window": 1, "use_cache": True}, ["sliding_window=1", "no cache"]),
-    (VanillaDecoderConfig, {"eos_token_id": [3, 100]}, ["eos_token_id=100", "vocab_size=100"]),
-    (VanillaEncoderDecoderConfig, {"decoder_start_token_id": 100}, ["start_token_id=100", "vocab_size=100"]),
-    (VanillaEncoderDecoderConfig, {"encoder_hidden_size": 64},
+    (DECODER, {"pad_token_id": 100}, ["pad_token_id=100", "vocab_size=100"]),
+    (DECODER, {"sliding_window": 1, "use_cache": True}, ["sliding_window=1", "no cache"]),
+    (DECODER, {"eos_token_id": [3, 100]}, ["eos_token_id=100", "vocab_size=100"]),
+    (PAIR, {"decoder_start_token_id": 100}, ["start_token_id=100", "vocab_size=100"]),
+    (PAIR, {"encoder_hidden_size": 64},
      ["share_encoder_decoder_embeddings", "encoder_hidden_size=64", "hidden_size=512"]),
-    (VanillaEncoderDecoderConfig, {"decoder_vocab_size": 90},
+    (PAIR, {"decoder_vocab_size": 90},
      ["share_encoder_decoder_embeddings=True", "vocab_size=100", "decoder_vocab_size=90"]),
-    (VanillaEncoderDecoderConfig, SEPARATE | {"eos_token_id": 60}, ["eos_token_id=60", "vocab_size=50"]),
-    (VanillaEncoderDecoderConfig, SEPARATE | {"pad_token_id": 60}, ["pad_token_id=60", "vocab_size=50"]),
+    (PAIR, SEPARATE | {"eos_token_id": 60}, ["eos_token_id=60", "vocab_size=50"]),
+    (PAIR, SEPARATE | {"pad_token_id": 60}, ["pad_token_id=60", "vocab_size=50"]),
     # The encoder's sinusoids by its own width
-    (VanillaEncoderDecoderConfig, NARROW | {"encoder_hidden_size": 31}, ["even encoder_hidden_size", "31"]),
-    (VanillaEncoderDecoderConfig, NARROW | {"encoder_hidden_size": 2, "sinusoidal_layout": "tensor2tensor"},
+    (PAIR, NARROW | {"encoder_hidden_size": 31}, ["even encoder_hidden_size", "31"]),
+    (PAIR, NARROW | {"encoder_hidden_size": 2, "sinusoidal_layout": "tensor2tensor"},
      ["tensor2tensor", "encoder_hidden_size=2"]),
-    (VanillaEncoderDecoderConfig, NARROW | {"encoder_hidden_size": 1024, "max_position_embeddings": 2**20},
+    (PAIR, NARROW | {"encoder_hidden_size": 1024, "max_position_embeddings": 2**20},
      ["max_position_embeddings by encoder_hidden_size", "1,048,576 by 1,024"]),
-    (VanillaEncoderDecoderConfig, {"output_distribution": "pointer_generator"} | SEPARATE,
-     ["share_encoder_decoder_embeddings=True"]),
-    (VanillaEncoderDecoderConfig, MASK_PREDICT | {"position_embedding_type": "rotary"},
-     ["position_embedding_type must be"]),
-    (VanillaEncoderDecoderConfig, MASK_PREDICT | {"eos_token_id": None}, ["needs a eos_token_id"]),
-    (VanillaEncoderDecoderConfig, {"decoding": "ctc", "pad_token_id": None}, ["needs a pad_token_id"]),
-    (VanillaEncoderDecoderConfig, {"decoding": "ctc", "tie_word_embeddings": False,
-     "share_encoder_decoder_embeddings": False}, ["tie_word"]),
-    (VanillaEncoderDecoderConfig, MASK_PREDICT | {"ctc_upsampling": 2},
-     ["ctc_upsampling=2 only applies to decoding='ctc'"]),
-    (VanillaEncoderDecoderConfig, {"max_length_difference": 5},
-     ["max_length_difference=5 only applies to decoding='mask_predict'"]),
+    (PAIR, {"output_distribution": "pointer_generator"} | SEPARATE, ["share_encoder_decoder_embeddings=True"]),
+    (PAIR, MASK_PREDICT | {"position_embedding_type": "rotary"}, ["position_embedding_type must be"]),
+    (PAIR, MASK_PREDICT | {"eos_token_id": None}, ["needs a eos_token_id"]),
+    (PAIR, {"decoding": "ctc", "pad_token_id": None}, ["needs a pad_token_id"]),
+    (PAIR, {"decoding": "ctc", "tie_word_embeddings": False} | SEPARATE, ["tie_word"]),
+    (PAIR, MASK_PREDICT | {"ctc_upsampling": 2}, ["ctc_upsampling=2 only applies to decoding='ctc'"]),
+    (PAIR, {"max_length_difference": 5}, ["max_length_difference=5 only applies to decoding='mask_predict'"]),
     (VanillaEncoderConfig, {"position_embedding_type": "rotary_2d"}, ["rotary_2d"]),
     (VanillaEncoderConfig, {"drop_path_rate": 0.1, "norm_placement": "no_residual"},
      ["drop_path_rate=0.1", "norm_placement='no_residual'"]),
@@ -83,6 +79,6 @@ def test_a_newer_version_is_warned_of_and_an_equal_or_older_one_is_not(tmp_path,
 
 
 @pytest.mark.parametrize("version", ["new", 3, [1]])
-def test_a_version_that_is_none(version, tmp_path):
-    with pytest.raises(ValueError, match=r"vanillaformer_version must be a version such as '0\.1\.0', got"):
-        AutoConfig.from_pretrained(save(tmp_path, vanillaformer_version=version))
+def test_what_is_no_version_is_refused(version, tmp_path):
+    folder = save(tmp_path, vanillaformer_version=version)
+    assert_refused(["vanillaformer_version must be a version such as '0.1.0'"], AutoConfig.from_pretrained, folder)

@@ -81,8 +81,10 @@ LLAMA = {"vocab_size": 50257, "hidden_size": 128, "intermediate_size": 344, "num
 LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 DINO = {"hidden_size": 384, "num_attention_heads": 6, "image_size": 518, "patch_size": 14}
 IMAGES = vanillaformer.VanillaImageEncoderForImageClassification
+
+
 # Our class, the native class and config, and the number that is published for it
-PUBLISHED = {
+@pytest.mark.parametrize(("name", "case"), {
     "gpt2": (VanillaDecoderForCausalLM, transformers.GPT2LMHeadModel, GPT2Config(), 124_439_808),
     "gpt": (VanillaDecoderForCausalLM, transformers.OpenAIGPTLMHeadModel, transformers.OpenAIGPTConfig(), 116_534_784),
     "llama-tiny": (VanillaDecoderForCausalLM, transformers.LlamaForCausalLM, transformers.LlamaConfig(**LLAMA),
@@ -95,12 +97,9 @@ PUBLISHED = {
     "swin-tiny": (IMAGES, transformers.SwinForImageClassification, transformers.SwinConfig(num_labels=1000),
                   28_288_354),
     "dinov2-small": (VanillaImageEncoderModel, transformers.Dinov2Model, transformers.Dinov2Config(**DINO), 22_056_576)
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_preset_has_the_published_number_of_parameters(name):
-    ours, native_class, native_config, published = PUBLISHED[name]
+}.items())  # fmt: skip
+def test_a_preset_has_the_published_number_of_parameters(name, case):
+    ours, native_class, native_config, published = case
     labels = {"num_labels": 1000} if ours is IMAGES else {}
     assert parameters(ours, preset(name, **labels)) == parameters(native_class, native_config) == published
 
