@@ -57,17 +57,11 @@ RELATIVE: Value = {"position_embedding_type": "relative"}
 
 # Rotary parameters of every scaling of transformers (`ROPE_INIT_FUNCTIONS`), for heads of width 8
 ROPES: dict[str, Value] = {
-    "default": {},
-    "linear": {"factor": 2.0},
-    "dynamic": {"factor": 2.0},
+    "default": {}, "linear": {"factor": 2.0}, "dynamic": {"factor": 2.0},
     "yarn": {"factor": 2.0, "original_max_position_embeddings": 12},
-    "longrope": {
-        "short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [1.0, 2.0, 4.0, 8.0],
-        "original_max_position_embeddings": 20, "factor": 2.0,  # longer inputs change what is cached already
-    },
-    "llama3": {
-        "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 12,
-    },
+    "longrope": {"short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [1.0, 2.0, 4.0, 8.0], "factor": 2.0,
+                 "original_max_position_embeddings": 20},  # longer inputs change what is cached already
+    "llama3": {"factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 12},
     "proportional": {"partial_rotary_factor": 0.5},
 }  # fmt: skip
 
@@ -84,56 +78,41 @@ MIXED = window(3, "sliding_attention", "full_attention")
 
 # What the fields that are no choice of names and no switch can be, the toys' own value first
 VALUES: dict[str, list[Value]] = {
-    "num_attention_heads": [{"num_attention_heads": 4}, {"num_attention_heads": 6}],
-    "num_key_value_heads": [{"num_key_value_heads": heads} for heads in (2, 1, 4)],
-    "head_dim": [{"head_dim": width} for width in (8, 4, 10)],
-    "hidden_act": [{"hidden_act": act} for act in ("relu", "gelu_new", "silu", "gelu", "linear")],
-    "head_act": [{"head_act": None}, {"head_act": "silu"}],
-    "norm_eps": [{"norm_eps": 1e-5}, {"norm_eps": 0.3}],
-    "layer_scale_init_value": [{"layer_scale_init_value": None}, {"layer_scale_init_value": 0.1}],
-    "residual_scale": [{"residual_scale": 1.0}, {"residual_scale": 0.4}],
-    "embedding_scale": [{"embedding_scale": 1.0}, {"embedding_scale": 3.0}],
+    **{name: [{name: value} for value in values] for name, values in {
+        "num_attention_heads": (4, 6), "num_key_value_heads": (2, 1, 4), "head_dim": (8, 4, 10),
+        "hidden_act": ("relu", "gelu_new", "silu", "gelu", "linear"), "head_act": (None, "silu"),
+        "norm_eps": (1e-5, 0.3), "layer_scale_init_value": (None, 0.1), "residual_scale": (1.0, 0.4),
+        "embedding_scale": (1.0, 3.0), "attention_bias": (True, False, ["q_proj", "v_proj"], ["o_proj"]),
+        "attention_scale": (None, 0.5), "attn_logit_softcapping": (None, 3.0), "logit_scale": (None, 0.3),
+        "final_logit_softcapping": (None, 5.0), "type_vocab_size": (0, 2, 3), "encoder_layers": (2, 1, 3),
+        "image_size": ([8, 12], 12), "patch_size": (4, 2), "num_channels": (2, 1), "num_register_tokens": (0, 3),
+        "pooler_act": (None, "tanh"),
+    }.items()},
     "base_width": [{"parametrization": "standard"}, {"parametrization": "mup", "base_width": 8}],
     "position_offset": [
-        {"position_offset": 0},
-        {"position_offset": 2, "position_embedding_type": "learned"},
+        {"position_offset": 0}, {"position_offset": 2, "position_embedding_type": "learned"},
         {"position_offset": 2, "position_embedding_type": "sinusoidal"},
     ],
     "rotary_layers": [{"rotary_layers": None}, {"rotary_layers": [True, False], **ROTARY}],
     "relative_attention_num_buckets": [
         {}, {**RELATIVE, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
     ],
-    "attention_bias": [{"attention_bias": bias} for bias in (True, False, ["q_proj", "v_proj"], ["o_proj"])],
-    "attention_scale": [{"attention_scale": None}, {"attention_scale": 0.5}],
-    "attn_logit_softcapping": [{"attn_logit_softcapping": None}, {"attn_logit_softcapping": 3.0}],
     "sliding_window": [
-        {},
-        *(window(3, *layers) for layers in itertools.product(get_args(options.LayerType), repeat=2)),
-        window(5),
+        {}, *(window(3, *layers) for layers in itertools.product(get_args(options.LayerType), repeat=2)), window(5),
     ],
-    "logit_scale": [{"logit_scale": None}, {"logit_scale": 0.3}],
-    "final_logit_softcapping": [{"final_logit_softcapping": None}, {"final_logit_softcapping": 5.0}],
-    "type_vocab_size": [{"type_vocab_size": types_} for types_ in (0, 2, 3)],
     "max_ngram": [{"max_ngram": 1}, {"max_ngram": 2, "ngram_buckets": 11}, {"max_ngram": 3, "ngram_buckets": 64}],
     "ngram_buckets": [{}, {"max_ngram": 2, "ngram_buckets": 1}],
     "wide_max_ngram": [{"wide_max_ngram": 0}, {"wide_max_ngram": 2, "wide_buckets": 11}],
     "wide_buckets": [{}, {"wide_max_ngram": 1, "wide_buckets": 3}],
-    "encoder_layers": [{"encoder_layers": layers} for layers in (2, 1, 3)],
     "encoder_hidden_size": [{}, {"encoder_hidden_size": 20}],
     "encoder_intermediate_size": [{}, {"encoder_intermediate_size": 28}],
-    "image_size": [{"image_size": [8, 12]}, {"image_size": 12}],
-    "patch_size": [{"patch_size": 4}, {"patch_size": 2}],
-    "num_channels": [{"num_channels": 2}, {"num_channels": 1}],
-    "num_register_tokens": [{"num_register_tokens": 0}, {"num_register_tokens": 3}],
     "rope_2d_theta": [{}, {"position_embedding_type": "rotary_2d", "rope_2d_theta": 30.0}],
     "depths": [{"depths": None}, {"depths": [1, 1], **PATCHES_ONLY}],
     "stage_heads": [{}, {"depths": [1, 1], "stage_heads": [2, 4], "num_attention_heads": 2, **PATCHES_ONLY}],
     "window_size": [{"window_size": None}, {"window_size": 2, **PATCHES_ONLY}],
-    "pooler_act": [{"pooler_act": None}, {"pooler_act": "tanh"}],
     # keywords that are no fields: an attribute of those configs alone that they say something about
     "rope_parameters": [
-        {},
-        *({"rope_parameters": rope(name), **ROTARY} for name in ROPES),
+        {}, *({"rope_parameters": rope(name), **ROTARY} for name in ROPES),
         {
             "rope_parameters": {"sliding_attention": rope("default", 30.0), "full_attention": rope("linear")},
             **ROTARY, **MIXED,
@@ -146,10 +125,8 @@ VALUES: dict[str, list[Value]] = {
 
 # Without which a value means nothing, or with which it replaces a choice of the toys
 NEEDS: dict[tuple[str, Any], Value] = {
-    ("rope_interleaved", True): ROTARY,
-    ("relative_attention_per_layer", True): RELATIVE,
-    ("skip_first_norm", True): {"norm_placement": "pre"},
-    ("initialization", "admin"): {"norm_placement": "admin"},
+    ("rope_interleaved", True): ROTARY, ("relative_attention_per_layer", True): RELATIVE,
+    ("skip_first_norm", True): {"norm_placement": "pre"}, ("initialization", "admin"): {"norm_placement": "admin"},
     ("initialization", "dt_fixup"): {"norm_placement": "no_norm"},
     ("sinusoidal_layout", "halves"): {"position_embedding_type": "sinusoidal"},
     ("sinusoidal_layout", "tensor2tensor"): {"position_embedding_type": "sinusoidal"},
@@ -207,7 +184,6 @@ def config_of(kind: str, fields: Value) -> BlockConfig:
 
 
 def is_allowed(kind: str, fields: Value) -> bool:
-    """Return whether the config takes these fields."""
     try:
         config_of(kind, fields)
     except (ValueError, StrictDataclassError):
@@ -304,11 +280,8 @@ def pair_cover(kind: str) -> PairCover:
     """The cover of a kind of model; what a decoder's config refuses the others are not asked again."""
     if kind == "decoder":
         return PairCover(kind)
-    known = [
-        part
-        for part in pair_cover("decoder").refused
-        if all(axes(kind).get(axis) == axes("decoder")[axis] for axis, _ in part)
-    ]
+    same = {axis for axis, values in axes("decoder").items() if axes(kind).get(axis) == values}
+    known = [part for part in pair_cover("decoder").refused if {axis for axis, _ in part} <= same]
     return PairCover(kind, known, seed=1)
 
 
@@ -345,13 +318,12 @@ def mixture(
 
 @cache
 def single_values(kind: str) -> list[Value]:
-    """Every value of every axis for itself, beside the toys' other ones."""
+    """Every value of every axis that is allowed by itself, beside the toys' other ones."""
     found: list[Value] = []
-    for values in axes(kind).values():
-        for value in values:
-            fields = value if is_allowed(kind, value) else AROUND | value
-            if (short := without_defaults(kind, fields)) not in found:
-                found.append(short)
+    for value in itertools.chain(*axes(kind).values()):
+        fields = value if is_allowed(kind, value) else AROUND | value
+        if (short := without_defaults(kind, fields)) not in found and is_allowed(kind, fields):
+            found.append(short)
     return found
 
 

@@ -56,12 +56,10 @@ def is_computable(kind: str, fields: Value) -> bool:
 
 
 def valid_fields(draw: Random, kind: str) -> Value:
-    """The fields of a config that accepts them."""
     return SMALL | OF_KIND[kind] | mixture(kind, draw.random(), is_computable, drawn_values(kind))
 
 
 def batch_for(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Return inputs and labels of a model."""
     config, name = model.config, type(model).__name__
     torch.manual_seed(1)
     if "Image" in name:

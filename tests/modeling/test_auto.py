@@ -3,6 +3,7 @@
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from refusals import refused
 
 import vanillaformer
 from vanillaformer.modeling import AUTO_CLASSES, register
@@ -34,8 +35,7 @@ def test_a_config_changed_to_what_saving_would_refuse_makes_no_model(kind):
         field, message = ("decoder_start_token_id", f"decoder_start_token_id={toys.TARGET_VOCABULARY}")
     setattr(config, field, 3 if field == "num_key_value_heads" else toys.TARGET_VOCABULARY)
     for model_class in {toys.ALL_KINDS[kind][1], type(toys.ALL_KINDS[kind][1](toys.toy_config(kind)).base_model)}:
-        with pytest.raises(StrictDataclassError, match=message):
-            model_class(config)
+        refused(message, model_class, config, error=StrictDataclassError)
 
 
 B, S, T, D, H = 3, 7, 5, 24, 4
@@ -52,10 +52,9 @@ def test_hidden_states_end_with_the_output_and_attentions_leave_out_what_is_mask
     output = model.base_model(**inputs, output_hidden_states=True)
     assert not [name for name in model(**inputs) if "attentions" in name or "hidden_states" in name], "not asked for"
     if kind == "encoder_decoder":
-        recorded = [
-            (output.encoder_hidden_states, output.encoder_last_hidden_state, model.base_model.encoder, S),
-            (output.decoder_hidden_states, output.last_hidden_state, model.base_model.decoder, T),
-        ]
+        last = output.encoder_last_hidden_state
+        recorded = [(output.encoder_hidden_states, last, model.base_model.encoder, S)]
+        recorded += [(output.decoder_hidden_states, output.last_hidden_state, model.base_model.decoder, T)]
     else:
         recorded = [(output.hidden_states, output.last_hidden_state, model.base_model, S)]
     for states, last, stack, length in recorded:
@@ -67,14 +66,10 @@ def test_hidden_states_end_with_the_output_and_attentions_leave_out_what_is_mask
     with toys.attending(model, "eager"):
         output = model(**inputs, output_attentions=True)
     padded = inputs["attention_mask"][:, None, None, :] == 0
+    expected = {"attentions": ((S, S), future(S) | padded if kind == "decoder" else padded)}
     if kind == "encoder_decoder":
-        expected = {
-            "encoder_attentions": ((S, S), padded),
-            "decoder_attentions": ((T, T), future(T)),
-            "cross_attentions": ((T, S), padded),
-        }
-    else:
-        expected = {"attentions": ((S, S), future(S) | padded if kind == "decoder" else padded)}
+        expected = {"encoder_attentions": ((S, S), padded), "cross_attentions": ((T, S), padded)}
+        expected["decoder_attentions"] = ((T, T), future(T))
     for name, (shape, masked) in expected.items():
         assert len(output[name]) == 2, name
         for probabilities in output[name]:

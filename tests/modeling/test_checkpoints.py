@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import vanillaformer
 from vanillaformer.modeling import AUTO_CLASSES
 
-from .axes import cover, is_allowed, single_values
+from .axes import cover, single_values
 from .toys import KINDS, every_value, inputs_of, over, shared_toy, toy
 
 
@@ -24,10 +24,7 @@ def assert_same_tensors(actual: dict[str, torch.Tensor], expected: dict[str, tor
         assert torch.equal(actual[name], value), f"{name} is not what was saved"
 
 
-IMAGES = [fields for fields in single_values("image_encoder") if is_allowed("image_encoder", fields)]
-
-
-@over({kind: cover(kind, times=3) for kind in KINDS} | {"image_encoder": IMAGES[::5]})
+@over({kind: cover(kind, times=3) for kind in KINDS} | {"image_encoder": single_values("image_encoder")[::5]})
 def test_saved_and_loaded_a_model_is_bit_equal(kind, overrides, tmp_path):
     model = copy.deepcopy(shared_toy(kind, overrides)).float()
     model.save_pretrained(tmp_path)
@@ -38,9 +35,8 @@ def test_saved_and_loaded_a_model_is_bit_equal(kind, overrides, tmp_path):
     assert type(loaded) is type(model)
     assert_same_tensors(dict(loaded.named_parameters()), dict(model.named_parameters()))
     assert_same_tensors(dict(loaded.named_buffers()), dict(model.named_buffers()))
-    assert loaded.config.to_dict() | {"_name_or_path": "", "dtype": ""} == model.config.to_dict() | {
-        "_name_or_path": "", "dtype": ""
-    }  # fmt: skip
+    unsaid = {"_name_or_path": "", "dtype": ""}
+    assert loaded.config.to_dict() | unsaid == model.config.to_dict() | unsaid
     inputs = inputs_of(kind, config=model.config)
     with torch.no_grad():  # sdpa has another kernel for a position bias that is trained
         assert torch.equal(loaded.eval()(**inputs).logits, model(**inputs).logits)

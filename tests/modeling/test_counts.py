@@ -30,16 +30,12 @@ def test_parameters_of_presets_are_the_models(name):
 
 @toys(times=1)
 def test_flops_are_torchs(kind, overrides):
-    model = shared_toy(kind, overrides)
-    batch, length, source_length = 2, 5, 7
-    inputs = {"input_ids": tokens(batch, length)}
+    model, inputs = shared_toy(kind, overrides), {"input_ids": tokens(2, 5)}
     if kind == "encoder_decoder":
-        target = tokens(batch, length, TARGET_VOCABULARY)
-        inputs = {"input_ids": tokens(batch, source_length), "decoder_input_ids": target}
+        inputs = {"input_ids": tokens(2, 7), "decoder_input_ids": tokens(2, 5, TARGET_VOCABULARY)}
     with attending(model, "eager"), FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(**inputs, use_cache=False) if kind != "encoder" else model(**inputs)
-    counted = count_flops(model.config, batch, length, source_length)
-    assert sum(counted.values()) == counter.get_total_flops()
+        model(**inputs)
+    assert sum(count_flops(model.config, 2, 5, 7).values()) == counter.get_total_flops()
 
 
 @every_value()
@@ -51,14 +47,12 @@ def test_flops_of_texts_of_any_lengths(kind, overrides):
     assert TextFlops(model).of(sums, sums) == expected
 
 
-@pytest.mark.parametrize(
-    ("model_class", "size"),
-    [(BertForSequenceClassification, {}), (GPT2ForSequenceClassification, {"pad_token_id": 0})],
-)
-def test_flops_of_native_models(model_class, size):
+@pytest.mark.parametrize("model_class", [BertForSequenceClassification, GPT2ForSequenceClassification])
+def test_flops_of_native_models(model_class):
     """GPT-2 cannot be computed without numbers: it is estimated from its matrices."""
-    names = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
-    config = model_class.config_class(vocab_size=99, **names, **size, attn_implementation="eager")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    sizes |= {"vocab_size": 99, "pad_token_id": 0}
+    config = model_class.config_class(**sizes, attn_implementation="eager")
     model, ids = model_class(config).eval(), torch.full((2, 12), 7)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(ids)

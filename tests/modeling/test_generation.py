@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,27 +37,21 @@ def next_logits(model: PreTrainedModel, prompt: torch.Tensor, written: list[int]
     return model(torch.cat([prompt, torch.tensor([written], dtype=torch.long)], 1), use_cache=False).logits[0, -1]
 
 
-def written_by(model: PreTrainedModel, output: torch.Tensor, prompt: torch.Tensor) -> list[int]:
-    """The generated tokens of one row, without prompt or start token, up to the end token."""
-    tokens_of_row = output.tolist()[1 if model.config.is_encoder_decoder else prompt.shape[1] :]
-    end = model.config.eos_token_id
-    return tokens_of_row[: tokens_of_row.index(end) + 1] if end in tokens_of_row else tokens_of_row
-
-
-WINDOWS = {kind: [fields for fields in single_values(kind) if "sliding_window" in fields] for kind in GENERATORS}
-
-
-@over({kind: toys.few_choices() + WINDOWS[kind] for kind in GENERATORS})
+@over({
+    kind: toys.few_choices() + [fields for fields in single_values(kind) if "sliding_window" in fields]
+    for kind in GENERATORS
+})  # fmt: skip
 def test_greedy_search_takes_the_likeliest_token_of_the_full_pass(kind, overrides):
     model = shared_toy(kind, overrides)
     prompts = prompt_of(kind)
     output = model.generate(**prompts, do_sample=False, max_new_tokens=NEW)
+    written = output[:, 1 if kind == "encoder_decoder" else prompts["input_ids"].shape[1] :].tolist()
     for row in range(3):
         prompt = prompts["input_ids"][row : row + 1, prompts["attention_mask"][row] == 1]
         expected: list[int] = []
         while len(expected) < NEW and model.config.eos_token_id not in expected:
             expected.append(int(next_logits(model, prompt, expected).argmax()))
-        assert written_by(model, output[row], prompts["input_ids"]) == expected
+        assert written[row][: len(expected)] == expected
 
 
 def naive_beams(model: PreTrainedModel, prompt: torch.Tensor, beams: int, steps: int) -> list[tuple[float, list[int]]]:
@@ -96,13 +91,12 @@ def test_assisted_generation_is_greedy_search(kind, helper):
         prompt = tokens(1, 4, TARGET_VOCABULARY, seed=helper).repeat(1, 2)
         settings = GREEDY | {"no_repeat_ngram_size": 0}
         prompts = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
-    help_of = {
-        "itself": {"assistant_model": model},
+    helped = {
+        "itself": {"assistant_model": model}, "its first layer": {"assistant_early_exit": 1},
         "another": {"assistant_model": toys.sharpen(toy(kind, num_hidden_layers=1), seed=11)},
-        "its first layer": {"assistant_early_exit": 1},
-    }
+    }.get(helper, {"prompt_lookup_num_tokens": 3})  # fmt: skip
     greedy = model.generate(**prompts, **settings)
-    for options in (help_of.get(helper, {"prompt_lookup_num_tokens": 3}), {}):
+    for options in (helped, {}):
         assert torch.equal(model.generate(**prompts, **settings, **options), greedy)
         assert model.config.num_hidden_layers == 2
 
@@ -149,7 +143,7 @@ def test_with_a_static_cache_or_without_any_the_tokens_are_those_of_a_dynamic_on
 
 @every_generator
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_generation_goes_on_from_a_cache(kind, implementation):
+def test_generation_resumes_from_a_cache(kind, implementation):
     model = toy(kind)
     model.set_attn_implementation(implementation)
     prompts = prompt_of(kind, batch=1)
@@ -260,12 +254,11 @@ def test_a_four_dimensional_mask_is_used_as_it_is():
 
 def source_caches(config: Any) -> dict[str, Callable[[], Any]]:
     """Caches as transformers' own models make them: both of one config."""
+    dynamic, static = partial(DynamicCache, config=config), partial(StaticCache, config)
     return {
-        "dynamic": lambda: EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config)),
-        "static": lambda: EncoderDecoderCache(
-            *(StaticCache(config=config, max_cache_len=length) for length in (12, 9))
-        ),
-        "of self-attention alone": lambda: DynamicCache(config=config),
+        "dynamic": lambda: EncoderDecoderCache(dynamic(), dynamic()),
+        "static": lambda: EncoderDecoderCache(static(max_cache_len=12), static(max_cache_len=9)),
+        "of self-attention alone": dynamic,
     }
 
 
@@ -284,7 +277,7 @@ def test_a_cache_made_elsewhere_keeps_the_whole_source(made, window, padded):
         assert output.past_key_values is cache
 
 
-def test_a_cache_that_has_forgotten_the_source_is_refused():
+def test_a_cache_that_dropped_a_part_of_the_source_is_refused():
     model, target = shared_toy("encoder_decoder", {"sliding_window": 3}), tokens(1, 2, TARGET_VOCABULARY)
     made, keys = source_caches(model.config)["dynamic"](), torch.zeros(1, 2, 9, 8)
     made.cross_attention_cache.update(keys, keys, 0)

@@ -11,6 +11,7 @@ from torch import nn
 from vanillaformer.configuration import options
 from vanillaformer.modeling.parts.initialization import LAST_MAPS
 
+from .axes import RELATIVE
 from .toys import KINDS, toy_config
 
 WIDE = {
@@ -80,16 +81,15 @@ DEPTH_GAINS = {
     "deepnorm": {"model": 24**-0.25, "encoder": 0.87 * 81 ** (-1 / 16) * 3 ** (-1 / 16), "decoder": 36**-0.25},
     "t_fixup": {"model": 0.67 * 3**-0.25, "encoder": 0.67 * 3**-0.25, "decoder": 27**-0.25},
 }
-SCALED_BY_DEPTH = ("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")
 
 
 def gain_of(initialization: str, name: str) -> float:
-    """The factor on the bound of a linear map."""
     if initialization == "zero_output" and name.endswith(LAST_MAPS):
         return 0.0
     if initialization == "ds_init" and ".layers." in name:
         return (int(name.split(".layers.")[1].split(".")[0]) + 1) ** -0.5
-    if initialization in DEPTH_GAINS and name.endswith(SCALED_BY_DEPTH):
+    scaled_by_depth = ("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")
+    if initialization in DEPTH_GAINS and name.endswith(scaled_by_depth):
         stack = next((part for part in ("encoder", "decoder") if part in name.split(".")), "model")
         return DEPTH_GAINS[initialization][stack]
     return 1.0
@@ -203,11 +203,7 @@ def test_a_table_is_drawn_for_the_width_of_its_own_stack(initialization):
         std = 1.0 if initialization == "t5" else scale * width**-0.5
         assert_normal("tokens", stack.embed_tokens.weight, std)
         assert_normal("positions", stack.embeddings.positions.embed_positions.weight, std)
-    relative = {
-        "position_embedding_type": "relative",
-        "relative_attention_num_buckets": 256,
-        "relative_attention_max_distance": 512,
-    }
+    relative = RELATIVE | {"relative_attention_num_buckets": 256, "relative_attention_max_distance": 512}
     model = fresh("encoder_decoder", initialization, **relative, **sizes).model
     for stack, width in ((model.encoder, 384), (model.decoder, 96)):
         assert_normal("biases", stack.embeddings.positions.relative_attention_bias[0].weight, scale * width**-0.5)

@@ -29,16 +29,13 @@ def batch_of(kind: str) -> dict[str, torch.Tensor]:
 def test_a_factor_of_admin_is_the_root_of_the_variances_of_the_sublayers_before(kind):
     model, inputs = fresh(kind, **ADMIN), inputs_of(kind)
     model.eval()
-    outputs = {}
-    for name, module in model.named_modules():
+    outputs, names = {}, {module: name for name, module in model.named_modules()}
+    for module, name in names.items():
         if name.endswith(("self_attn", "cross_attn", "mlp")):
-            module.register_forward_hook(
-                lambda module, args, output, name=name: outputs.update(
-                    {name: output[0] if isinstance(output, tuple) else output}
-                )
-            )
+            module.register_forward_hook(lambda module, args, output: outputs.update({names[module]: output}))
     model(**inputs)
-    measured = {name: output.detach().clone() for name, output in outputs.items()}
+    measured = {name: each[0] if isinstance(each, tuple) else each for name, each in outputs.items()}
+    measured = {name: output.detach().clone() for name, output in measured.items()}
     factors = profile_admin(model, **inputs)
     assert set(factors) == {f"{name}_residual" for name in measured}
     for stack in ("encoder", "decoder") if kind == "encoder_decoder" else ("model",):
@@ -74,15 +71,12 @@ def test_dt_fixup_scales_values_outputs_and_feed_forward_layers_by_depth_and_inp
     assert len(factors) == {"encoder_decoder": 12 + 18}.get(kind, 12)
 
 
-MEASURES = {
+@pytest.mark.parametrize(("name", "case"), {
     "admin": (lambda model, inputs: profile_admin(model, **inputs), ADMIN, "norm_placement='admin', got 'post'"),
     "dt_fixup": (lambda model, inputs: scale_by_inputs(model, [inputs]), FIXUP, "'dt_fixup', got 'gpt2'"),
-}
-
-
-@pytest.mark.parametrize("name", MEASURES)
-def test_measuring_twice_gives_the_same_and_leaves_the_mode_and_no_hooks(name):
-    measure, fields, message = MEASURES[name]
+}.items())  # fmt: skip
+def test_measuring_twice_gives_the_same_and_leaves_the_mode_and_no_hooks(name, case):
+    measure, fields, message = case
     model, inputs = fresh("decoder", **fields, dropout=0.5).train(), inputs_of("decoder")
     assert measure(model, inputs) == measure(model, inputs)
     assert model.training

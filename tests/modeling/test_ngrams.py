@@ -33,7 +33,6 @@ def numbers_of(text: list[int], place: int, longest: int, padding: int = PAD) ->
 
 
 def looked_up(ngrams: NgramEmbeddings, text: list[int], place: int) -> torch.Tensor:
-    """The sum of the vectors of the n-grams that end at a place."""
     _, *numbers = numbers_of(text, place, ngrams.max_ngram, ngrams.padding)
     rows = [number % ngrams.buckets + table * ngrams.buckets for table, number in enumerate(numbers)]
     return ngrams.embed_ngrams.weight[rows].sum(0)
@@ -49,7 +48,7 @@ def test_each_token_gets_the_vectors_of_what_ends_in_it(longest: int, padding: i
     assert torch.allclose(found, x + expected, rtol=1e-12)
 
 
-def test_packed_texts_are_strangers() -> None:
+def test_packed_texts_share_no_ngrams() -> None:
     ngrams, first, second = table(), torch.tensor([[5, 6, 7]]), torch.tensor([[8, 9]])
     rows = [ngrams.hash_ngrams(text, torch.arange(text.shape[1])[None]) for text in (first, second)]
     packed = ngrams.hash_ngrams(torch.cat([first, second], dim=1), torch.tensor([[0, 1, 2, 0, 1]]))
@@ -102,7 +101,6 @@ def wide(longest: int = 3, buckets: int = 50) -> WideLogits:
 
 
 def by_sets(part: WideLogits, text: list[int]) -> torch.Tensor:
-    """The formula."""
     numbers = {number for place in range(len(text)) for number in numbers_of(text, place, part.max_ngram)}
     rows = {number % part.buckets for number in numbers}
     return part.ngram_logits.weight[sorted(rows)].sum(dim=0) / len(rows) ** 0.5

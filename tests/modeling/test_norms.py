@@ -67,12 +67,10 @@ def test_a_norm_is_its_formula_with_weight_and_bias_or_without(norm, weight, bia
     built = sharpen(build_norm(toy_config("decoder", norm=norm, norm_eps=0.1, **fields))).double()
     x = 3 * torch.randn(2, 5, 24, dtype=torch.float64) + 1
     assert (built.weight is not None, built.bias is not None) == (weight != "none", bias)
-    expected = FORMULAS[norm](x, 0.1)
-    expected = {"weight": lambda: built.weight * expected, "1 + weight": lambda: (1 + built.weight) * expected}.get(
-        weight, lambda: expected
-    )()
+    factor = 1.0 if weight == "none" else built.weight + float(weight == "1 + weight")
+    expected = factor * FORMULAS[norm](x, 0.1) + (built.bias if bias else 0.0)
     tolerance = 1e-12 if norm == "layer_norm" else 1e-6  # RMSNorm squares in float32
-    assert_close(built(x), expected + built.bias if bias else expected, "norm", tolerance)
+    assert_close(built(x), expected, "norm", tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import torch
@@ -14,27 +14,18 @@ from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositio
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from vanillaformer.configuration import options
-from vanillaformer.modeling.parts.position_schemes import build_positions, build_rotate
+from vanillaformer.modeling.parts.position_schemes import build_positions
 from vanillaformer.modeling.parts.positions import LearnedPositions, NoPositions, RelativePositions
 
+from . import axes
+from .axes import ROTARY
 from .toys import KINDS, assert_close, inputs_of, shared_toy, sharpen, tokens, toy, toy_config
 
 TABLES = ("sinusoidal", "learned")
-WINDOWED = {"sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]}
 
 
 def scheme(name: str, is_causal: bool = True, **overrides) -> NoPositions:
     return build_positions(toy_config("decoder", position_embedding_type=name, **overrides), is_causal)
-
-
-def turned(x: torch.Tensor, position_ids: torch.Tensor, layer: int = 0, **overrides) -> torch.Tensor:
-    """Queries (B, H, T, K) as a layer turns them."""
-    config = toy_config("decoder", position_embedding_type="rotary", **overrides)
-    layer_type = getattr(config, "layer_types", ["full_attention"] * 2)[layer]
-    embeddings = build_positions(config).position_embeddings(x, position_ids).get(layer_type)
-    query, key = build_rotate(config, layer)(x, x, embeddings)
-    assert torch.equal(query, key)
-    return query
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
@@ -68,11 +59,11 @@ def test_the_tensor2tensor_table_is_m2m_100s(offset):
 
 
 def test_layers_of_a_type_can_have_a_base_of_their_own_or_no_rotation():
-    x, position_ids = torch.randn(1, 4, 5, 8), torch.arange(5).unsqueeze(0)
+    windows = {"sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]}
     ropes = {"full_attention": None, "sliding_attention": {"rope_theta": 7.0}}
-    plain, own = (turned(x, position_ids, layer, **WINDOWED, rope_parameters=ropes) for layer in range(2))
-    assert torch.equal(plain, x)
-    assert torch.equal(own, turned(x, position_ids, rope_theta=7.0))
+    by_type, by_layer = ({"rope_parameters": ropes}, {"rope_theta": 7.0, "rotary_layers": [False, True]})
+    models = (shared_toy("decoder", ROTARY | windows | fields) for fields in (by_type, by_layer))
+    assert torch.equal(*(model(tokens(1, 9)).logits for model in models))
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 7, 8, 12, 20])
@@ -82,10 +73,8 @@ def test_alibi_slopes_are_blooms(heads):
     row = torch.arange(9)
     ours = positions.score_bias(torch.zeros(1), row, row, 0)
     assert ours.shape == (1, heads, 9, 9)
-    for query in range(9):  # the same up to a number per row, which softmax ignores
-        seen = slice(0, query + 1)
-        expected = theirs[:, seen] - theirs[:, query : query + 1]
-        assert torch.allclose(ours[0, :, query, seen], expected, atol=1e-6)
+    seen, expected = torch.ones(9, 9).tril() == 1, theirs[:, None] - theirs[:, :, None]  # softmax ignores a shift
+    assert torch.allclose(ours[0, :, seen], expected[:, seen], atol=1e-6)
 
 
 def test_alibi_looks_to_both_sides_in_an_encoder():
@@ -134,17 +123,10 @@ def angles(positions: NoPositions, position_ids: torch.Tensor) -> torch.Tensor:
     return torch.stack(positions.position_embeddings(torch.zeros(1), position_ids)["full_attention"]).squeeze(2)
 
 
-@pytest.mark.parametrize("rope", [
-    {"rope_type": "linear", "factor": 3.0},
-    {"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 8},
-    {
-        "rope_type": "llama3", "factor": 3.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8,
-    },
-    {"rope_type": "dynamic", "factor": 3.0},
-], ids=lambda rope: rope["rope_type"])  # fmt: skip
-def test_scaled_rotary_positions_are_llamas(rope):
-    rope = rope | {"rope_theta": 100.0}
+@pytest.mark.parametrize("name", ["linear", "yarn", "llama3", "dynamic"])
+def test_scaled_rotary_positions_are_llamas(name):
+    rope = axes.rope(name, 100.0) | {"factor": 3.0}
+    rope |= {"original_max_position_embeddings": 8} if "original_max_position_embeddings" in rope else {}
     sizes = {"hidden_size": 24, "num_attention_heads": 4, "head_dim": 8, "max_position_embeddings": 24}
     theirs = LlamaRotaryEmbedding(LlamaConfig(**sizes, rope_parameters=dict(rope)))
     ours = scheme("rotary", rope_parameters=dict(rope))
@@ -154,7 +136,7 @@ def test_scaled_rotary_positions_are_llamas(rope):
         expected = torch.stack(theirs(x, position_ids))
         assert_close(angles(ours, position_ids), expected, f"length {length}", 1e-6)
         scaled = not torch.allclose(angles(scheme("rotary", rope_theta=100.0), position_ids), expected)
-        assert scaled is (rope["rope_type"] != "dynamic" or length == 60), f"length {length}"
+        assert scaled is (name != "dynamic" or length == 60), f"length {length}"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -172,33 +154,30 @@ def test_a_layer_tells_the_order_of_its_tokens_only_by_its_positions(kind, name)
     assert torch.allclose(one, other, atol=1e-9) is (name == "none")
 
 
-FIXED: dict[str, dict[str, Any]] = {
+@pytest.mark.parametrize(("name", "fields"), {
     "rotary": {},
     "scaled rotary": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}},
     "growing rotary": {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
     "alibi": {"position_embedding_type": "alibi", "num_attention_heads": 6},
     "sinusoidal": {"position_embedding_type": "sinusoidal"},
-}
-
-
-@pytest.mark.parametrize("name", FIXED)
+}.items())  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_cast_or_loaded_in_another_type_has_rounded_weights_and_exact_positions(kind, name, dtype, tmp_path):
+def test_a_model_cast_or_loaded_in_another_type_has_rounded_weights_and_exact_positions(
+    kind, name, fields, dtype, tmp_path
+):
     """Frequencies or slopes rounded to bfloat16 are quite other ones a few hundred positions on."""
-    model = toy(kind, **{"max_position_embeddings": 40, "position_embedding_type": "rotary"} | FIXED[name])
+    model = toy(kind, **{"max_position_embeddings": 40, "position_embedding_type": "rotary"} | fields)
     inputs = inputs_of(kind, batch=1, length=40)
     rounded = copy.deepcopy(model)
     for parameter in rounded.parameters():
         parameter.data = parameter.data.to(dtype).float()
     model.save_pretrained(tmp_path)
     for there in (copy.deepcopy(model).to(dtype), type(model).from_pretrained(tmp_path, dtype=dtype)):
-        tables = [value for value in there.buffers() if value.is_floating_point()]
-        assert tables
-        exact = [value for value in model.buffers() if value.is_floating_point()]
-        for ours, theirs in zip(tables, exact, strict=True):
-            assert ours.dtype == torch.float32
-            assert torch.equal(ours, theirs)
+        tables, exact = ([x for x in each.buffers() if x.is_floating_point()] for each in (there, model))
+        assert {table.dtype for table in tables} == {torch.float32}
+        assert len(tables) == len(exact)
+        assert all(map(torch.equal, tables, exact))
         assert {parameter.dtype for parameter in there.parameters()} == {dtype}
         assert torch.equal(there.float().eval()(**inputs).logits, rounded(**inputs).logits)
     moved = copy.deepcopy(model).to(dtype).to("meta")

@@ -18,13 +18,10 @@ from vanillaformer.configuration import layer_types, options
 from vanillaformer.configuration.options import POSITION_CHOICES
 
 from . import toys
-from . import toys as models
 from .axes import axes, cover
 
-every_kind = pytest.mark.parametrize("kind", toys.KINDS)
-
-
 SAME_FOR_ALL_KEYS = ("k_proj.bias", "k_norm.bias")
+SHAPES = list(toys.IMAGE_SHAPES.values())
 
 
 def gradients(model: nn.Module, kind: str, run: Any = None) -> dict[str, torch.Tensor]:
@@ -36,9 +33,6 @@ def gradients(model: nn.Module, kind: str, run: Any = None) -> dict[str, torch.T
     return found | {"logits": output.logits.detach(), "loss": output.loss.detach()}
 
 
-SHAPES = list(toys.IMAGE_SHAPES.values())
-
-
 @toys.over({kind: cover(kind, times=5) for kind in toys.KINDS} | {"image_encoder": SHAPES})
 def test_gradient_checkpointing_changes_no_gradient_and_every_parameter_has_one(kind, overrides):
     model = copy.deepcopy(toys.shared_toy(kind, overrides)).requires_grad_(True).train()
@@ -48,7 +42,7 @@ def test_gradient_checkpointing_changes_no_gradient_and_every_parameter_has_one(
     layer = next(module for name, module in model.named_modules() if name.endswith("layers.1.mlp"))
     layer.register_forward_pre_hook(lambda *args: runs.append(1))
     expected = gradients(model, kind)
-    largest = max(gradient.norm() for name, gradient in expected.items() if name not in ("logits", "loss"))
+    largest = max(expected[name].norm() for name in expected if name not in ("logits", "loss"))
     assert len(runs) == 1
     for name, gradient in expected.items():
         assert torch.isfinite(gradient).all(), name
@@ -68,10 +62,20 @@ def test_gradient_checkpointing_changes_no_gradient_and_every_parameter_has_one(
             toys.assert_close(actual[name], gradient, f"{name}, reentrant={reentrant}", tolerance)
 
 
-COMPILED = [{"position_embedding_type": scheme} for scheme in get_args(options.PositionEmbedding)]
+@toys.toys(times=1)
+def test_gradients_through_eager_attention_are_those_through_sdpa(kind, overrides):
+    model, inputs = copy.deepcopy(toys.shared_toy(kind, overrides)).requires_grad_(True), toys.inputs_of(kind)
+    found = []
+    for way in toys.ways_to_attend(model, "eager", "sdpa"):
+        model.set_attn_implementation(way)
+        logits = model(**inputs).logits
+        logits = logits if kind == "encoder_decoder" else logits[inputs["attention_mask"] == 1]
+        logits.cos().sum().backward()
+        found.append(toys.gradients(model))
+    toys.assert_same_gradients(found[0], found[-1], 5e-5, 5e-8)
 
 
-@every_kind
+@pytest.mark.parametrize("kind", toys.KINDS)
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
 def test_each_dropout_has_its_own_rate_and_acts_in_training_alone(kind, rate, implementation):
@@ -82,14 +86,12 @@ def test_each_dropout_has_its_own_rate_and_acts_in_training_alone(kind, rate, im
     assert not torch.equal(model(**inputs).logits, model(**inputs).logits)
 
 
-# Transformers' code for `dynamic` asks for a length in Python
-TRACED = {
-    kind: COMPILED[n::3] + [each for each in cover(kind, times=1) if "dynamic" not in str(each)][::10]
-    for n, kind in enumerate(toys.KINDS)
-}
-
-
-@toys.over(TRACED | {"image_encoder": SHAPES})
+@toys.over({
+    # Transformers' code for `dynamic` asks for a length in Python
+    kind: [{"position_embedding_type": scheme} for scheme in get_args(options.PositionEmbedding)][number::3]
+    + [fields for fields in cover(kind, times=1) if "dynamic" not in str(fields)][::10]
+    for number, kind in enumerate(toys.KINDS)
+} | {"image_encoder": SHAPES})  # fmt: skip
 def test_a_model_compiles_into_one_graph(kind, overrides):
     """`fullgraph` raises where Python would have to interrupt the graph."""
     model = toys.toy(kind, **overrides).double()
@@ -101,12 +103,10 @@ def test_a_model_compiles_into_one_graph(kind, overrides):
     torch.compiler.reset()
 
 
-PAIRS = {"next_sentence_label": torch.tensor([1, 0, 1]), "num_items_in_batch": torch.tensor(40)}
-
-
 @pytest.mark.parametrize(("kind", "model_class", "options"), [
     *((kind, None, {"return_logits": False}) for kind in toys.KINDS),
-    ("encoder", vf.VanillaEncoderForPreTraining, PAIRS),
+    ("encoder", vf.VanillaEncoderForPreTraining,
+     {"next_sentence_label": torch.tensor([1, 0, 1]), "num_items_in_batch": torch.tensor(40)}),
 ])  # fmt: skip
 def test_losses_without_logits_and_of_pretraining_are_part_of_the_graph(kind, model_class, options):
     model, inputs = toys.toy(kind, model_class), toys.inputs_of(kind) | {"labels": toys.labels_of(kind)} | options
@@ -117,38 +117,6 @@ def test_losses_without_logits_and_of_pretraining_are_part_of_the_graph(kind, mo
     torch.compiler.reset()
 
 
-CLASSIFIERS = {
-    "decoder": vf.VanillaDecoderForSequenceClassification,
-    "encoder": vf.VanillaEncoderForSequenceClassification,
-}
-TEXT_LABELS = {
-    "one class": (3, torch.tensor([2, 0, 1, 1])),
-    "regression": (1, torch.tensor([0.5, -1.0, 2.0, 0.1])),
-    "several classes": (3, torch.tensor([[1.0, 0, 1], [0, 0, 1], [1, 1, 0], [0, 0, 0]])),
-}
-# Of classifiers; `test_upstream_traps.py` has language models
-ACCUMULATING = {
-    f"{kind} {name}": (model_class, {"num_labels": num_labels}, labels)
-    for kind, model_class in CLASSIFIERS.items()
-    for name, (num_labels, labels) in TEXT_LABELS.items()
-}
-TOKEN_LABELS = toys.labels_of("encoder", batch=4)
-TOKEN_LABELS[TOKEN_LABELS > 0] %= 5
-ACCUMULATING["encoder tokens"] = (vf.VanillaEncoderForTokenClassification, {"num_labels": 5}, TOKEN_LABELS)
-
-
-@pytest.mark.parametrize("name", ACCUMULATING)
-def test_gradients_accumulated_over_two_batches_are_those_of_one(name, tmp_path):
-    """A head that takes `num_items_in_batch` without dividing by it makes them twice as long."""
-    model_class, fields, labels = ACCUMULATING[name]
-    kind = name.split()[0]
-    inputs = toys.inputs_of(kind, batch=4) | {"labels": labels}
-    whole, halves = (
-        toys.step_of_trainer(toys.toy(kind, model_class, **fields), inputs, size, tmp_path) for size in (4, 2)
-    )
-    toys.assert_close(halves, whole, "step", 1e-3)
-
-
 CHUNKS = (3, 2, 1, 1)  # a prompt, a piece of several tokens on a filled cache, single steps
 
 
@@ -157,7 +125,7 @@ def test_reading_in_chunks_with_a_cache_gives_the_logits_of_the_full_pass(kind, 
     model, length = toys.shared_toy(kind, overrides), sum(CHUNKS)
     if kind == "decoder":
         name, ids, mask, cache = "input_ids", toys.tokens(2, length), toys.padding(2, length, "left"), None
-        by_token = {"attention_mask": mask, "position_ids": models.positions_of(mask)}
+        by_token = {"attention_mask": mask, "position_ids": toys.positions_of(mask)}
         full = model(ids, **by_token, use_cache=False).logits
         fixed = {}
     else:
@@ -191,20 +159,20 @@ def test_a_padded_batch_gives_what_its_rows_give_alone_whatever_stands_on_paddin
     targets = [toys.tokens(1, 5 - row, toys.TARGET_VOCABULARY, seed=5 + row)[0] for row in range(3)]
     given = [{"decoder_input_ids": target[None]} if pair else {} for target in targets]
     alone = torch.cat([model(row[None], **target).logits[0] for row, target in zip(rows, given)])
-    others, pads = toys.tokens(3, 7, toys.TARGET_VOCABULARY, seed=9), torch.full((3, 7), models.PAD)
-    ways = models.ways_to_attend(model, "eager", "sdpa")
+    others, pads = toys.tokens(3, 7, toys.TARGET_VOCABULARY, seed=9), torch.full((3, 7), toys.PAD)
+    ways = toys.ways_to_attend(model, "eager", "sdpa")
     for side in ("right", "left"):
         found = []
         for way, filler in (*((way, others) for way in ways), (ways[-1], pads)):
             ids, mask = padded(rows, side, filler)
             inputs, real = {"input_ids": ids, "attention_mask": mask}, mask == 1
             if side == "left":
-                inputs["position_ids"] = models.positions_of(mask)
+                inputs["position_ids"] = toys.positions_of(mask)
             if pair:
                 inputs["decoder_input_ids"], mask = padded(targets, side, filler[:, :5])
                 real = mask == 1
                 if side == "left":
-                    inputs |= {"decoder_attention_mask": mask, "decoder_position_ids": models.positions_of(mask)}
+                    inputs |= {"decoder_attention_mask": mask, "decoder_position_ids": toys.positions_of(mask)}
             with toys.attending(model, way):
                 found.append(model(**inputs).logits[real])
             toys.assert_close(found[-1], alone, f"padding on the {side}, {way}")
@@ -217,10 +185,9 @@ def test_a_token_changes_no_logits_before_it_and_all_from_it_on(kind, overrides)
     inputs = toys.inputs_of(kind, batch=1)
     name = "decoder_input_ids" if kind == "encoder_decoder" else "input_ids"
     before = model(**inputs).logits[0]
-    windows = [
-        model.config.sliding_window if each == "sliding_attention" else 100 for each in layer_types(model.config)
-    ]
-    reach = 1 + sum(window - 1 for window in windows)  # how many tokens can see a token through all layers
+    sliding = [each == "sliding_attention" for each in layer_types(model.config)]
+    # how many tokens can see a token through all layers
+    reach = 1 + sum(model.config.sliding_window - 1 if each else 99 for each in sliding)
     for t in (0, 2, before.shape[0] - 1):
         changed = inputs[name].clone()
         changed[0, t] = changed[0, t] % 20 + 5
@@ -233,7 +200,7 @@ def test_a_token_changes_no_logits_before_it_and_all_from_it_on(kind, overrides)
 @toys.toys(times=2)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_gives_what_eager_attention_gives(kind, overrides, monkeypatch):
-    models.plain_flex_attention(monkeypatch)
+    toys.plain_flex_attention(monkeypatch)
     model = toys.shared_toy(kind, overrides)
     for side in ("right", "left"):
         inputs, logits = toys.inputs_of(kind, side=side), []
@@ -246,13 +213,12 @@ def test_flex_attention_gives_what_eager_attention_gives(kind, overrides, monkey
 
 
 WINDOW = 3
-one_windowed_layer = models.over({
-    kind: [positions | {"num_hidden_layers": 1, "sliding_window": WINDOW} for positions in models.position_choices()]
-    for kind in models.KINDS
+
+
+@toys.over({
+    kind: [positions | {"num_hidden_layers": 1, "sliding_window": WINDOW} for positions in toys.position_choices()]
+    for kind in toys.KINDS
 })  # fmt: skip
-
-
-@one_windowed_layer
 def test_beyond_its_window_a_token_changes_nothing_and_within_it_all(kind, overrides):
     model, ids, middle = toys.shared_toy(kind, overrides), toys.tokens(1, 9, toys.TARGET_VOCABULARY), 4
     changed = ids.clone()
@@ -272,41 +238,38 @@ def test_beyond_its_window_a_token_changes_nothing_and_within_it_all(kind, overr
         assert changed_places(lambda tokens_: model(tokens_).logits) == (around if kind == "encoder" else later)
 
 
-@models.over({kind: models.position_choices() + axes(kind)["rope_parameters"][1:] for kind in models.KINDS})
-def test_beyond_the_longest_input_a_table_says_so_and_other_schemes_go_on(kind, overrides):
+@toys.over({kind: toys.position_choices() + axes(kind)["rope_parameters"][1:] for kind in toys.KINDS})
+def test_inputs_beyond_a_table_of_positions_are_refused_and_others_are_read(kind, overrides):
     model, length = toys.shared_toy(kind, overrides), 30
     inputs = {"input_ids": toys.tokens(1, length)}
     if kind == "encoder_decoder":
         inputs["decoder_input_ids"] = toys.tokens(1, length, toys.TARGET_VOCABULARY)
     assert length > model.config.max_position_embeddings
     if POSITION_CHOICES[model.config.position_embedding_type].has_table:
-        with pytest.raises(ValueError, match=f"the input has {length} tokens, but max_position_embeddings=24"):
-            model(**inputs)
+        refused(f"the input has {length} tokens, but max_position_embeddings=24", model, **inputs)
         return
     logits = model(**inputs).logits
     assert logits.shape[1] == length
     assert torch.isfinite(logits).all()
-    changed = dict(inputs)
-    for name, ids in inputs.items():
-        changed[name] = ids.clone()
-        changed[name][0, -2] = ids[0, -2] % 20 + 5
-    others = model(**changed).logits
+    for ids in inputs.values():
+        ids[0, -2] = ids[0, -2] % 20 + 5
+    others = model(**inputs).logits
     assert not torch.equal(others[0, -1], logits[0, -1]), "the last token sees nothing of the one before"
 
 
 @toys.toys(times=3)
 def test_bfloat16_is_finite_and_near_float32(kind, overrides):
     # a copy with softer attention: selection multiplies rounding errors
-    model = models.sharpen(copy.deepcopy(toys.shared_toy(kind, overrides)), focus=0.7)
+    model = toys.sharpen(copy.deepcopy(toys.shared_toy(kind, overrides)), focus=0.7)
     inputs = toys.inputs_of(kind)
     rounded = model.to(torch.bfloat16)(**inputs).logits
     exact = model.to(torch.float32)(**inputs).logits  # of the same, rounded weights
     assert rounded.dtype == torch.bfloat16, "the logits left the model's dtype"
     assert torch.isfinite(rounded).all()
-    assert models.relative_error(rounded, exact) < 0.1
+    assert toys.relative_error(rounded, exact) < 0.1
 
 
-@models.every_value("decoder")
+@toys.every_value("decoder")
 def test_two_stages_of_a_pipeline_give_the_logits_of_the_whole(kind, overrides):
     """What comes in as embeddings is not embedded again."""
     whole = toys.shared_toy(kind, overrides)
@@ -320,19 +283,16 @@ def test_two_stages_of_a_pipeline_give_the_logits_of_the_whole(kind, overrides):
         if whole.config.value_residual:
             refused("no stage of a pipeline gets the values of the first layer", last, inputs_embeds=states, **rest)
             return
-        toys.assert_close(
-            last(inputs_embeds=states, **rest).logits, whole(**inputs).logits, "logits of the last stage"
-        )
+        toys.assert_close(last(inputs_embeds=states, **rest).logits, whole(**inputs).logits, "logits")
 
 
-@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])
+@pytest.mark.parametrize("kind", toys.KINDS)
 def test_the_toys_attend_selectively(kind):
     """A guard for this file: with flat attention, or a layer that does nothing, most properties would hold anyway."""
     model = toys.shared_toy(kind, {})
     with toys.attending(model, "eager"):
         output = model(**toys.inputs_of(kind, batch=1, length=12), output_attentions=True)
-    names = [name for name in ("attentions", "encoder_attentions", "decoder_attentions") if name in output]
-    for name in names + (["cross_attentions"] if kind == "encoder_decoder" else []):
+    for name in (name for name in output if name.endswith("attentions")):
         for layer, probabilities in enumerate(output[name]):
             # from the sixth token on an even spread would give no key more than a sixth
             assert probabilities.amax(-1)[..., 5:].mean() > 0.25, f"{name} of layer {layer} are flat"

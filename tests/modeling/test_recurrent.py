@@ -19,16 +19,15 @@ SIZES: dict[str, Any] = {
     "vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "encoder_layers": 2, "input_feeding": False,
     "decoder_vocab_size": None, "share_encoder_decoder_embeddings": True,
 }  # fmt: skip
-VARIANTS = [
+variants = pytest.mark.parametrize("fields", [
     {"cell": "gru", "cross_attention": "additive", "input_feeding": True},
     {"cell": "lstm", "cross_attention": "general", "input_feeding": True, "num_hidden_layers": 1},
     {"cell": "gru", "cross_attention": "additive"},
     {"cell": "rnn", "cross_attention": "general", "encoder_hidden_size": 5},
     {"cell": "lstm", "cross_attention": "dot", "lm_head_bias": True},
     {"cell": "gru", "cross_attention": "none", "bidirectional_encoder": False, "encoder_layers": 1},
-]
+], ids=lambda fields: "-".join(map(str, fields.values())))  # fmt: skip
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1], [1, 0, 1, 1, 0, 1]])
-variants = pytest.mark.parametrize("fields", VARIANTS, ids=lambda fields: "-".join(map(str, fields.values())))
 
 
 def toy(**fields: Any) -> Any:
@@ -206,8 +205,7 @@ def test_a_saved_model_is_the_same_with_more_target_tokens(tmp_path):
     ({"num_attention_heads": 4}, ["num_attention_heads", "Transformers"]),
     ({"bidirectional": True}, ["bidirectional"]),
     ({"decoder_vocab_size": 30}, ["one vocabulary", "decoder_vocab_size=30"]),
-    ({"pad_token_id": 40}, ["pad_token_id=40"]),
-    ({"attn_implementation": "sdpa"}, ["'sdpa'", "'eager'"]),
+    ({"pad_token_id": 40}, ["pad_token_id=40"]), ({"attn_implementation": "sdpa"}, ["'sdpa'", "'eager'"]),
 ])  # fmt: skip
 def test_fields_that_do_not_fit(fields, words_of_error):
     assert_refused(words_of_error, toy, **fields)

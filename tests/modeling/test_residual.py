@@ -70,39 +70,31 @@ def test_deepnorm_weighs_the_two_stacks_of_an_encoder_decoder_as_its_table_says(
         assert getattr(model.decoder.layers[1], residual).alpha == pytest.approx(6**0.25)
 
 
-LAYOUTS = [(layout, placement) for placement, choice in PLACEMENT_CHOICES.items() for layout in choice.layouts]
-
-
-def block_of(kind: str, **overrides) -> nn.Module:
-    model = toy(kind, position_embedding_type="none", **overrides).base_model
-    return (model.decoder if kind == "encoder_decoder" else model).layers[0]
-
-
-def run(kind: str, block: nn.Module, x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    return block(x, None, source) if kind == "encoder_decoder" else block(x)
-
-
-def sublayers(kind: str, block: nn.Module, source: torch.Tensor) -> list[tuple[Residual, nn.Module]]:
+def sublayers(block: nn.Module, source: torch.Tensor) -> list[tuple[Residual, nn.Module]]:
     """Residual connections and sublayers as functions of the stream."""
     listed = [(block.self_attn_residual, lambda x: block.self_attn(x)[0])]
-    if kind == "encoder_decoder":
+    if hasattr(block, "cross_attn"):
         listed.append((block.cross_attn_residual, lambda x: block.cross_attn(x, key_value_states=source)[0]))
     return [*listed, (block.mlp_residual, block.mlp)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("layout", "placement"), LAYOUTS)
+@pytest.mark.parametrize(("layout", "placement"), [
+    (layout, placement) for placement, choice in PLACEMENT_CHOICES.items() for layout in choice.layouts
+])  # fmt: skip
 def test_sublayers_read_what_the_one_before_has_made_or_in_parallel_the_blocks_input(kind, layout, placement):
-    block = block_of(kind, block_layout=layout, norm_placement=placement)
+    fields = {"position_embedding_type": "none", "block_layout": layout, "norm_placement": placement}
+    model = toy(kind, **fields).base_model
+    block = (model.decoder if kind == "encoder_decoder" else model).layers[0]
     x, source = torch.randn(2, 5, 24), torch.randn(2, 6, 24)
     expected = x
-    for residual, sublayer in sublayers(kind, block, source):
+    for residual, sublayer in sublayers(block, source):
         if layout == "sequential":
             expected = residual.after(expected, sublayer(residual.before(expected)))
         else:  # the sum of what each adds to the stream
             out = sublayer(block.norm(x) if layout == "parallel_shared_norm" else residual.before(x))
             expected = expected + residual.after(torch.zeros_like(x), out)
-    found = run(kind, block, x, source)
+    found = block(x, None, source) if kind == "encoder_decoder" else block(x)
     assert torch.equal(found, expected) if layout == "sequential" else torch.allclose(found, expected, atol=1e-5)
 
 

@@ -27,24 +27,23 @@ from vanillaformer.hub import remote_code
 from vanillaformer.hub.remote_code import auto_classes
 from vanillaformer.modeling import AUTO_CLASSES
 
+from .axes import OF_KIND, SMALL
 from .random_configs import NEW, batch_for, valid_fields
 from .toys import ALL_KINDS, KINDS, inputs_of, sharpen, toy, toy_config
 
 RANDOM = int(os.environ.get("VANILLAFORMER_SAVED_CODE", "18"))
 TEXT = {"num_attention_heads": 4, "head_dim": 8, "intermediate_size": 48, "max_position_embeddings": 16}
-LAYERS = {"num_hidden_layers": 2, "hidden_size": 32}
 
 
 def small(name: str) -> VanillaConfig:
     """Return the config of a preset with small sizes."""
     fields, config_class = PRESETS[name].fields, PRESETS[name].config_class
     if "Image" in config_class.__name__:
-        stages = (
-            {"patch_size": 4, "depths": [2, 2]} if "depths" in fields else {"patch_size": 16, "num_hidden_layers": 2}
-        )
+        patches = {"patch_size": 16, "num_hidden_layers": 2}
+        stages = {"patch_size": 4, "depths": [2, 2]} if "depths" in fields else patches
         return preset(name, image_size=32, hidden_size=24, **stages)
-    sizes: dict[str, Any] = LAYERS | {"vocab_size": 40}
-    sizes |= {field: 2 for field in ("encoder_layers",) if field in fields}
+    sizes: dict[str, Any] = {"num_hidden_layers": 2, "hidden_size": 32, "vocab_size": 40}
+    sizes |= {"encoder_layers": 2} if "encoder_layers" in fields else {}
     if "Recurrent" not in config_class.__name__:
         shared = fields.get("num_key_value_heads") not in (None, fields.get("num_attention_heads"))
         sizes |= TEXT | {"num_key_value_heads": 2 if shared else 4}
@@ -87,8 +86,7 @@ def computed(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 def check(config: VanillaConfig, folder: Path, *names: str) -> None:
     """Compare the models of a config, or those of some names, with those of the code that is saved with it."""
-    config.auto_map = None
-    del config.auto_map
+    vars(config).pop("auto_map", None)
     saved, models = saved_module(config, folder)
     fields = {name: value for name, value in config.to_dict().items() if name != "auto_map"}
     assert fields.items() <= saved.to_dict().items()
@@ -120,16 +118,15 @@ def test_presets(name: str, tmp_path: Path) -> None:
     check(small(name), tmp_path)
 
 
-def test_parts_that_are_replaced_while_a_model_is_built(tmp_path: Path) -> None:
-    config = toy_config("decoder", norm_placement="pre", block_layout="parallel_shared_norm")
-    check(config, tmp_path, ALL_KINDS["decoder"][1].__name__)
+# Of which one has parts that are replaced while a model is built
+REPLACED = SMALL | OF_KIND["decoder"] | {"norm_placement": "pre", "block_layout": "parallel_shared_norm"}
 
 
-@pytest.mark.parametrize("number", range(RANDOM))
-def test_random_configs(number: int, tmp_path: Path) -> None:
-    kind = list(KINDS)[number % len(KINDS)]
-    config = ALL_KINDS[kind][0](**valid_fields(Random(number), kind))
-    check(config, tmp_path, ALL_KINDS[kind][1].__name__)
+@pytest.mark.parametrize("number", [None, *range(RANDOM)])
+def test_random_configs(number: int | None, tmp_path: Path) -> None:
+    kind = "decoder" if number is None else list(KINDS)[number % len(KINDS)]
+    fields = REPLACED if number is None else valid_fields(Random(number), kind)
+    check(ALL_KINDS[kind][0](**fields), tmp_path, ALL_KINDS[kind][1].__name__)
 
 
 def test_the_code_of_a_config_is_made_once_and_that_of_another_anew(tmp_path: Path, monkeypatch) -> None:
@@ -266,7 +263,7 @@ def test_switched_off_it_saves_no_code_and_leaves_no_map(value, folders, tmp_pat
     assert type(AutoConfig.from_pretrained(tmp_path)) is VanillaDecoderConfig
 
 
-def test_a_class_made_of_ours_keeps_its_place_in_the_map(tmp_path):
+def test_a_custom_class_keeps_its_place_in_the_map(tmp_path):
     config = toy_config("decoder")
     (tmp_path / "mine.py").write_text("")
     config.auto_map = {"AutoModelForCausalLM": "mine.Mine", "AutoModel": "gone.Gone"}
@@ -276,7 +273,7 @@ def test_a_class_made_of_ours_keeps_its_place_in_the_map(tmp_path):
     assert auto_map["AutoModel"] == "modeling_vanilla_decoder.VanillaDecoderModel"
 
 
-def test_a_config_made_of_ours_is_left_to_transformers(tmp_path):
+def test_a_subclass_of_a_config_is_left_to_transformers(tmp_path):
     class Mine(VanillaDecoderConfig):
         """Somebody's own."""
 
@@ -292,8 +289,7 @@ def test_a_config_pushed_from_its_folder_brings_its_code(tmp_path):
 
 
 @pytest.mark.parametrize(("record", "commit"), [
-    (None, ""),
-    ('{"url": "file:///here", "dir_info": {"editable": true}}', ""),
+    (None, ""), ('{"url": "file:///here", "dir_info": {"editable": true}}', ""),
     ('{"url": "https://example.org/it", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}', ", commit abc123"),
 ])  # fmt: skip
 def test_the_commit_is_named_if_the_package_was_installed_from_a_repository(record, commit, monkeypatch):

@@ -1,6 +1,7 @@
 """muP: what layers compute does not grow or shrink with the width, at the start and after steps of the optimizer."""
 
 import os
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -42,15 +43,12 @@ def optimizer_of(model: nn.Module, name: str) -> torch.optim.Optimizer:
 def sizes_after_training(fields: dict[str, Any], width: int, name: str, seed: int) -> dict[str, float]:
     """The mean size of what each layer and sublayer adds to the stream or leaves in it."""
     torch.manual_seed(seed)
-    config = VanillaDecoderConfig(
-        **({"vocab_size": VOCABULARY, "hidden_size": width, "max_position_embeddings": 32} | fields)
-    )
-    model, kept = VanillaDecoderForCausalLM(config), {}
+    fields = {"vocab_size": VOCABULARY, "hidden_size": width, "max_position_embeddings": 32} | fields
+    model, kept = VanillaDecoderForCausalLM(VanillaDecoderConfig(**fields)), {}
+    keep = lambda part, _, inputs, out: kept.update({part: out[0] if isinstance(out, tuple) else out})  # noqa: E731
     for part, module in model.model.layers.named_modules():
         if part.isdigit() or part.endswith(("self_attn", "mlp")):
-            module.register_forward_hook(
-                lambda _, inputs, out, part=part: kept.update({part: out[0] if isinstance(out, tuple) else out})
-            )
+            module.register_forward_hook(partial(keep, part))
     optimizer, ids = optimizer_of(model, name), torch.randint(VOCABULARY, (4, 32))
     scale_rates(optimizer, model)
     for _ in range(STEPS):
@@ -109,12 +107,9 @@ def test_a_preset_made_with_mup_starts_as_it_says():
 def test_what_mup_starts_with_does_not_grow_with_the_width():
     for width in (64, 256):
         torch.manual_seed(0)
-        model = VanillaDecoderForCausalLM(
-            VanillaDecoderConfig(
-                vocab_size=500, hidden_size=width, num_hidden_layers=1, num_attention_heads=2,
-                parametrization="mup", base_width=64, tie_word_embeddings=False,
-            )
-        )  # fmt: skip
+        sizes = {"vocab_size": 500, "hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 2}
+        fields = sizes | {"parametrization": "mup", "base_width": 64, "tie_word_embeddings": False}
+        model = VanillaDecoderForCausalLM(VanillaDecoderConfig(**fields))
         block = model.model.layers[0]
         assert not block.self_attn.q_proj.weight.any()
         for table in (model.model.embed_tokens, model.lm_head):

@@ -199,10 +199,7 @@ def tokens(batch: int, length: int, vocabulary: int = SOURCE_VOCABULARY, seed: i
 
 def padding(batch: int, length: int, side: str = "right") -> torch.Tensor:
     """Mask (B, T) of rows that are one token shorter each."""
-    mask = torch.ones(batch, length, dtype=torch.long)
-    for row in range(batch):
-        mask[row, : length - row] = 1
-        mask[row, length - row :] = 0
+    mask = (torch.arange(length) < length - torch.arange(batch)[:, None]).long()
     return mask if side == "right" else mask.flip(1)
 
 
@@ -246,13 +243,9 @@ def labels_of(kind: str, batch: int = 3, length: int = 7, seed: int = 4) -> torc
     """Labels that fit `inputs_of`, some of them without loss; the classes of images."""
     if kind == "image_encoder":
         return torch.tensor([1, 0, 2, 4])[:batch]
-    if kind.endswith("encoder_decoder"):
-        length, vocabulary = length - 2, TARGET_VOCABULARY
-    else:
-        vocabulary = SOURCE_VOCABULARY
-    labels = tokens(batch, length, vocabulary, seed)
-    labels[:, -1] = -100
-    labels[0, 1] = -100
+    pair = kind.endswith("encoder_decoder")
+    labels = tokens(batch, length - 2 * pair, TARGET_VOCABULARY if pair else SOURCE_VOCABULARY, seed)
+    labels[:, -1] = labels[0, 1] = -100
     return labels
 
 
