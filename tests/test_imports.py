@@ -5,34 +5,22 @@ import ast
 import pytest
 from layout import imports, sources, tree
 
-ALMOST_ALL = {"console", "configuration", "modeling", "tokenization", "hub", "data"}
-ALMOST_ALL |= {"training", "conversion", "inference"}
+BELOW_HUB = {"console", "configuration", "modeling", "tokenization"}
+BELOW_TRAINING = {*BELOW_HUB, "acceleration", "hub", "conversion", "data"}
+ALMOST_ALL = {*BELOW_TRAINING, "training", "inference"} - {"acceleration"}
 # What a folder may import besides itself.
 FOLDERS_BELOW = {
-    "console": set(),
-    "configuration": set(),
-    "tokenization": set(),
+    **{name: set() for name in ("console", "configuration", "tokenization", "__main__")},
     "modeling": {"configuration"},
     "acceleration": {"modeling"},
-    "hub": {"console", "configuration", "modeling", "tokenization"},
-    "data": {"acceleration", "console", "configuration", "modeling", "tokenization", "hub"},
-    "conversion": {"console", "configuration", "modeling", "tokenization", "hub"},
-    "training": {"acceleration", "console", "configuration", "conversion", "modeling", "tokenization", "hub", "data"},
-    "inference": {
-        "acceleration",
-        "console",
-        "configuration",
-        "conversion",
-        "modeling",
-        "tokenization",
-        "hub",
-        "data",
-        "training",
-    },
+    "hub": BELOW_HUB,
+    "data": {*BELOW_HUB, "acceleration", "hub"},
+    "conversion": {*BELOW_HUB, "hub"},
+    "training": BELOW_TRAINING,
+    "inference": {*BELOW_TRAINING, "training"},
     "comparison": {"", "configuration", "console", "modeling", "hub", "data", "training"},
     "forecasting": {"comparison", "configuration", "console", "data", "hub", "training"},
     "exploration": {"", *ALMOST_ALL},
-    "__main__": set(),
     "scripts": {"", "comparison", "exploration", "forecasting", *ALMOST_ALL},
 }  # "" is the package root
 
@@ -62,7 +50,7 @@ COMPOSED = {
     "base": {"acceleration", "parts.initialization"},
     "generation": {"base"},
 }
-# The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
+# The folders and files of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [
     {"hardware"}, {"arguments", "run_folder"}, {"models", "metrics", "native", "memory"}, {"trainer"},
     {"training_arguments", "report"}, {"tasks"}, {"auto_defaults", "finishing", "plan"}, {"tokenizers"}, {"run"},
@@ -107,16 +95,12 @@ def test_models_are_made_of_blocks_and_blocks_of_parts(module):
     assert used <= below, f"{module} imports {sorted(used - below)}"
 
 
-def room_of(module: str) -> str:
-    """The folder or file of `training` that a module belongs to."""
-    return module.split(".")[2]
-
-
 @pytest.mark.parametrize("module", [name for name in sources() if name.startswith("vanillaformer.training.")])
-def test_the_rooms_of_training_are_in_order(module):
-    level = next(number for number, rooms in enumerate(TRAINING) if room_of(module) in rooms)
-    below = set().union(*TRAINING[:level], {room_of(module)})
-    used = {room_of(target) for target in imports(module) if target.startswith("vanillaformer.training.")}
+def test_the_folders_and_files_of_training_are_in_order(module):
+    own = module.split(".")[2]
+    level = next(number for number, names in enumerate(TRAINING) if own in names)
+    below = set().union(*TRAINING[:level], {own})
+    used = {target.split(".")[2] for target in imports(module) if target.startswith("vanillaformer.training.")}
     assert used <= below, f"{module} imports {sorted(used - below)}"
 
 

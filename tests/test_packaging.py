@@ -26,17 +26,13 @@ def test_every_package_and_its_files_are_listed():
     found = {
         package: sorted(path.name for path in folder.iterdir() if path.is_file() and path.suffix != ".py")
         for package, folder in package_folders().items()
-        if package not in ("vanillaformer.scripts",)
+        if package != "vanillaformer.scripts"
     }
     listed = PYPROJECT["tool"]["setuptools"]["package-data"]
     assert {package: names for package, names in found.items() if names} == listed
     with_code = {path.parent.name for path in ROOT.glob("*/*.py")} - OTHER_FOLDERS
     assert with_code == set(FOLDERS.values()) - {"src/vanillaformer"}
-
-
-@pytest.mark.parametrize("folder", FOLDERS.values())
-def test_every_folder_with_python_files_is_a_package(folder):
-    for path in (ROOT / folder).rglob("*.py"):
+    for path in (path for folder in FOLDERS.values() for path in (ROOT / folder).rglob("*.py")):
         assert (path.parent / "__init__.py").is_file(), f"{path.parent} has no __init__.py"
 
 

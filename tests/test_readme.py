@@ -48,37 +48,27 @@ def test_the_chinese_readme_has_the_commands_numbers_and_pictures_of_the_english
 
 
 def test_presets_tokenizer_algorithms_and_architectures_are_named_and_tables_are_the_codes():
-    missing = [name for name in (*PRESETS, *TokenizerAlgorithm.__args__) if f"`{name}`" not in PARTS]
-    assert not missing
-    missing = [name for name in ARCHITECTURES if f"`{name}`" not in DEPLOY]
-    assert not missing
+    assert not [name for name in (*PRESETS, *TokenizerAlgorithm.__args__) if f"`{name}`" not in PARTS]
+    assert not [name for name in ARCHITECTURES if f"`{name}`" not in DEPLOY]
     assert not list(runpy.run_path(str(ROOT / "tools" / "tables.py"))["outdated"]()), "run python tools/tables.py"
 
 
-@pytest.mark.parametrize("literal", [name for name, value in vars(options).items() if get_args(value)])
-def test_every_value_of_an_option_is_in_the_list_of_parts(literal):
-    missing = [value for value in get_args(getattr(options, literal)) if f"`{value}`" not in PARTS + README]
-    assert not missing
-
-
-TECHNIQUES = (
-    *filter(dataclasses.is_dataclass, RunDefaults.__bases__),
-    *(ScheduledSamplingArguments, TokenDropoutArguments),
-)
-
-
-@pytest.mark.parametrize(
-    "field", dict.fromkeys(field.name for group in TECHNIQUES for field in dataclasses.fields(group))
-)
-def test_every_technique_is_in_the_page_on_training(field):
-    assert f"--{field}" in TRAINING
-
-
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(BlockConfig)])
-def test_every_field_of_the_block_is_in_the_list_of_parts(field):
-    of_transformers = {field.name for field in dataclasses.fields(PreTrainedConfig)}
-    common = {"hidden_size", "num_hidden_layers", "dropout"}
-    assert f"`{field}`" in PARTS or field in of_transformers | common
+def test_values_of_options_fields_of_the_block_and_techniques_are_on_their_pages():
+    values = {value for literal in vars(options).values() for value in get_args(literal)}
+    assert values
+    assert not [value for value in values if f"`{value}`" not in PARTS + README]
+    fields, of_transformers = (
+        {field.name for field in dataclasses.fields(kind)} for kind in (BlockConfig, PreTrainedConfig)
+    )
+    fields -= of_transformers | {"hidden_size", "num_hidden_layers", "dropout"}
+    assert not [field for field in fields if f"`{field}`" not in PARTS]
+    groups = (
+        *filter(dataclasses.is_dataclass, RunDefaults.__bases__),
+        ScheduledSamplingArguments,
+        TokenDropoutArguments,
+    )
+    techniques = {field.name for group in groups for field in dataclasses.fields(group)}
+    assert not [technique for technique in techniques if f"--{technique}" not in TRAINING]
 
 
 def test_the_pages_on_training_and_parts_have_examples_that_run(capsys):
