@@ -116,7 +116,7 @@ def test_no_date_has_two_translations(rows):
     assert not ambiguous & {row["source"] for row in rows}
 
 
-def test_a_source_met_with_two_translations_is_struck_out(monkeypatch):
+def test_a_source_met_with_two_translations_is_left_out(monkeypatch):
     """Two values that the source locale writes alike, the target locale not: neither is kept."""
 
     def numbers(source, target):
@@ -180,12 +180,8 @@ def test_more_pairs_than_there_are(monkeypatch):
     refused("size=100: the kinds few have no more than 9 pairs", cldr_translation, size=100, kinds=["few"])
 
 
-@pytest.fixture(scope="module")
-def names():
-    return language_names()
-
-
-def test_names_are_in_the_one_language_they_are_labeled_with(names):
+def test_names_are_in_the_one_language_they_are_labeled_with_and_split_within_each():
+    names = language_names()
     feature = names["train"].features["label"]
     assert tuple(feature.names) == LANGUAGES
     assert len(LANGUAGES) == 20
@@ -195,9 +191,6 @@ def test_names_are_in_the_one_language_they_are_labeled_with(names):
     distinct = {text.casefold() for text, _ in rows}
     assert len(distinct) == len(rows) > 10_000
     assert not {"euro", "angola", "september"} & distinct  # words of two languages
-
-
-def test_names_are_split_within_each_language(names):
     train, validation, test = (Counter(names[split]["label"]) for split in ("train", "validation", "test"))
     for label in range(20):
         assert validation[label] == test[label] == (train + validation + test)[label] // 10 > 20

@@ -43,7 +43,7 @@ def refused_by_both(message, task, **options):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv.gz"])
-def test_such_rows_are_left_out_and_counted(tmp_path, suffix, capsys):
+def test_rows_of_too_few_or_too_many_cells_are_left_out_and_counted(tmp_path, suffix, capsys):
     text = "text,label\none,a\ntwo,b,b\nthree,a\nfour\nfive,b\n"
     path = put(tmp_path / f"a.{suffix}", text.replace(",", "\t") if "tsv" in suffix else text)
     options = {"train_file": path, "validation_file": path, "bad_rows": "skip"}
@@ -127,10 +127,12 @@ def test_parallel_files_in_parts(tmp_path):
     (["a.csv", "*.csv"], r"--train_file: .*a.csv is named 2 times"),
     (["a.csv", "b.docx"], r"--train_file .*unknown extension '.docx', use .csv, .tsv"),
     (["c.parquet.gz"], r"--train_file .*unknown extension '.gz'"),
+    (["twice.csv"], r"twice.csv has 2 columns 'text' \(--text_column\): rename all but one"),
 ])  # fmt: skip
 def test_files_that_cannot_be_used(tmp_path, names, message):
     for name in ("a.csv", "b.docx", "c.parquet.gz"):
         put(tmp_path / name, "text\none\n")
+    put(tmp_path / "twice.csv", "text,text,n,n\none,two,1,2\n")
     refused(message, load, "causal", train_file=[str(tmp_path / name) for name in names])
 
 
@@ -149,12 +151,6 @@ def test_separators(tmp_path):
     assert texts(path, csv_separator=";") == ["one, two"]
     assert texts(put(tmp_path / "b.csv", "text\tlabel\none\ta\n"), csv_separator="\\t") == ["one"]
     refused(r"--csv_separator ';;': it must be one character", load, "causal", train_file=path, csv_separator=";;")
-
-
-def test_a_column_that_is_there_twice(tmp_path):
-    path = put(tmp_path / "a.csv", "text,text,n,n\none,two,1,2\n")
-    message = r"a.csv has 2 columns 'text' \(--text_column\): rename all but one"
-    refused(message, load, "causal", train_file=path)
 
 
 def test_texts_that_look_like_something_else(tmp_path):
@@ -187,7 +183,7 @@ def loaded(folder, rows=ROWS, **options):
     return load("translation", train_file=path, validation_file=path, **options)["train"]
 
 
-def test_marks_stand_before_the_source(tmp_path):
+def test_tasks_and_languages_stand_before_the_source(tmp_path):
     assert loaded(tmp_path, source_prefix="now: ")["source"][:] == ["now: a cat", "now: a dog", "now: a long text"]
     rows = loaded(tmp_path, task_column="task", target_lang_column="lang")
     assert rows["source"][:] == ["translate: <2de>a cat", "translate: <2fr>a dog", "sum up: <2de>a long text"]
@@ -202,7 +198,7 @@ def test_marks_stand_before_the_source(tmp_path):
 
 
 @pytest.mark.parametrize(("column", "value"), [("task", " "), ("task", None), ("source", " "), ("task", ["a"])])
-def test_what_is_empty_or_a_list_is_a_bad_row(column, value, tmp_path):
+def test_an_empty_source_or_task_or_a_list_is_a_bad_row(column, value, tmp_path):
     rows = [*ROWS, {**ROWS[0], column: value}]
     options = {"task_column": "task", "source_prefix": "p: "}
     empty = f"the (column '{column}'|{column}) is empty"

@@ -29,23 +29,20 @@ def _small_batches(monkeypatch):
     monkeypatch.setattr(files, "MAX_BATCH_CHARACTERS", 40)
 
 
-def attempt(load, *arguments):
-    """Return rows, or the message of the error."""
-    try:
-        return list(load(*arguments))
-    except ValueError as error:
-        return str(error)
-
-
 def read(name, data, columns=COLUMNS, options=ReadOptions()):  # noqa: B008 (it is frozen)
     """Return the rows that loading gives, or its error; streaming must do the same."""
+    found = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-        found = attempt(load_files, [(path,)], columns, options)
-        assert attempt(stream_files, [(path,)], columns, options) == found
-        assert not isinstance(found, str) or str(path) in found
-        return found
+        for load in (load_files, stream_files):
+            try:
+                found.append(list(load([(path,)], columns, options)))
+            except ValueError as error:
+                found.append(str(error))
+    assert found[0] == found[1]
+    assert not isinstance(found[0], str) or str(path) in found[0]
+    return found[0]
 
 
 def cells(rows):

@@ -1,4 +1,4 @@
-"""Images of every mode become RGB pixels, and what cannot be read is said in one line."""
+"""Images of every mode become RGB pixels, and what cannot be read is an error of one line."""
 
 import io
 import struct
@@ -10,6 +10,7 @@ from refusals import refused
 
 from vanillaformer.data import images
 from vanillaformer.data.images import as_rgb, image_files, pixels, read_image
+from vanillaformer.data.preprocessing.images import image_processor
 
 RAMP = np.arange(0, 256, 4, dtype=np.uint8).reshape(8, 8)
 
@@ -45,8 +46,6 @@ def test_an_image_is_turned_as_its_metadata_says():
 
 
 def test_another_size_is_resized_as_the_processor_does():
-    from vanillaformer.data.preprocessing.images import image_processor
-
     colors = np.random.default_rng(0).integers(0, 256, (11, 17, 3), dtype=np.uint8)
     ours = array(pixels(png(Image.fromarray(colors)), 8)) / 255
     processor = image_processor(8, [0.0] * 3, [1.0] * 3)
@@ -54,18 +53,12 @@ def test_another_size_is_resized_as_the_processor_does():
     np.testing.assert_allclose(ours.transpose(2, 0, 1), theirs, atol=1e-6)
 
 
-def test_what_cannot_be_read_is_said(tmp_path, monkeypatch):
+def test_what_cannot_be_read_is_an_error(tmp_path, monkeypatch):
     whole = png(Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)))
-    for data, message in (
-        (whole[: len(whole) // 2], "truncated"),
-        (b"", "not an image"),
-        (b"GIF8 text", "not an image"),
-        (
-            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\nshowpage\n",
-            "not an image",
-        ),  # a program, which is not run
-        (whole.replace(b"IDAT", b"IDOT"), "."),
-    ):
+    program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\nshowpage\n"  # which is not run
+    messages = dict.fromkeys((b"", b"GIF8 text", program), "not an image")
+    messages |= {whole[: len(whole) // 2]: "truncated", whole.replace(b"IDAT", b"IDOT"): "."}
+    for data, message in messages.items():
         refused(message, pixels, data, 8)
         (tmp_path / "a.png").write_bytes(data)
         refused(message, pixels, tmp_path / "a.png", 8)

@@ -208,7 +208,7 @@ def streamed_rows(layout, stream, tokenizer):
 
 
 def without_places(rows):
-    return [{name: value for name, value in row.items() if name != PLACES} for row in rows]
+    return [{name: row[name] for name in row if name != PLACES} for row in rows]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -224,8 +224,7 @@ def test_any_processes_read_the_same_and_resume_at_once(layout, tmp_path, monkey
         each = Counter(read)
         assert set(each.values()) <= {2, 3, 4}, "no row is behind or ahead by more than what is begun of an epoch"
         assert len(each) == sum(LAYOUTS[layout][0])
-    at, found = 0, []
-    folder = None
+    at, found, folder = 0, [], None
     while at < count - 11 * 12:
         processes = int(draw.choice([1, 2, 3, 4]))
         steps, size = int(draw.integers(1, 12)), 12 // processes  # the rows of a step stay 12
@@ -297,7 +296,7 @@ def test_files_of_other_classes_are_refused(tmp_path):
     refused(message, open_stream, "classification", train_file=paths, validation_file=paths[:1])
 
 
-def test_other_files_are_not_gone_on_with(tmp_path, monkeypatch):
+def test_a_run_does_not_resume_on_other_files(tmp_path, monkeypatch):
     rows = streamed_rows("", laid_out("lines", tmp_path, monkeypatch), None)
     rows.save(tmp_path)
     with (tmp_path / "0.jsonl").open("a") as file:

@@ -68,7 +68,7 @@ def test_token_batches_pad_little_and_those_of_packed_rows_have_rows_of_all_leng
     assert spread[1] > 0.9 * lengths[:, 0].std() > 5 * spread[0]
 
 
-def test_token_batches_differ_by_epoch_and_seed_alone() -> None:
+def test_token_batches_differ_by_epoch_and_seed_only() -> None:
     one, same, other = (TokenBatches(pairs(), 512, seed=seed) for seed in (1, 1, 2))
     torch.manual_seed(5)
     first = rows_of(one)

@@ -27,12 +27,8 @@ TEXT = "The cat sat on the mat. Was it a red mat? Nobody knew! "
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    declared = dict.fromkeys(
-        name
-        for each in DENOISING.values()
-        for name in each.tokens(settings(), LENGTH) + each.tokens(settings(), LENGTH)
-    )
-    return train([TEXT], vocab_size=2_000, kind="encoder_decoder", extra_special_tokens=list(declared))
+    names = dict.fromkeys(name for each in DENOISING.values() for name in each.tokens(settings(), LENGTH))
+    return train([TEXT], vocab_size=2_000, kind="encoder_decoder", extra_special_tokens=list(names))
 
 
 def settings(objective: str = "span", **options: Any) -> SimpleNamespace:
@@ -52,7 +48,7 @@ def texts(tokenizer: Any, count: int = 1_000, longest: int = 200) -> list[np.nda
 
 
 def draws(count: int):
-    return (np.random.default_rng(seed) for seed in range(count))
+    return map(np.random.default_rng, range(count))
 
 
 def t5_pair(ids: np.ndarray, noise: np.ndarray, sentinels: list[int]) -> tuple[list[int], list[int]]:
@@ -80,8 +76,7 @@ def test_spans_are_replaced_as_by_t5(tokenizer):
         noise = min(max(round(0.3 * len(ids)), 1), len(ids) - 1)  # T5's numbers
         runs = int((np.diff(mask.astype(int)) == 1).sum())
         assert (mask.sum(), runs) == (noise, min(max(round(noise / 2), 1), noise, len(ids) - noise))
-        assert not mask[0]
-        assert mask[-1]
+        assert (mask[0], mask[-1]) == (False, True)
         assert span.corrupt(ids, draw) == t5_pair(ids, mask, span.sentinels)
 
 
@@ -187,7 +182,7 @@ def test_short_texts(tokenizer, objective, length):
 
 
 @pytest.mark.parametrize("objective", DENOISING)
-def test_draws_depend_on_text_seed_and_epoch_alone(tokenizer, objective):
+def test_draws_depend_on_text_seed_and_epoch_only(tokenizer, objective):
     each, other = collator(tokenizer, objective), collator(tokenizer, objective)
     rows = [{"input_ids": [5, *ids.tolist(), EOS]} for ids in texts(tokenizer, 6, 60)]
     pairs = [each.pair(row["input_ids"]) for row in rows]
@@ -220,7 +215,7 @@ def test_packed_texts_are_those_apart(tokenizer, objective):
         assert_close(model(**each(rows)).loss, model(**each(apart)).loss, "loss")
 
 
-def test_blocks_are_of_text_alone(tokenizer):
+def test_blocks_are_of_text_only(tokenizer):
     """The stream has no token between texts, and names of sentinels in a text are text."""
     words = ["one <extra_id_0> two", f"{MASK_TOKEN} three", "[S2S]"]
     data = DatasetDict(train=Dataset.from_dict({"text": words}))

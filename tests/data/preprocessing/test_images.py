@@ -5,6 +5,7 @@ import pytest
 import torch
 from datasets import Dataset, Features, Value
 from refusals import refused
+from transformers import AutoImageProcessor
 
 from vanillaformer.console.limits import check_limits
 from vanillaformer.data.preprocessing import images as pixels
@@ -19,15 +20,17 @@ def rows() -> list[dict]:
     return [{"pixel_values": image.tobytes(), "labels": number} for number, image in enumerate(values)]
 
 
-@pytest.fixture
-def processor(rows):
+def processor_of(rows: list[dict]):
     features = Features({"image": Value("large_binary")})
     return new_processor(Dataset.from_dict({"image": [row["pixel_values"] for row in rows]}, features=features), SIZE)
 
 
-def test_batches_are_what_the_saved_processor_makes(rows, processor, tmp_path):
-    from transformers import AutoImageProcessor
+@pytest.fixture
+def processor(rows):
+    return processor_of(rows)
 
+
+def test_batches_are_what_the_saved_processor_makes(rows, processor, tmp_path):
     processor.save_pretrained(tmp_path)
     loaded = AutoImageProcessor.from_pretrained(tmp_path)
     batch = ImageCollator(processor)(rows)
@@ -37,12 +40,8 @@ def test_batches_are_what_the_saved_processor_makes(rows, processor, tmp_path):
     mean, std = batch["pixel_values"].mean(dim=(0, 2, 3)), batch["pixel_values"].std(dim=(0, 2, 3))
     torch.testing.assert_close(mean, torch.zeros(3), atol=1e-4, rtol=0)
     torch.testing.assert_close(std, torch.ones(3), atol=1e-2, rtol=0)
-
-
-def test_a_constant_channel_is_not_divided_by_zero():
-    features = Features({"image": Value("large_binary")})
-    rows = Dataset.from_dict({"image": [bytes(SIZE * SIZE * 3)] * 2}, features=features)
-    assert list(new_processor(rows, SIZE).image_std) == [1.0] * 3
+    constant = {"pixel_values": bytes(SIZE * SIZE * 3)}
+    assert list(processor_of([constant] * 2).image_std) == [1.0] * 3, "it is not divided by 0"
 
 
 def test_images_are_changed_in_training_anew_in_each_epoch(rows, processor):
@@ -78,11 +77,6 @@ def images() -> torch.Tensor:
     return torch.randn(64, 3, 6, 8, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture
-def draws() -> torch.Tensor:
-    return torch.rand(64, pixels.DRAWS, generator=torch.Generator().manual_seed(1))
-
-
 @pytest.mark.parametrize("dimension", [2, 3])
 def test_mirroring_twice_gives_the_image_back(images, dimension):
     chosen = torch.arange(64) % 2 == 0
@@ -102,7 +96,8 @@ def test_a_shift_moves_each_image_and_repeats_its_border(images):
     assert torch.equal(pixels.shifted(images, torch.zeros(64).long(), torch.zeros(64).long()), images)
 
 
-def test_erasing_hides_one_rectangle(images, draws):
+def test_erasing_hides_one_rectangle(images):
+    draws = torch.rand(64, pixels.DRAWS, generator=torch.Generator().manual_seed(1))
     found = pixels.erased(images, draws[:, 4:], 0.6)
     gone = (found != images).any(dim=1)  # (B, H, W)
     changed = gone.any(dim=(1, 2))

@@ -231,15 +231,14 @@ def test_flex_attention_computes_the_same_loss(monkeypatch):
     assert_close(packed, alone, "loss", 1e-5)
 
 
-def rows_of(lengths: list[int]) -> Dataset:
-    return Dataset.from_list([{"input_ids": [FIRST_WORD] * length, "labels": 0} for length in lengths])
-
-
 def test_packing_is_chosen_where_it_pays(capsys):
     args = SimpleNamespace(**vars(OFF), train_batch_size=4, gradient_accumulation_steps=1, data_processes=1)
     args.train_sampling_strategy, args.tokens_per_batch, args.seed, args.data_seed = "sequential", None, 0, None
     args.torch_compile = True
-    even, uneven = rows_of([8] * 8), rows_of([2, 2, 2, 8] * 2)
+    even, uneven = (
+        Dataset.from_list([{"input_ids": [FIRST_WORD] * length, "labels": 0} for length in lengths])
+        for lengths in ([8] * 8, [2, 2, 2, 8] * 2)
+    )
     model = classifier()
     chosen = [
         fit_packing(model, packing, rows, args, padded_texts) is not padded_texts

@@ -96,12 +96,6 @@ def test_blocks_of_pieces_are_those_of_the_whole(seed):
         assert cut_blocks(kept, blocks)["input_ids"][:] == wanted
 
 
-def test_one_token_that_starts_and_ends_a_text_is_not_doubled(decoder_tokenizer):
-    decoder_tokenizer.bos_token = decoder_tokenizer.eos_token
-    rows = block_rows(splits(text=["a", "b"]), decoder_tokenizer, LmData(block_size=10))
-    assert rows["train"][0]["input_ids"] == stream(decoder_tokenizer, ["a", "b"], end=[3])
-
-
 def rows_of(rows, objective):
     return lambda texts, tokenizer, **options: rows(texts, tokenizer, LmData(**options), objective)
 
@@ -157,6 +151,9 @@ def test_causal_blocks_are_the_stream_and_may_overlap_in_training(decoder_tokeni
     plain = block_rows(splits(text=TEXTS), decoder_tokenizer, LmData(block_size=size))
     assert list(rows["validation"]) == list(plain["validation"])
     assert rows["train"].features["input_ids"].feature.dtype == "int32"
+    decoder_tokenizer.bos_token = decoder_tokenizer.eos_token  # one token that starts and ends a text is not doubled
+    rows = block_rows(splits(text=["a", "b"]), decoder_tokenizer, LmData(block_size=10))
+    assert rows["train"][0]["input_ids"] == stream(decoder_tokenizer, ["a", "b"], end=[3])
 
 
 def classes(texts):
@@ -228,21 +225,14 @@ def test_classifier_and_its_unknown_tokens(encoder_tokenizer, capsys):
     assert "25.00% unknown" in capsys.readouterr().out
 
 
-def many_rows():
-    return Dataset.from_dict({"input_ids": [[1] * (7 * n % 40 + 1) for n in range(300)]})
-
-
-def test_padding_of_random_batches():
-    rows, lengths = many_rows(), [7 * n % 40 + 1 for n in range(300)]
-    order = list(RandomEpochs(300, 0))
+def test_padding_of_random_batches_and_of_batches_by_length():
+    lengths, order = [7 * n % 40 + 1 for n in range(300)], list(RandomEpochs(300, 0))
+    rows = Dataset.from_dict({"input_ids": [[1] * length for length in lengths]})
     batches = [[lengths[row] for row in order[start : start + 8]] for start in range(0, 300, 8)]
     wanted = 1 - sum(lengths) / sum(max(batch) * len(batch) for batch in batches)
     assert padding_share(rows, settings(train_batch_size=8)) == pytest.approx(wanted)
-
-
-@pytest.mark.parametrize("changes", [{"train_sampling_strategy": "group_by_length"}, {"tokens_per_batch": 400}])
-def test_padding_of_batches_by_length(changes):
-    assert 0.0 < padding_share(many_rows(), settings(train_batch_size=8, **changes)) < 0.12
+    for changes in ({"train_sampling_strategy": "group_by_length"}, {"tokens_per_batch": 400}):
+        assert 0.0 < padding_share(rows, settings(train_batch_size=8, **changes)) < 0.12
 
 
 def test_padding_of_packed_batches():
