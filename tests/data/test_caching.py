@@ -32,7 +32,7 @@ def of(rows: Dataset) -> dict:
     return fingerprints(DatasetDict(train=rows))["train"]
 
 
-def test_content_alone_matters(monkeypatch):
+def test_only_content_matters(monkeypatch):
     rows = reviews()
     same = [
         reviews(kind="large_string"),

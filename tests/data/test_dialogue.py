@@ -20,26 +20,21 @@ DIALOGUES = [["你好", "你好呀", "再见"], ["吃了吗", "吃了 ok"], ["�
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    texts = [dialogue_text(turns) for turns in DIALOGUES]
-    column = TextColumn(Dataset.from_dict({"text": texts}), "text", SEPARATOR)
+    column = TextColumn(Dataset.from_dict({"text": [dialogue_text(turns) for turns in DIALOGUES]}), "text", SEPARATOR)
     options = {"vocab_size": 100, "extra_special_tokens": [SEPARATOR]}
     made = train(column, algorithm="chinese_character", kind="decoder", **options)
     dialogue.set_chat_template(made)
     return made
 
 
-@pytest.fixture(scope="module")
-def model(tokenizer):
-    def build(seed: int) -> VanillaDecoderForCausalLM:
-        torch.manual_seed(seed)
-        ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
-        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32}
-        made = VanillaDecoderForCausalLM(preset("gpt-tiny", vocab_size=len(tokenizer), **sizes, **ids)).eval()
-        with torch.no_grad():
-            made.model.embed_tokens.weight.mul_(20)
-        return made
-
-    return build
+def model(tokenizer, seed: int = 0) -> VanillaDecoderForCausalLM:
+    torch.manual_seed(seed)
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32}
+    made = VanillaDecoderForCausalLM(preset("gpt-tiny", vocab_size=len(tokenizer), **sizes, **ids)).eval()
+    with torch.no_grad():
+        made.model.embed_tokens.weight.mul_(20)
+    return made
 
 
 def messages(turns):
@@ -58,7 +53,7 @@ def test_dialogues_from_files(form, kind, tmp_path):
     assert reverse_dialogues(found)["train"][0]["text"] == "再见[SEP]你好呀[SEP]你好[SEP]"
 
 
-def test_what_is_no_dialogue_and_a_single_one_which_is_not_cut(tmp_path):
+def test_malformed_dialogues_and_a_single_one_which_is_not_cut(tmp_path):
     Dataset.from_dict({"turns": ["a", "b"]}).to_json(tmp_path / "d.jsonl")
     arguments = LmData(train_file=str(tmp_path / "d.jsonl"), turns_column="turns")
     refused("d.jsonl, row 1: --turns_column must name lists of strings .* not 'a'", load_data, arguments, "causal")
@@ -83,25 +78,25 @@ def test_the_template_is_the_training_form(tokenizer):
     assert dialogue_text(["a [SEP] b", " ", "c "]) == "a   b[SEP]c[SEP]"  # a separator within a turn is none
 
 
-def test_a_prompt_is_the_beginning_of_a_dialogue_or_what_of_it_has_room(tokenizer, model):
-    chat = Chat(model(0), tokenizer, options={"max_new_tokens": 4}, history=DIALOGUES[0][:2])
+def test_a_prompt_is_the_beginning_of_a_dialogue_or_what_of_it_has_room(tokenizer):
+    chat = Chat(model(tokenizer), tokenizer, options={"max_new_tokens": 4}, history=DIALOGUES[0][:2])
     asked = messages(DIALOGUES[0][:2])
     assert chat.prompt() == tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
 
     def told(**options):
         options |= {"options": {"max_new_tokens": 4}, "history": ["一一", "二" * 12, "三" * 13]}
-        return "".join(tokenizer.convert_ids_to_tokens(Chat(model(0), tokenizer, **options).prompt()))
+        return "".join(tokenizer.convert_ids_to_tokens(Chat(model(tokenizer), tokenizer, **options).prompt()))
 
     assert told() == "<s>" + "二" * 12 + "[SEP]" + "三" * 13 + "[SEP]"  # 28 positions: the oldest turn does not fit
     assert told(max_history=1) == "<s>" + "三" * 13 + "[SEP]"
-    long = Chat(model(0), tokenizer, options={"max_new_tokens": 4}, history=["二" + "三" * 40])
+    long = Chat(model(tokenizer), tokenizer, options={"max_new_tokens": 4}, history=["二" + "三" * 40])
     assert "".join(tokenizer.convert_ids_to_tokens(long.prompt())) == "<s>" + "三" * 26 + "[SEP]"
     message = "--max_new_tokens 30 leaves no room for a turn in 32 positions"
-    refused(message, Chat, model(0), tokenizer, options={"max_new_tokens": 30})
+    refused(message, Chat, model(tokenizer), tokenizer, options={"max_new_tokens": 30})
 
 
-def test_a_reply_ends_at_the_separator(tokenizer, model, monkeypatch):
-    chat = Chat(model(0), tokenizer)
+def test_a_reply_ends_at_the_separator(tokenizer, monkeypatch):
+    chat = Chat(model(tokenizer), tokenizer)
     you = tokenizer.convert_tokens_to_ids("你")
     separator = separator_id(tokenizer)
 
@@ -113,8 +108,8 @@ def test_a_reply_ends_at_the_separator(tokenizer, model, monkeypatch):
     assert (chat.reply("在吗"), chat.history) == ("你你", ["在吗", "你你"])
 
 
-def test_the_backward_model_chooses(tokenizer, model, monkeypatch):
-    chat = Chat(model(0), tokenizer, candidates=4, reranker=model(1), history=["你好", "再见"])
+def test_the_backward_model_chooses(tokenizer, monkeypatch):
+    chat = Chat(model(tokenizer), tokenizer, candidates=4, reranker=model(tokenizer, 1), history=["你好", "再见"])
     replies = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("一", "二三", "在不在", "吃了吗")]
     chat.history.append("吃了吗")
     expected = []

@@ -83,7 +83,7 @@ def test_files_with_a_column_of_images(folder, kind):
     assert {(row["image"], row["label"]) for row in rows} == expected()
 
 
-def test_a_bad_image_is_named_or_left_out(folder, capsys):
+def test_a_bad_or_missing_image_is_named_or_left_out(folder, capsys):
     whole = png(0, 64)
     (folder / "cat" / "x.png").write_bytes(whole[: len(whole) // 2])
     (folder / "dog" / "y.jpg").write_text("no image")
@@ -92,13 +92,10 @@ def test_a_bad_image_is_named_or_left_out(folder, capsys):
     data, _ = load(folder, bad_rows="skip")
     assert (contents(data.splits), data.stats["train"]["bad rows left out"]) == (expected(), 3)
     assert "3 of 15 rows are bad and left out" in capsys.readouterr().out
-
-
-def test_a_row_without_an_image_is_named(tmp_path):
-    features = Features({"image": Image(), "label": Value("int64")})
+    features, path = Features({"image": Image(), "label": Value("int64")}), folder.parent / "a.parquet"
     cells = [{"bytes": png(number), "path": None} for number in range(5)] + [None]
-    Dataset.from_dict({"image": cells, "label": [0, 1] * 3}, features=features).to_parquet(tmp_path / "a.parquet")
-    refused("a.parquet, row 6: the image is missing", load, tmp_path / "a.parquet")
+    Dataset.from_dict({"image": cells, "label": [0, 1] * 3}, features=features).to_parquet(path)
+    refused("a.parquet, row 6: the image is missing", load, path)
 
 
 def test_folders_that_cannot_be_used(folder, tmp_path):

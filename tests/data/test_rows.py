@@ -67,7 +67,7 @@ def test_nothing_is_left(tmp_path, task, rows, message):
     refused(message, load, task, train_file=path, validation_file=path, bad_rows="skip")
 
 
-def test_a_missing_text_is_no_blank_one(tmp_path, capsys):
+def test_a_missing_text_is_not_a_blank_one(tmp_path, capsys):
     path = write(tmp_path / "a.jsonl", [{"text": text} for text in ("a", "", None, "b")])
     message = r"a.jsonl, row 3: the text is empty \(1 such rows\)"
     refused(message, load, "causal", train_file=path, validation_file=path)
@@ -127,8 +127,7 @@ def test_labels_become_classes(tmp_path, labels, names, ids, extension):
 def test_whitespace_around_labels_is_removed_and_reported(tmp_path, capsys):
     path = labeled(tmp_path, ["pos ", "neg", "\tpos", "pos"])
     load("classification", train_file=path, validation_file=path)
-    out = capsys.readouterr().out
-    assert "a.jsonl: whitespace around the labels of 2 of 4 rows is removed, as in 'pos '." in out
+    assert "a.jsonl: whitespace around the labels of 2 of 4 rows is removed, as in 'pos '." in capsys.readouterr().out
     blank = labeled(tmp_path, ["pos", "neg", "  "], "b.jsonl")
     refused("b.jsonl, row 3: '  ' is not a label", load, "classification", train_file=blank, validation_file=path)
 

@@ -1,6 +1,5 @@
 """What the page on training promises of splits, for every row of random tables."""
 
-import json
 import tempfile
 from collections import Counter
 from datetime import date, timedelta
@@ -17,7 +16,7 @@ from vanillaformer.data.files import load_files
 from vanillaformer.data.formats import ReadOptions
 from vanillaformer.data.loading import load_data
 
-from .test_loading import load
+from .test_loading import load, write
 
 FORMATS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y%m%d")
 LATE = date(2018, 12, 28)
@@ -33,11 +32,9 @@ def split_files(task, rows, files=1, **options):
     with tempfile.TemporaryDirectory() as folder:
         paths = []
         for number in range(files):
-            paths.append(str(Path(folder, f"{number}.jsonl")))
             part = rows[number * len(rows) // files : (number + 1) * len(rows) // files]
-            Path(paths[-1]).write_text("".join(json.dumps(row) + "\n" for row in part))
-        splits = load(task, train_file=paths, **options)
-        return {split: part[:] for split, part in splits.items()}
+            paths.append(write(Path(folder, f"{number}.jsonl"), part))
+        return {split: part[:] for split, part in load(task, train_file=paths, **options).items()}
 
 
 @st.composite
@@ -51,8 +48,7 @@ def ordered(draw):
         values = [LATE, *draw(st.lists(DAYS, min_size=6, max_size=40))]
         written = [value.strftime(form) for value in values]
     repeated = draw(st.lists(st.integers(0, len(values) - 1), max_size=40))
-    numbers = draw(st.permutations([*range(len(values)), *repeated]))
-    return [(values[number], written[number]) for number in numbers]
+    return [(values[number], written[number]) for number in draw(st.permutations([*range(len(values)), *repeated]))]
 
 
 @quick

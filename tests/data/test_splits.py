@@ -32,8 +32,7 @@ def test_one_file_with_a_column_of_splits(tmp_path, extension):
 
 
 def test_validation_is_held_out_of_the_rows_for_training(tmp_path):
-    words = ["train"] * 20 + ["test"] * 5
-    path = write(tmp_path / "a.parquet", rows_of(words))
+    path = write(tmp_path / "a.parquet", rows_of(["train"] * 20 + ["test"] * 5))
     dataset = load("causal", train_file=path, split_column="split", validation_fraction=0.2)
     assert {split: len(rows) for split, rows in dataset.items()} == {"train": 16, "validation": 4, "test": 5}
     assert list(dataset["test"]["text"]) == [f"text {n}" for n in range(20, 25)]
@@ -117,9 +116,6 @@ def test_every_class_keeps_a_text_for_training(tmp_path, seed):
     assert labels["train"].count("c") == 5
     assert len(texts["validation"]) == 3
     assert not texts["train"] & texts["validation"]
-
-
-def test_nothing_can_be_held_out_of_classes_of_one_text(tmp_path):
     rows = [{"text": f"t{n}", "label": n} for n in range(3)]
     refused("a validation part cannot be split from 3 distinct texts in which no class", held_out, tmp_path, rows)
 
@@ -140,8 +136,7 @@ def test_the_end_is_held_out(tmp_path, test_fraction, sizes):
     path = write(tmp_path / "a.txt", [f"{n:03}" for n in range(100)])
     options = {"hold_out": "end", "validation_fraction": 0.1, "test_fraction": test_fraction}
     dataset = load("causal", train_file=path, **options)
-    texts = [text for rows in dataset.values() for text in rows["text"]]
-    assert texts == [f"{n:03}" for n in range(100)]
+    assert [text for rows in dataset.values() for text in rows["text"]] == [f"{n:03}" for n in range(100)]
     assert [len(rows) for rows in dataset.values()] == sizes
 
 

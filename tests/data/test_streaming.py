@@ -63,8 +63,7 @@ def test_pairs(tmp_path, translator_tokenizer, decoder_tokenizer):
     loaded = translation_rows(dataset, pair, lengths)
     texts, stream = open_stream("translation", **options)
     assert all(list(texts[split]) == list(dataset[split]) for split in ("train", "validation"))
-    streamed = StreamedRows(stream, encode_pairs(pair, lengths))
-    assert list(epoch_rows(streamed, 0)) == list(loaded["train"])
+    assert list(epoch_rows(StreamedRows(stream, encode_pairs(pair, lengths)), 0)) == list(loaded["train"])
 
 
 @pytest.mark.parametrize(
@@ -297,8 +296,7 @@ def test_files_of_other_classes_are_refused(tmp_path):
 
 
 def test_a_run_does_not_resume_on_other_files(tmp_path, monkeypatch):
-    rows = streamed_rows("", laid_out("lines", tmp_path, monkeypatch), None)
-    rows.save(tmp_path)
+    streamed_rows("", laid_out("lines", tmp_path, monkeypatch), None).save(tmp_path)
     with (tmp_path / "0.jsonl").open("a") as file:
         file.write('{"text": "one more"}\n')
     options = {"train_file": str(tmp_path / "0.jsonl"), "validation_file": str(tmp_path / "validation.txt")}
@@ -317,8 +315,7 @@ def test_a_bad_row_of_a_part_is_named(tmp_path, monkeypatch):
 
 def test_label_that_comes_late(tmp_path, encoder_tokenizer):
     path = write(tmp_path / "a.jsonl", [{"text": f"t{n}", "label": label} for n, label in enumerate("abac")])
-    good = labeled(tmp_path, "b.jsonl", count=4)
-    options = {"train_file": path, "validation_file": good, "tokenizer_samples": 3}
+    options = {"train_file": path, "validation_file": labeled(tmp_path, "b.jsonl", count=4), "tokenizer_samples": 3}
     _, stream = open_stream("classification", **options)
     refused("row 4: label 'c' does not occur in the training data, which has a, b", stream_rows, stream)
     _, stream = open_stream("classification", **options, bad_rows="skip")

@@ -186,8 +186,7 @@ def test_draws_depend_on_text_seed_and_epoch_only(tokenizer, objective):
     each, other = collator(tokenizer, objective), collator(tokenizer, objective)
     rows = [{"input_ids": [5, *ids.tolist(), EOS]} for ids in texts(tokenizer, 6, 60)]
     pairs = [each.pair(row["input_ids"]) for row in rows]
-    alone = [other.pair(row["input_ids"]) for row in reversed(rows)]
-    assert pairs == alone[::-1]
+    assert pairs == [other.pair(row["input_ids"]) for row in reversed(rows)][::-1]
     each.set_epoch(1)
     assert pairs != [each.pair(row["input_ids"]) for row in rows]
     other = collator(tokenizer, objective, seed=8)
@@ -220,8 +219,7 @@ def test_blocks_are_of_text_only(tokenizer):
     words = ["one <extra_id_0> two", f"{MASK_TOKEN} three", "[S2S]"]
     data = DatasetDict(train=Dataset.from_dict({"text": words}))
     rows = block_rows(data, tokenizer, LmData(block_size=16), "ul2")["train"]["input_ids"]
-    start = tokenizer.convert_tokens_to_ids("[NLU]")
-    assert all((row[0], row[-1]) == (start, EOS) for row in rows)
+    assert all((row[0], row[-1]) == (tokenizer.convert_tokens_to_ids("[NLU]"), EOS) for row in rows)
     assert {len(row) for row in rows[:-1]} == {16}
     inner = [token for row in rows for token in row[1:-1]]
     assert tokenizer.decode(inner) == "".join(words)

@@ -45,8 +45,7 @@ def test_batches_are_what_the_saved_processor_makes(rows, processor, tmp_path):
 
 
 def test_images_are_changed_in_training_anew_in_each_epoch(rows, processor):
-    changes = AugmentationArguments(shift=2, flip="both", random_erasing=0.5)
-    collator = ImageCollator(processor, changes, seed=3)
+    collator = ImageCollator(processor, AugmentationArguments(shift=2, flip="both", random_erasing=0.5), seed=3)
     plain = ImageCollator(processor)(rows)["pixel_values"]
     first = collator(rows)["pixel_values"]
     assert not torch.equal(first, plain)
@@ -55,6 +54,8 @@ def test_images_are_changed_in_training_anew_in_each_epoch(rows, processor):
         assert torch.equal(collator(rows)["pixel_values"], plain)
     collator.set_epoch(1)
     assert not torch.equal(collator(rows)["pixel_values"], first)
+    for name in ("shift", "random_erasing"):
+        refused(f"--{name} -1: it must be", check_limits, AugmentationArguments(**{name: -1}))
 
 
 def test_as_many_patches_are_hidden_in_each_image(rows, processor):
@@ -121,8 +122,3 @@ def test_draws_depend_on_row_and_seed():
     assert found.std().item() == pytest.approx(12**-0.5, abs=0.01)
     assert torch.corrcoef(found.T).triu(1).abs().max() < 0.3
     assert len(set(found.ravel().tolist())) > 9_900
-
-
-def test_numbers_out_of_range_are_refused():
-    for name in ("shift", "random_erasing"):
-        refused(f"--{name} -1: it must be", check_limits, AugmentationArguments(**{name: -1}))

@@ -32,9 +32,7 @@ def segments(row: dict) -> tuple[list[int], list[int]]:
 
 def test_sentences_are_lines_and_what_ends_with_a_stop():
     text = "One. Two!  Three? four\n\n\n    five.six 7.5\r\nlast 日本。語。"
-    assert sentences(text) == [
-        "One.", " Two!", "  Three?", " four\n", "    five.six 7.5\r\n", "last 日本。", "語。"
-    ]  # fmt: skip
+    assert sentences(text) == ["One.", " Two!", "  Three?", " four\n", "    five.six 7.5\r\n", "last 日本。", "語。"]
     assert sentences(" \n\n") == []
     assert sentences("one") == ["one"]
 
@@ -88,8 +86,7 @@ def test_half_of_the_pairs_are_random():
 
 
 def test_segments_begin_and_end_with_sentences_where_they_fit():
-    documents = Documents(np.arange(100), range(0, 101, 5), [0, 10, 20])
-    for pair in draw_pairs(documents, 20, Random(3)):
+    for pair in draw_pairs(Documents(np.arange(100), range(0, 101, 5), [0, 10, 20]), 20, Random(3)):
         (start, middle), (again, end) = pair.first, pair.second
         assert start % 5 == middle % 5 == again % 5 == end % 5 == 0
         assert (middle == again) == (pair.label == 0)

@@ -198,8 +198,7 @@ def test_translation(translator_tokenizer, decoder_tokenizer, capsys):
     lengths = {"max_source_length": 5, "max_target_length": 4}
     rows = translation_rows(texts, (translator_tokenizer, decoder_tokenizer), PairData(**lengths))
     capsys.readouterr()
-    known = {"test": {"also in train": 0}}
-    stats = describe_data(rows, (translator_tokenizer, decoder_tokenizer), settings(), known)
+    stats = describe_data(rows, (translator_tokenizer, decoder_tokenizer), settings(), {"test": {"also in train": 0}})
     size = len(translator_tokenizer)
     # Of the source vocabulary a, b and </s> are used, of that of the target <s>, x and y
     assert stats["train"] == {
