@@ -11,3 +11,9 @@ def refused(message: str, call: Callable[..., Any], *arguments: Any, error: Any 
     __tracebackhide__ = True
     with pytest.raises(error, match=message):
         call(*arguments, **options)
+
+
+def ends(message: str, main: Callable[[list[str]], Any], *words: object) -> None:
+    """Run a program on a command line, and expect it to end with a message of which a part matches this one."""
+    __tracebackhide__ = True
+    refused(message, main, [str(word) for word in words], error=SystemExit)

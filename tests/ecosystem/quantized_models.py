@@ -62,32 +62,22 @@ def rounded(model_class: Any) -> nn.Module:
 
 @every_model
 @every_quantization
-def test_every_linear_layer_is_in_8_bits(model_class, quantization, saved):
-    layers = linear_layers(quantized(model_class, quantization, saved))
-    assert set(layers) == set(linear_layers(tiny(model_class)))
+def test_all_layers_are_in_8_bits_near_the_float_model_and_the_same_when_loaded(
+    model_class, quantization, saved, tmp_path
+):
+    """Rounding a layer's inputs to as many steps as its weights errs about as much again: 2.5 times is plenty."""
+    model, plain = quantized(model_class, quantization, saved), tiny(model_class)
+    layers = linear_layers(model)
+    assert set(layers) == set(linear_layers(plain))
     for layer in layers.values():
         stored = layer.weight.qdata if isinstance(layer.weight, Int8Tensor) else layer.weight
         assert stored.dtype == torch.int8
-
-
-@every_model
-@every_quantization
-def test_logits_are_near_those_of_the_float_model(model_class, quantization, saved):
-    """Rounding a layer's inputs to as many steps as its weights errs about as much again: 2.5 times is plenty."""
-    exact = logits_of(tiny(model_class), model_class)
+    exact, logits = (logits_of(each, model_class) for each in (plain, model))
     of_weights = relative_error(logits_of(rounded(model_class), model_class), exact)
-    error = relative_error(logits_of(quantized(model_class, quantization, saved), model_class), exact)
     assert 0 < of_weights < 0.05
-    assert 0 < error < 2.5 * of_weights
-
-
-@every_model
-@every_quantization
-def test_saved_and_loaded_it_is_the_same(model_class, quantization, saved, tmp_path):
-    model = quantized(model_class, quantization, saved)
+    assert 0 < relative_error(logits, exact) < 2.5 * of_weights
     model.save_pretrained(tmp_path)
-    loaded = LOADERS[model_class].from_pretrained(tmp_path).eval()
-    assert torch.equal(logits_of(loaded, model_class), logits_of(model, model_class))
+    assert torch.equal(logits_of(LOADERS[model_class].from_pretrained(tmp_path).eval(), model_class), logits)
     sizes = [(folder / "model.safetensors").stat().st_size for folder in (tmp_path, saved(model_class))]
     assert sizes[0] < 0.8 * sizes[1]
 

@@ -16,8 +16,6 @@ from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderDecoderForCon
 
 from .tiny import LOADERS, batch_of, kind_of, tiny
 
-every_model = pytest.mark.parametrize("model_class", list(LOADERS))
-
 
 def logits_of(model: Any, model_class: Any) -> torch.Tensor:
     with torch.no_grad():
@@ -29,24 +27,19 @@ def adapted(model: Any, **fields: Any) -> PeftModel:
     return get_peft_model(model, LoraConfig(r=2, init_lora_weights=False, **fields))
 
 
-@every_model
+@pytest.mark.parametrize("model_class", list(LOADERS))
 @pytest.mark.parametrize("targets", [None, "all-linear"])
-def test_targets_are_found(model_class, targets):
-    """Queries and values by default, or every linear layer but the output."""
-    plain = tiny(model_class)
-    linear = {name for name, module in plain.named_modules() if isinstance(module, nn.Linear)} - {"lm_head"}
-    wanted = linear if targets else {name for name in linear if name.endswith(("q_proj", "v_proj"))}
-    names = [name for name, _ in adapted(plain, target_modules=targets).named_parameters() if ".lora_" in name]
-    assert {name.split(".lora_")[0].removeprefix("base_model.model.") for name in names} == wanted
-
-
-@every_model
-@pytest.mark.parametrize("targets", [None, "all-linear"])
-def test_adapters_are_saved_loaded_and_merged(model_class, targets, saved, tmp_path):
+def test_adapters_are_added_saved_loaded_and_merged(model_class, targets, saved, tmp_path):
+    """To queries and values by default, or to every linear layer but the output."""
     load = partial(LOADERS[model_class].from_pretrained, dtype=torch.float64)
     folder = saved(model_class)
-    plain = logits_of(load(folder), model_class)
-    model = adapted(load(folder), target_modules=targets)
+    base = load(folder)
+    linear = {name for name, module in base.named_modules() if isinstance(module, nn.Linear)} - {"lm_head"}
+    wanted = linear if targets else {name for name in linear if name.endswith(("q_proj", "v_proj"))}
+    plain = logits_of(base, model_class)
+    model = adapted(base, target_modules=targets)
+    names = [name for name, _ in model.named_parameters() if ".lora_" in name]
+    assert {name.split(".lora_")[0].removeprefix("base_model.model.") for name in names} == wanted
     expected = logits_of(model, model_class)
     assert relative_error(expected, plain) > 0.01, "the adapters do nothing"
     model.save_pretrained(tmp_path / "adapter")
@@ -65,12 +58,10 @@ def test_adapters_are_saved_loaded_and_merged(model_class, targets, saved, tmp_p
 
 
 def test_a_folder_of_adapters_names_its_model(saved, tmp_path):
-    folder = saved(VanillaDecoderForCausalLM)
-    model = adapted(AutoModelForCausalLM.from_pretrained(folder), task_type="CAUSAL_LM")
+    model = adapted(AutoModelForCausalLM.from_pretrained(saved(VanillaDecoderForCausalLM)), task_type="CAUSAL_LM")
     model.save_pretrained(tmp_path)
     for loaded in (AutoPeftModelForCausalLM.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)):
-        expected = logits_of(model, VanillaDecoderForCausalLM)
-        assert torch.equal(logits_of(loaded, VanillaDecoderForCausalLM), expected)
+        assert torch.equal(logits_of(loaded, VanillaDecoderForCausalLM), logits_of(model, VanillaDecoderForCausalLM))
     prompt = batch_of("decoder")["input_ids"][:1, :4]
     greedy = {"do_sample": False, "max_new_tokens": 8}
     assert torch.equal(loaded.generate(prompt, **greedy), model.generate(input_ids=prompt, **greedy))

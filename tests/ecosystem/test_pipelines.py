@@ -104,8 +104,7 @@ def test_text_to_text(task, batch_size, saved):
     several = pipe(TEXTS, batch_size=batch_size, max_new_tokens=8, num_return_sequences=2)
     options = {"num_beams": 2, "num_return_sequences": 2, "max_new_tokens": 8}
     assert several == [[{NAMES[task]: t} for t in generated(model, tokenizer, text, **options)] for text in TEXTS]
-    read = f"{TEXTS[2]} {TEXTS[0]}"
-    assert pipe(TEXTS[0], prefix=f"{TEXTS[2]} ", max_new_tokens=8) == pipe(read, max_new_tokens=8)
+    assert pipe(TEXTS[0], prefix=f"{TEXTS[2]} ", max_new_tokens=8) == pipe(f"{TEXTS[2]} {TEXTS[0]}", max_new_tokens=8)
     assert [made for (made,) in pipe((text for text in TEXTS), max_new_tokens=8)] == found
     assert len(tokenizer(pipe(TEXTS[1], min_new_tokens=60)[0][NAMES[task]])["input_ids"]) > 20  # transformers' default
     refused("a text must be a string, got int: 5", pipe, 5)
@@ -160,7 +159,7 @@ def test_languages(name, option, tmp_path):
     refused("tgt_lang='klingon' must be one of the tokenizer's codes: ", pipe, "a b", tgt_lang="klingon")
 
 
-def test_the_language_of_a_call_is_no_others():
+def test_the_language_of_a_call_is_not_that_of_the_next():
     """M2M-100's tokenizer has none at first, and cannot be set to none again."""
     read = []
 

@@ -55,5 +55,4 @@ def test_its_trainer_brings_texts_that_belong_together_closer(saved, tmp_path):
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert losses[-1] < losses[0]
     made.save_pretrained(str(tmp_path / "saved"))
-    loaded = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
-    assert np.array_equal(loaded.encode(TEXTS), made.encode(TEXTS))
+    assert np.array_equal(SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(TEXTS), made.encode(TEXTS))

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 from openai import BadRequestError, NotFoundError, OpenAI
+from refusals import ends
 from safetensors.torch import load_file, save_file
 from starlette.testclient import TestClient
 from transformers import AutoTokenizer
@@ -51,13 +52,6 @@ def wait_until(holds, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def answers(port: int, process: subprocess.Popen) -> bool:
-    """Return whether the server answers."""
-    assert process.poll() is None, f"the server ended with {process.returncode}"
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 @pytest.fixture(scope="module")
 def folder(saved) -> Path:
     return saved(VanillaDecoderForCausalLM)
@@ -71,7 +65,9 @@ def client(folder, tmp_path_factory) -> Iterator[OpenAI]:
     with log.open("w") as output:
         process = subprocess.Popen([*command, "--port", str(port)], stdout=output, stderr=output, env=os.environ)
         try:
-            wait_until(lambda: answers(port, process), 120)
+            with socket.socket() as probe:
+                wait_until(lambda: process.poll() is not None or probe.connect_ex(("127.0.0.1", port)) == 0, 120)
+            assert process.poll() is None, log.read_text()[-2000:]
             with OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as made:
                 yield made
             process.send_signal(signal.SIGINT)
@@ -263,7 +259,7 @@ def test_a_wrong_request_is_an_error_that_names_the_field(path, body, message, s
     (b'{"prompt": "the"}', "text/plain", 415, "content-type 'text/plain': it must be application/json"),
     (b'{"prompt": "%s"}' % (b"a" * 3000), "application/json", 413, "the body has more than 3,000 bytes"),
 ])  # fmt: skip
-def test_a_body_that_is_none_is_refused(content, kind, status, message, app):
+def test_a_body_that_is_not_a_json_object_is_refused(content, kind, status, message, app):
     answer = app.post("/v1/completions", content=content, headers={"content-type": kind})
     assert answer.status_code == status
     assert message in answer.json()["error"]["message"]
@@ -291,8 +287,7 @@ def test_values_that_ask_for_nothing_are_taken(app):
     nothing = {"n": 1, "logprobs": False, "presence_penalty": 0.0, "user": "me", "max_tokens": 3, "temperature": 0}
     whole = app.post("/v1/completions", json=PROMPT | {"max_tokens": 3, "temperature": 0}).json()["choices"]
     more = {"best_of": 1, "echo": False, "logit_bias": {}, "suffix": None}
-    answer = app.post("/v1/completions", json={"prompt": [PROMPT["prompt"]]} | nothing | more)
-    assert answer.json()["choices"] == whole
+    assert app.post("/v1/completions", json={"prompt": [PROMPT["prompt"]]} | nothing | more).json()["choices"] == whole
     assert app.post("/v1/chat/completions", json={"messages": [TURN]} | nothing).status_code == 200
 
 
@@ -310,7 +305,7 @@ def test_a_chat_without_a_template_is_refused(folder, tmp_path):
     assert answer.json()["error"]["message"] == "the model has no chat template: use /v1/completions"
 
 
-def test_a_client_that_goes_is_generated_for_no_longer(folder, monkeypatch):
+def test_generation_stops_when_its_client_has_gone(folder, monkeypatch):
     """Of 50 tokens few are made, and the next client is answered."""
     steps, forward, port = [], VanillaDecoderForCausalLM.forward, free_port()
 
@@ -340,39 +335,32 @@ def test_a_client_that_goes_is_generated_for_no_longer(folder, monkeypatch):
         thread.join(timeout=30)
 
 
-def refused(message: str, *words: object) -> None:
-    """The server does not start."""
-    with pytest.raises(SystemExit, match=message):
-        serve.main([*map(str, words)])
-
-
 @pytest.mark.parametrize("model_class", [VanillaEncoderForMaskedLM, VanillaEncoderDecoderForConditionalGeneration])
 def test_what_writes_no_text_on_its_own_is_refused(model_class, saved):
-    refused(rf"is a {model_class.__name__}, but only language models are served", saved(model_class))
+    ends(rf"is a {model_class.__name__}, but only language models are served", serve.main, saved(model_class))
 
 
 def test_what_cannot_be_served_is_refused_before_the_server_starts(saved, folder, tmp_path, monkeypatch):
     biased = saved(VanillaDecoderForCausalLM, position_embedding_type="alibi")
     message = r"--continuous-batching cannot serve .*position_embedding_type='alibi'"
-    refused(message, biased, "--continuous-batching")
+    ends(message, serve.main, biased, "--continuous-batching")
     monkeypatch.chdir(tmp_path)
-    refused("name the model to serve: vanillaformer serve MODEL")
-    refused(r": \. is not a model", ".")
+    ends("name the model to serve: vanillaformer serve MODEL", serve.main)
+    ends(r": \. is not a model", serve.main, ".")
     shutil.copytree(folder, tmp_path / "model")
-    weights = load_file(folder / "model.safetensors")
-    damaged = {name: value for name, value in weights.items() if "down" not in name}
+    damaged = {name: value for name, value in load_file(folder / "model.safetensors").items() if "down" not in name}
     save_file(damaged, tmp_path / "model/model.safetensors")
-    refused(rf"MODEL {tmp_path}/model has weights without .*down_proj", tmp_path / "model")
+    ends(rf"MODEL {tmp_path}/model has weights without .*down_proj", serve.main, tmp_path / "model")
 
 
-def test_code_of_a_model_runs_with_the_option_alone(tmp_path):
+def test_code_of_a_model_runs_only_with_the_option(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "odd", "auto_map": {"AutoConfig": "odd.Odd"}}')
     (tmp_path / "odd.py").write_text('raise ValueError("it has run")\n')
-    refused("has code of its own: --trust-remote-code runs it, once you have read it", tmp_path)
-    refused("it has run", tmp_path, "--trust-remote-code")
+    ends("has code of its own: --trust-remote-code runs it, once you have read it", serve.main, tmp_path)
+    ends("it has run", serve.main, tmp_path, "--trust-remote-code")
 
 
 def test_missing_libraries_are_named(monkeypatch):
     monkeypatch.setattr(serve, "is_serve_available", lambda: False)
     monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())
-    refused(r"serving needs uvicorn: pip install 'vanillaformer\[serve\]'", "somewhere")
+    ends(r"serving needs uvicorn: pip install 'vanillaformer\[serve\]'", serve.main, "somewhere")

@@ -72,22 +72,12 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Change:
     return changed
 
 
-def one_number(value: float) -> Change:
-    """A weight with one other number, the last of all."""
-    return tensors(lambda values: values[DOWN].view(-1)[-1:].fill_(value))
+def text(content: str, file: str = "config.json") -> Change:
+    """Another text in a file."""
+    return lambda folder: (folder / file).write_text(content)
 
 
-def generation(**values) -> Change:
-    """Other generation settings."""
-    return lambda folder: (folder / "generation_config.json").write_text(json.dumps(values))
-
-
-def text(content: str) -> Change:
-    """Another text for the config."""
-    return lambda folder: (folder / "config.json").write_text(content)
-
-
-DOWN = "model.layers.1.mlp.down_proj.weight"
+DOWN, SETTINGS = "model.layers.1.mlp.down_proj.weight", "generation_config.json"
 BROKEN: dict[str, tuple[Change, str]] = {
     "pickle": (to_pickle, r"has no model.safetensors \(pytorch_model.bin is not read: a pickle can run code"),
     "cut in the data": (lambda folder: cut(folder, 9000), "has a damaged model.safetensors"),
@@ -96,8 +86,8 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "shard name not text": (lambda folder: index(folder, 3), "names 3, which is not a safetensors file"),
     "deep index": (lambda folder: [(folder / WEIGHTS).unlink(), (folder / INDEX).write_text("[" * 10**6)],
                    "has a damaged model.safetensors.index.json"),
-    "export": (lambda folder: (folder / "vanillaformer_export.json").write_text("{}"), "has an exported model"),
-    "adapters": (lambda folder: (folder / "adapter_config.json").write_text("{}"), "has adapters .* merge them"),
+    "export": (text("{}", "vanillaformer_export.json"), "has an exported model"),
+    "adapters": (text("{}", "adapter_config.json"), "has adapters .* merge them"),
     "shard missing": (lambda folder: index(folder, "b.safetensors"), "names 'b.safetensors', which is not there"),
     "config no JSON": (text("{"), "has a config.json that is not JSON"),
     "config no object": (text("[]"), "is not a JSON object, but a list"),
@@ -117,8 +107,9 @@ BROKEN: dict[str, tuple[Change, str]] = {
                  f"has {DOWN} of data type I8 in its weights, must be one of F64, F32, F16, BF16$"),
     "8 bits": (tensors(lambda values: values.update({DOWN: values[DOWN].to(torch.float8_e4m3fn)})),
                f"has {DOWN} of data type F8_E4M3 in its weights"),
-    "not a number": (one_number(float("nan")), f"has {DOWN} with NaN or infinity in model.safetensors$"),
-    "infinite": (one_number(float("-inf")), f"has {DOWN} with NaN or infinity in model.safetensors$"),
+    **{name: (tensors(lambda values, number=number: values[DOWN].view(-1)[-1:].fill_(number)),
+              f"has {DOWN} with NaN or infinity in model.safetensors$")
+       for name, number in {"not a number": float("nan"), "infinite": float("-inf")}.items()},
     "large config": (text(f'{{"a": "{"x" * 2**25}"}}'), "has a config.json of 33,554,441 bytes, at most 33,554,432"),
     "nested config": (text('{"a": ' * 900 + "1" + "}" * 900), "has an invalid config.json: "),
     "architecture of a number": (fields(architectures=[5]), r"has architectures=\[5\] in config.json: it must name"),
@@ -127,11 +118,10 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "no architecture": (fields(architectures=None), "has architectures=None in config.json"),
     "encoder": (fields(is_encoder_decoder=True), "is_encoder_decoder=?.*True"),
     "data type": (fields(dtype="float8_e4m3fn"), "has dtype='float8_e4m3fn' in config.json: it must be one of float6"),
-    "beams": (generation(num_beams=10**7), "has num_beams=10000000 in .*: it must be an integer up to 256"),
-    "beams in words": (generation(num_beams="many"), "has num_beams='many' in generation_config.json"),
-    "end": (generation(eos_token_id="x"), "has eos_token_id='x' in generation_config.json, but the model has"),
-    "settings of a list": (lambda folder: (folder / "generation_config.json").write_text("[1, 2]"),
-                           "has a generation_config.json that is not a JSON object, but a list"),
+    "beams": (text('{"num_beams": 10000000}', SETTINGS), "num_beams=10000000 in .*: it must be an integer up to 256"),
+    "beams in words": (text('{"num_beams": "many"}', SETTINGS), f"has num_beams='many' in {SETTINGS}"),
+    "end": (text('{"eos_token_id": "x"}', SETTINGS), f"has eos_token_id='x' in {SETTINGS}, but the model has"),
+    "settings of a list": (text("[1, 2]", SETTINGS), f"has a {SETTINGS} that is not a JSON object, but a list"),
     "vocabulary": (fields(vocab_size=10**15), "vocab_size=1,000,000,000,000,000 must be at most"),
     "labels": (fields(num_labels=10**12), "num_labels=1,000,000,000,000 must be at most"),
     "table": (fields(position_embedding_type="sinusoidal", max_position_embeddings=10**9),
@@ -159,7 +149,7 @@ def test_a_broken_folder_has_one_error_that_says_what_is_broken(case, copy):
     assert len(str(info.value)) < 1500
 
 
-def test_whole_folders_also_of_half_precision_and_several_files_have_none(copy, saved):
+def test_whole_folders_have_no_error_also_in_half_precision_and_several_files(copy, saved):
     assert saved_folder(str(copy)) == copy
     for kind in ("pair", "translator", "masked", "classifier"):
         saved_folder(str(saved(kind)))
@@ -234,14 +224,11 @@ def test_a_tokenizer_is_refused_if_it_has_more_tokens_than_the_model(copy):
     refused(message, open_tokenizers, copy, config, "--model x")
 
 
-def test_a_library_that_is_missing_is_one_error(copy):
-    edit(copy, attn_implementation="flash_attention_2")
-    with pytest.raises(ValueError, match=r"--model .*: the model cannot be loaded: .*[Ff]lash"):
-        tasks.load(generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"], device="cpu"))
-
-
 @pytest.mark.parametrize("content", ["", "{}", '{"model": {"type": "BPE"}}', "[" * 100])
-def test_a_tokenizer_that_is_none_is_said_to_be(content, copy):
+def test_a_broken_tokenizer_or_a_missing_library_is_one_error(content, copy):
+    edit(copy, attn_implementation="flash_attention_2")
+    arguments = generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"], device="cpu")
+    refused("--model .*: the model cannot be loaded: .*[Ff]lash", tasks.load, arguments)
     (copy / "tokenizer.json").write_text(content)
     refused("--model x: the tokenizer cannot be loaded: ", open_tokenizers, copy, None, "--model x")
 

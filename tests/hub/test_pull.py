@@ -203,8 +203,7 @@ def test_what_is_trained_is_pushed(program, client, server, tmp_path):
     assert str(tmp_path).encode() not in everything.replace(there["README.md"], b"")
     assert WRITE.encode() not in everything + (local / "run.json").read_bytes()
     assert f"Pushed to {name}" in out
-    summaries = [commit.summary for commit in repository.commits.values()]
-    assert summaries == ["initial commit", "Model save"]
+    assert [commit.summary for commit in repository.commits.values()] == ["initial commit", "Model save"]
     assert [seen.path for seen in server.seen].count("/api/whoami-v2") == 1, "the Hub limits how often that is asked"
     text = "Monday" if program == "train_translation" else "import"
     given = ("--image", local / "example.png") if images else ("--text", text)
@@ -216,7 +215,7 @@ def test_what_is_trained_is_pushed(program, client, server, tmp_path):
     (OTHER, "ann/there", "the token has no right to do that in ann/there"),
     (WRITE, "ann/ea rly", "is not a repository name"),
 ])  # fmt: skip
-def test_what_will_not_work_is_said_before_anything_is_done(token, name, message, client, server, tmp_path):
+def test_a_push_that_cannot_work_is_refused_before_anything_is_done(token, name, message, client, server, tmp_path):
     server.hub.put("ann/there", {"README.md": b"public, and somebody else's"})
     arguments = words("train_classifier", tmp_path / "run", *PUSH, name)
     assert "Tokenizer" not in client.refused(message, "train_classifier", *arguments, token=token).out

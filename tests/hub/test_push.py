@@ -50,29 +50,27 @@ def test_a_dry_run_lists_what_would_go_and_what_stays_here_and_asks_nobody(clien
     assert str(copy.parent).encode() not in b"".join(there.values())
 
 
-OTHERS = (
-    *("optimizer.pt", "training_args.bin", "run.json", "trainer_state.json", "runs/events", "notes.txt", ".env"),
-    *("checkpoint-5/model.safetensors", "adapter/adapter_model.safetensors", "secret.py", "a.parquet"),
-    *("tokenizer.pkl", "vocab.bin", "tokenizer_mine.py", "target_tokenizer/a.pt"),
-    *("tokenizer_api_token.txt", "tokenizer.env", "target_tokenizer/.env", "target_tokenizer/private.txt"),
-    *("vocab_secret.csv", "LICENSE-key", "secrets.png", "chat_template.txt", "mine.spm", "sentencepiece.txt"),
-    "README.edited.md",
-    *("additional_chat_templates/notes.txt", "model-mine-of-2.safetensors", "model-00001-of-00002.safetensors"),
-)
-OF_A_MODEL = (
-    *("tokenizer.model", "spiece.model", "source.spm", "target.spm", "sentencepiece.bpe.model", "vocab.json"),
-    *("merges.txt", "vocab.txt", "added_tokens.json", "special_tokens_map.json", "chat_template.jinja"),
-    *("additional_chat_templates/tools.jinja", "target_tokenizer/vocab.json", "LICENSE.md", "LICENSE.txt"),
-    *("confusion_matrix.png", "cross_attention.png", "loss_curve.png", "all_results.json", "LICENSE"),
-)
+OTHERS = """
+    optimizer.pt training_args.bin run.json trainer_state.json runs/events notes.txt .env secret.py a.parquet vocab.bin
+    checkpoint-5/model.safetensors adapter/adapter_model.safetensors tokenizer.pkl tokenizer_mine.py tokenizer.env
+    target_tokenizer/a.pt target_tokenizer/.env target_tokenizer/private.txt tokenizer_api_token.txt vocab_secret.csv
+    LICENSE-key secrets.png chat_template.txt mine.spm sentencepiece.txt README.edited.md
+    additional_chat_templates/notes.txt model-mine-of-2.safetensors model-00001-of-00002.safetensors
+"""
+OF_A_MODEL = """
+    tokenizer.model spiece.model source.spm target.spm sentencepiece.bpe.model vocab.json merges.txt vocab.txt
+    added_tokens.json special_tokens_map.json chat_template.jinja additional_chat_templates/tools.jinja
+    target_tokenizer/vocab.json LICENSE.md LICENSE.txt confusion_matrix.png cross_attention.png loss_curve.png
+    all_results.json LICENSE
+"""
 
 
 def test_files_of_a_model_go_along_and_those_that_begin_like_one_do_not(copy):
     before = files_to_push(copy).keys()
-    for name in (*OTHERS, *OF_A_MODEL):
+    for name in (OTHERS + OF_A_MODEL).split():
         (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_text("{}")
-    assert files_to_push(copy).keys() == before | {*OF_A_MODEL}
+    assert files_to_push(copy).keys() == before | {*OF_A_MODEL.split()}
 
 
 def test_a_checkpoint_takes_the_tokenizers_of_its_run_and_no_other_file_named_like_one(copy, tmp_path):
@@ -111,7 +109,7 @@ def test_links_within_the_folder_and_in_the_cache_are_followed(copy, client, ser
 
 
 @pytest.mark.parametrize("auto_map", [["mine.Mine"], {"AutoModel": "/etc/passwd.X"}, {"AutoModel": "../secret.X"}])
-def test_code_elsewhere_does_not(auto_map, client, server, copy):
+def test_code_outside_the_folder_is_not_pushed(auto_map, client, server, copy):
     (copy.parent / "secret.py").write_text("secret = 1\n")
     edit(copy, auto_map=auto_map)
     listed = client.ok("push", copy, "ann/elsewhere", "--dry-run")
@@ -134,6 +132,8 @@ def test_code_that_the_config_names_comes_along(client, server, copy):
 @pytest.mark.parametrize(("token", "repo", "more", "message"), [
     (None, "ann/x", [], "no token found: log in with `hf auth login`, or set HF_TOKEN"),
     (WRONG, "ann/x", [], "the token is not .* valid"),
+    *((f"hf_{odd}secret", "ann/x", [], "the token has characters that are not allowed in tokens|the token is not")
+      for odd in ("\x01", "\x0b", "ümlaut")),
     (READ, "ann/x", [], "the token may only read; pushing to ann/x needs a write token"),
     (READ, "x", [], "the token may only read; pushing to ann/x"),
     (OTHER, "ann/x", [], "the token has no right to do that in ann/x"),
@@ -146,21 +146,13 @@ def test_code_that_the_config_names_comes_along(client, server, copy):
     (WRITE, "a/b/c", [], "'a/b/c' is not a repository name"),
     (WRITE, "ann/it's", [], "is not a repository name"), (WRITE, "./folder", [], "is not a repository name"),
 ])  # fmt: skip
-def test_what_cannot_be_is_said(token, repo, more, message, client, server, saved):
+def test_a_push_that_is_not_possible_is_one_error(token, repo, more, message, client, server, saved):
     for name, private in (("ann/open", False), ("ann/closed", True)):
         if name not in server.hub.repositories:
             server.hub.put(name, {"a": b"b"}, private)
             server.hub.repositories[name].tags["v1"] = server.hub.repositories[name].branches["main"]
-    answer = client.refused(message, "push", saved("decoder"), repo, *more, token=token)
-    assert len(answer.error) < 300
+    assert len(client.refused(message, "push", saved("decoder"), repo, *more, token=token).error) < 300
     assert not server.uploaded()
-
-
-@pytest.mark.parametrize("token", ["hf_\x01secret", "hf_\x0bsecret", "hf_ümlautsecret"])
-def test_a_token_that_is_none_is_not_printed(token, client, saved):
-    said = "the token has characters that are not allowed in tokens|the token is not"
-    answer = client.refused(said, "push", saved("decoder"), "ann/x", token=token)
-    assert "secret" not in answer.everything
 
 
 def test_a_folder_without_a_whole_model_is_refused(client, server, copy):
@@ -170,7 +162,7 @@ def test_a_folder_without_a_whole_model_is_refused(client, server, copy):
     assert "ann/nothing" not in server.hub.repositories
 
 
-def test_without_a_network_it_is_said(saved, monkeypatch):
+def test_an_error_names_the_setting_that_forbids_the_network(saved, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", WRITE)  # this process itself is offline: tests/conftest.py
     with pytest.raises(SystemExit, match="HF_HUB_OFFLINE is set: the Hub is not asked, and ann/x is not"):
         push.main([str(saved("decoder")), "ann/x"])
@@ -249,13 +241,13 @@ def test_a_card_edited_on_the_hub_stays_edited(client, server, copy):
 
 
 @pytest.mark.parametrize("where", ["in ", "of ann/latin"])
-def test_a_card_that_is_no_text_is_named(where, client, server, copy):
+def test_a_card_that_is_not_text_is_named(where, client, server, copy):
     server.hub.put("ann/latin", {"README.md": "Größe".encode("utf-8" if where == "in " else "latin-1")})
     (copy / "README.md").write_bytes("Größe".encode("latin-1" if where == "in " else "utf-8"))
     client.refused(rf"the README.md {where}.*is not UTF-8 text", "push", copy, "ann/latin")
 
 
-def test_a_card_that_cannot_be_written_is_no_failed_push(client, server, copy):
+def test_a_card_that_cannot_be_written_does_not_fail_the_push(client, server, copy):
     (copy / "README.md").write_text("# Mine")
     (copy / "README.md.part").mkdir()
     assert f"could not be written to {copy}/README.md" in client.ok("push", copy, "ann/read-only")
@@ -276,7 +268,7 @@ def test_a_commit_in_between_is_not_overwritten(client, server, saved):
     client.ok("push", saved("decoder"), "ann/busy")
 
 
-def test_a_lost_connection_is_said_and_the_push_can_be_repeated(client: Client, server: Server, saved):
+def test_a_lost_connection_is_reported_and_the_push_can_be_repeated(client: Client, server: Server, saved):
     size = (saved("decoder") / "model.safetensors").stat().st_size
     server.faults.append("/commit/")
     client.refused("the connection to the Hub", "push", saved("decoder"), "ann/lost")
