@@ -116,7 +116,7 @@ def test_set_is_read_as_yaml_and_the_last_wins():
     ("a.yaml", b"preset: \xff", r"a.yaml is not valid YAML: .* byte 0xff in position 8"),
     ("a.yaml", None, "a.yaml' does not exist or is not a file"),
 ])  # fmt: skip
-def test_files_that_mean_nothing(tmp_path, name, text, message):
+def test_settings_files_that_cannot_be_read(tmp_path, name, text, message):
     if text is not None:
         (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     refused(message, parse, (ModelArguments, LanguageModelDataArguments), [str(tmp_path / name)])
@@ -161,45 +161,40 @@ def test_bad_command_line_or_value_in_a_file(words, message, tmp_path, capsys):
 CLASSIFIER, TRANSLATION = ClassifierTrainingArguments, TranslationTrainingArguments
 # By what has the options: command lines whose error names the options before "|" with their values.
 CANNOT_WORK = {
-    CLASSIFIER: (*("--save_strategy never", "--eval_strategy False", "--save_strategy epoch", "--save_total_limit 0"),
-                 *("--save_steps 500 --eval_steps 0.1", "--save_steps 500 --eval_steps 200", "--save_steps -1"),
-                 *("--eval_steps 0", "--eval_steps 2.5", "--eval_steps nan", "--logging_steps 0", "--seed -1"),
-                 *("--per_device_train_batch_size 0", "--per_device_eval_batch_size -8",
-                   "--gradient_accumulation_steps 0"),
-                 *("--learning_rate -1", "--learning_rate inf", "--learning_rate nan", "--warmup_steps -1",
-                   "--adam_beta2 1"),
-                 *("--label_smoothing_factor 2", "--num_train_epochs 0", "--max_steps 0", "--neftune_noise_alpha -1"),
-                 *("--lr_scheduler_kwargs x", "--report_to wandbb", "--report_to neptune"),
-                 # Adapters
-                 *("--lora_rank -1", "--lora_dropout 1.0 | --lora_rank 2", "--lora_alpha 8", "--lora_targets k_proj"),
-                 *("--lora_rank 2 | --lora_alpha 0", "--lora_rank 2 --freeze norm", "--lora_rank 2 --ema_decay 0.9"),
-                 "--lora_rank 2 --average_checkpoints 3",
-                 # Averages and early stopping
-                 *("--ema_decay 1.0", "--ema_decay 0.9 --average_checkpoints 2", "--average_checkpoints -1"),
-                 *("--average_checkpoints 2 --save_strategy no", "--early_stopping_patience 2 --eval_strategy no"),
-                 "--early_stopping_patience -1",
-                 # Losses and optimizers
-                 *("--r_drop -1", "--token_dropout 1.0", "--muon_momentum 1"),
-                 *("--muon_momentum -0.1", "--muon_lr_factor 0")),
-    TRANSLATION: (*("--num_beams 0", "--generation_num_beams 0", "--generation_max_length 0"),
-                  *("--length_penalty 2 | --num_beams 1", "--early_stopping True | --num_beams 1"),
-                  *("--guided_attention -1", "--guided_attention_sigma 0", "--scheduled_sampling_floor 1.5"),
-                  "--scheduled_sampling_k 0 | --scheduled_sampling linear",
-                  "--scheduled_sampling_k 2.0 | --scheduled_sampling exponential"),
-    arguments.LanguageModelDataArguments: ("--block_size 0", "--tokenizer_samples 0"),
-    arguments.ClassifierDataArguments: ("--max_length -1",),
-    arguments.TranslationDataArguments: ("--max_source_length 0", "--embedded_size 99"),
-    arguments.DataArguments: (*("--preprocessing_num_workers 0", "--validation_fraction 1.0", "--max_test_samples 0"),
-                              *("--test_fraction 1.0", "--test_fraction -0.1", "--streaming_buffer -1")),
-    TokenizerArguments: ("--tokenizer_vocab_size 0", "--tokenizer_min_frequency 0"),
-}  # fmt: skip
+    CLASSIFIER: """
+        --save_strategy never; --eval_strategy False; --save_strategy epoch; --save_total_limit 0; --save_steps -1
+        --save_steps 500 --eval_steps 0.1; --save_steps 500 --eval_steps 200; --eval_steps 0; --eval_steps 2.5
+        --eval_steps nan; --logging_steps 0; --per_device_train_batch_size 0; --per_device_eval_batch_size -8
+        --gradient_accumulation_steps 0; --learning_rate -1; --learning_rate inf; --learning_rate nan
+        --adam_beta2 1; --label_smoothing_factor 2; --num_train_epochs 0; --max_steps 0; --neftune_noise_alpha -1
+        --lr_scheduler_kwargs x; --warmup_steps -1; --seed -1; --report_to wandbb; --report_to neptune
+        --lora_rank -1; --lora_dropout 1.0 | --lora_rank 2; --lora_alpha 8; --lora_targets k_proj
+        --lora_rank 2 | --lora_alpha 0; --lora_rank 2 --freeze norm; --lora_rank 2 --ema_decay 0.9
+        --lora_rank 2 --average_checkpoints 3; --ema_decay 1.0; --ema_decay 0.9 --average_checkpoints 2
+        --average_checkpoints -1; --average_checkpoints 2 --save_strategy no; --early_stopping_patience -1
+        --early_stopping_patience 2 --eval_strategy no; --r_drop -1; --token_dropout 1.0; --muon_momentum 1
+        --muon_momentum -0.1; --muon_lr_factor 0""",
+    TRANSLATION: """
+        --num_beams 0; --generation_num_beams 0; --generation_max_length 0; --length_penalty 2 | --num_beams 1
+        --early_stopping True | --num_beams 1; --guided_attention -1; --guided_attention_sigma 0
+        --scheduled_sampling_floor 1.5; --scheduled_sampling_k 0 | --scheduled_sampling linear
+        --scheduled_sampling_k 2.0 | --scheduled_sampling exponential""",
+    arguments.LanguageModelDataArguments: "--block_size 0; --tokenizer_samples 0",
+    arguments.ClassifierDataArguments: "--max_length -1",
+    arguments.TranslationDataArguments: "--max_source_length 0; --embedded_size 99",
+    arguments.DataArguments: """
+        --preprocessing_num_workers 0; --validation_fraction 1.0; --max_test_samples 0; --test_fraction 1.0
+        --test_fraction -0.1; --streaming_buffer -1""",
+    TokenizerArguments: "--tokenizer_vocab_size 0; --tokenizer_min_frequency 0",
+}
+LINES = [(kind, line) for kind, lines in CANNOT_WORK.items() for line in re.split(r"; |\n\s*", lines.strip())]
 
 
 def settings(*words: str, kind: Any = CLASSIFIER) -> Any:
     return parse(kind, [*words, "--use_cpu"] if kind in (CLASSIFIER, TRANSLATION) else list(words))[0]
 
 
-@pytest.mark.parametrize(("kind", "line"), [(kind, line) for kind, lines in CANNOT_WORK.items() for line in lines])
+@pytest.mark.parametrize(("kind", "line"), LINES)
 def test_settings_that_cannot_work(kind: type, line: str) -> None:
     words = line.replace(" | ", " ").split()
     named = re.findall(r"(--\w+) (\S+)", line.partition("|")[0])

@@ -124,8 +124,7 @@ PARTS = {
 
 def saved(preset: str, folder: Path, labels: list[str]) -> torch.nn.Module:
     task, more = PARTS[preset]
-    arguments = ModelArguments(preset=preset, overrides=[*SMALL, *more])
-    model = build_model(task, arguments, seed=1, labels=labels)
+    model = build_model(task, ModelArguments(preset=preset, overrides=[*SMALL, *more]), seed=1, labels=labels)
     if hasattr(model, "wide"):
         torch.nn.init.normal_(model.wide.ngram_logits.weight)  # as fitted
     model.save_pretrained(folder)
@@ -133,8 +132,7 @@ def saved(preset: str, folder: Path, labels: list[str]) -> torch.nn.Module:
 
 
 def started(preset: str, folder: Path, labels: list[str]) -> torch.nn.Module:
-    arguments = ModelArguments(model_name_or_path=str(folder))
-    return build_model(PARTS[preset][0], arguments, seed=2, labels=labels).eval()
+    return build_model(PARTS[preset][0], ModelArguments(model_name_or_path=str(folder)), seed=2, labels=labels).eval()
 
 
 def inputs(preset: str) -> dict[str, torch.Tensor]:
@@ -178,9 +176,7 @@ def test_other_classes_have_a_new_output_layer(preset: str, labels: list[str], t
     assert all(torch.equal(value, again[name]) for name, value in new.state_dict().items())  # by the seed
 
 
-BERT = {
-    "vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
-}  # fmt: skip
+BERT = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
 
 def test_numbers_name_the_classes_of_a_model_without_names(tmp_path: Path, capsys) -> None:
@@ -203,8 +199,7 @@ def test_numbers_name_the_classes_of_a_model_without_names(tmp_path: Path, capsy
 @pytest.mark.parametrize("kind", ["regression", "multi_label_classification"])
 def test_a_model_of_another_problem_learns_one_class_for_each_row(kind: str, tmp_path: Path) -> None:
     count = 1 if kind == "regression" else 2
-    config = BertConfig(**BERT, num_labels=count, problem_type=kind)
-    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    BertForSequenceClassification(BertConfig(**BERT, num_labels=count, problem_type=kind)).save_pretrained(tmp_path)
     labels = torch.tensor([0, 1])
     found = started("bert-tiny", tmp_path, ["neg", "pos"])(**inputs("bert-tiny"), labels=labels)
     assert torch.equal(found.loss, torch.nn.functional.cross_entropy(found.logits, labels))

@@ -187,8 +187,7 @@ def test_a_number_of_threads_that_is_given_stays(monkeypatch, set_threads) -> No
 def test_memory_is_taken_from_the_system_once_but_settings_of_the_users_own_stay(own: dict[str, str]) -> None:
     """A tensor in new memory costs a fault for each page."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", FAULTS]
-    done = subprocess.run(command, env=others | own, check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", FAULTS], env=others | own, check=True, capture_output=True, text=True)
     (_, before), (kept, after) = map(str.split, done.stdout.splitlines())
     pages = 64 * 2**20 // resource.getpagesize()
     assert kept == str(not own)
@@ -225,13 +224,12 @@ import sys, threading, time
 import datasets
 from types import SimpleNamespace
 from vanillaformer.tokenization import train
-from vanillaformer.data.caching import TextColumn
+from vanillaformer.data.caching import TextColumn, fingerprints
 from vanillaformer.data.arguments import DATA_ARGUMENTS
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.preprocessing.statistics import describe_data
 from vanillaformer.data.preprocessing.language_model import block_rows
 from vanillaformer.data.preprocessing.tokenizing import classification_rows
-from vanillaformer.data.caching import fingerprints
 
 def memory():
     return 1024 * int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1])

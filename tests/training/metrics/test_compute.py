@@ -66,8 +66,7 @@ def test_rouge_is_rouge_scores(tmp_path):
     assert added_scores(["rouge1"], ["Ärger über 日本"], ["ärger mit 日本"])["rouge1"] == pytest.approx(200 / 3)
     (tmp_path / "ratio.py").write_text(METRIC)
     (tmp_path / "other.py").write_text(METRIC)
-    files = [str(tmp_path / name) for name in ("ratio.py", "other.py")]
-    scores = added_scores(files, ["ab", "c"], ["abcd", "ef"])
+    scores = added_scores([str(tmp_path / name) for name in ("ratio.py", "other.py")], ["ab", "c"], ["abcd", "ef"])
     assert scores == dict.fromkeys(["ratio", "ratio_bleu", "other_ratio", "other_bleu"], 0.5)
     with pytest.raises(ValueError, match=r"--metrics .*none\.py: not one of our scores, and evaluate cannot load it"):
         added_scores([str(tmp_path / "none.py")], ["a"], ["a"])

@@ -25,21 +25,20 @@ def blocks(texts, tokenizer, size):
 
 
 def test_sizes_of_texts_and_of_blocks_cut_through_characters_and_scores_by_them(decoder_tokenizer):
-    labels, counted = blocks(TEXTS, decoder_tokenizer, 500)
     text = "".join(TEXTS)
-    assert TextSizes(decoder_tokenizer)(labels, counted) == (len(text), len(text.encode()))
     labels, counted = blocks(TEXTS, decoder_tokenizer, 5)
     stream = [b for text in TEXTS for b in (None, *text.encode(), None)]  # a token is a byte; None: <s>, </s>
     told = [b for place, b in enumerate(stream) if place % 5 and b is not None]
     starts = [b for b in told if not 0x80 <= b < 0xC0]
     assert TextSizes(decoder_tokenizer)(labels, counted) == (len(starts), len(told))
-    assert len(told) < len("".join(TEXTS).encode())
+    assert len(told) < len(text.encode())
     labels, counted = blocks(TEXTS, decoder_tokenizer, 500)
+    assert TextSizes(decoder_tokenizer)(labels, counted) == (len(text), len(text.encode()))
     losses = np.random.default_rng(0).random(labels.shape)
     predicted = np.where(counted, labels, -100)
     evaluated = EvalPrediction(predictions=(predicted, losses), label_ids=labels)
     scores = language_model_metrics(decoder_tokenizer)(evaluated)
-    text, total = "".join(TEXTS), losses[counted].sum()  # </s> among them, <s> of later texts too
+    total = losses[counted].sum()  # </s> among them, <s> of later texts too
     assert counted.sum() == len(text.encode()) + 2 * len(TEXTS) - 1
     assert scores["perplexity"] == pytest.approx(math.exp(total / counted.sum()))
     assert scores["perplexity_per_character"] == pytest.approx(math.exp(total / len(text)))

@@ -61,8 +61,7 @@ def test_reliability_by_hand() -> None:
     probabilities = torch.tensor([[0.98, 0.02], [0.95, 0.05], [0.4, 0.6], [0.4, 0.6]])
     found = reliability(probabilities.log(), torch.tensor([0, 1, 1, 0]))
     # the bins (14/15, 1] and (8/15, 9/15]: one of two is right in each
-    expected = 0.5 * abs(0.5 - 0.965) + 0.5 * abs(0.5 - 0.6)
-    assert found["calibration_error"] == pytest.approx(expected, abs=1e-6)
+    assert found["calibration_error"] == pytest.approx(0.5 * abs(0.5 - 0.965) + 0.5 * abs(0.5 - 0.6), abs=1e-6)
     assert found["nll"] == pytest.approx(-np.log([0.98, 0.05, 0.6, 0.4]).mean(), abs=1e-6)
     assert found["accepted"] == {
         "0.5": {"rows": 1.0, "accuracy": 0.5},
@@ -90,12 +89,11 @@ def test_the_logits_are_divided_in_the_weights(model) -> None:
     assert torch.equal(after.argmax(-1), before.argmax(-1))
 
 
-def test_heads_that_are_no_linear_layer_are_left_alone() -> None:
+def test_heads_that_are_not_one_linear_layer_are_not_scaled() -> None:
     model = VanillaEncoderForSequenceClassification(preset("bert-tiny", **TINY, num_labels=3))
     model.classifier = nn.Sequential(nn.Linear(16, 3), nn.Tanh())
     assert output_layer(model) is None
-    single = VanillaEncoderForSequenceClassification(preset("bert-tiny", **TINY, num_labels=1))
-    assert output_layer(single) is None
+    assert output_layer(VanillaEncoderForSequenceClassification(preset("bert-tiny", **TINY, num_labels=1))) is None
 
 
 WORDS = {"good": ("fine", "great", "lovely", "superb"), "bad": ("poor", "awful", "dull", "broken")}

@@ -65,7 +65,7 @@ def test_new_folder_and_one_with_foreign_files(tmp_path: Path) -> None:
     (f"run/{RECORD}", "{", "run.json is damaged .* by hand"),
     ("run", "", "run is a file, not a folder"),
 ])  # fmt: skip
-def test_what_is_no_folder_of_a_run(name: str, content: str, message: str, tmp_path: Path) -> None:
+def test_folders_and_files_that_no_run_has_made(name: str, content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(content)
     for overwrite in (False, True):

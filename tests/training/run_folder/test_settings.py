@@ -74,14 +74,11 @@ def test_paths_are_compared_by_where_they_lead_and_what_an_earlier_record_lacks_
 
 
 @pytest.mark.parametrize(("old", "new", "longer"), [
-    ({"max_steps": 5}, {"max_steps": 6}, True),
+    ({"max_steps": 5}, {"max_steps": 6}, True), ({"num_train_epochs": 1.0}, {"num_train_epochs": 1.5}, True),
+    ({"max_steps": 5}, {"max_steps": 4}, False), ({"num_train_epochs": 2.0}, {"num_train_epochs": 1.0}, False),
+    ({"max_steps": 5}, {"num_train_epochs": 9.0}, False), ({"max_steps": 5}, {"max_steps": 6, "seed": 1}, False),
     ({"max_steps": 5, "num_train_epochs": 9.0}, {"max_steps": 6, "num_train_epochs": 1.0}, True),
-    ({"num_train_epochs": 1.0}, {"num_train_epochs": 1.5}, True),
-    ({"max_steps": 5}, {"max_steps": 4}, False),
-    ({"num_train_epochs": 2.0}, {"num_train_epochs": 1.0}, False),
     ({"num_train_epochs": 1.0}, {"num_train_epochs": 1.0, "max_steps": 5}, False),
-    ({"max_steps": 5}, {"num_train_epochs": 9.0}, False),
-    ({"max_steps": 5}, {"max_steps": 6, "seed": 1}, False),
     ({"max_time": "10m"}, {"max_time": "20m"}, True), ({"max_time": "20m"}, {"max_time": "1200.5"}, True),
     ({"max_time": "20m"}, {"max_time": "1200"}, False), ({"max_time": "10m"}, {"max_time": "9m"}, False),
     ({"max_time": "10m", "max_epochs": 2}, {"max_time": "20m", "max_epochs": 3}, True),

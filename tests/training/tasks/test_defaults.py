@@ -36,8 +36,7 @@ def classifier(facts: TextFacts, *algorithm: Any) -> tuple[dict[str, Any], Any]:
 
 
 def causal(size: float, seconds: float = 600, overlap: bool = True, **machine: bool) -> tuple[dict[str, Any], Any]:
-    found = language_model_defaults(int(size), HardwareFacts(seconds, 2, **machine), overlap=overlap)
-    return chosen("causal", found)
+    return chosen("causal", language_model_defaults(int(size), HardwareFacts(seconds, 2, **machine), overlap=overlap))
 
 
 def translator(pairs: int, seconds: float = 600) -> tuple[dict[str, Any], Any]:
@@ -45,8 +44,7 @@ def translator(pairs: int, seconds: float = 600) -> tuple[dict[str, Any], Any]:
 
 
 def test_facts_on_texts_and_defaults_that_follow_them() -> None:
-    train = ["a b c", "A d", "e " * 50, "x y"] * 100
-    facts = text_facts(train, ["a b", "new d"], rows=5_000, classes=3, held_out=2)
+    facts = text_facts(["a b c", "A d", "e " * 50, "x y"] * 100, ["a b", "new d"], rows=5_000, classes=3, held_out=2)
     assert (facts.rows, facts.classes, facts.held_out) == (5_000, 3, 2)
     assert facts.words == pytest.approx((3 + 2 + 50 + 2) / 4)
     assert (facts.mean_characters, facts.unknown) == (pytest.approx((5 + 3 + 100 + 3) / 4), 1 / 4)

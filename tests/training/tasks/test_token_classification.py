@@ -75,7 +75,7 @@ GOOD = '{"tokens": ["a", "b"], "tags": ["B-X", "O"]}\n'
     ("a.conll", "a O\n\nb\nc O\n", "a.conll, row 2: line 3 has one column"),
     ("a.csv", "tokens,tags\na,O\n", "a.csv: --tokens_column needs lists"),
 ])  # fmt: skip
-def test_what_is_no_row_is_refused_or_skipped(name: str, content: str, message: str, tmp_path: Path) -> None:
+def test_bad_rows_are_refused_or_skipped(name: str, content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     options: dict[str, Any] = {"train_file": [str(tmp_path / name)], "validation_file": [str(tmp_path / name)]}
     refused(message, load_data, TokenDataArguments(**options), "token_classification")
@@ -210,8 +210,7 @@ def test_scores_are_scipys_and_scikit_learns_and_baselines_by_hand() -> None:
     assert Numbers("x").baselines[0].fit(BaselineData(train))(held_out) == {"pearson": 0, "spearman": 0, "mse": 2}
     several = Several()
     train = Dataset.from_dict({"text": ["a"] * 3, "labels": ['["x"]', '["x", "y"]', '["z"]']})
-    test = Dataset.from_dict({"labels": ['["x"]', "[]"]})
-    scores = several.baselines[0].fit(BaselineData(train))(test)
+    scores = several.baselines[0].fit(BaselineData(train))(Dataset.from_dict({"labels": ['["x"]', "[]"]}))
     assert scores == {"micro_f1": pytest.approx(2 / 3), "macro_f1": pytest.approx(2 / 9), "accuracy": 0.5}
 
 

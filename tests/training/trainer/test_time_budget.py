@@ -59,11 +59,7 @@ class Simulation:
         self.state = saved or TrainerState()
         self.state.max_steps = UNLIMITED
         self.control = TrainerControl()
-        self.evaluated: list[tuple[int, float]] = []
-        self.saved: list[int] = []
-        self.logged: list[int] = []
-        self.estimates: list[int] = []
-        self.progress: list[float] = []
+        self.evaluated, self.saved, self.logged, self.estimates, self.progress = ([] for _ in range(5))
         warmup = self.args.warmup_steps if self.args.warmup_steps < 1 else budgets.WARMUP_SHARE
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
         self.scheduler = get_scheduler(
@@ -128,7 +124,7 @@ def test_durations(text, seconds) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "10 days", "-5m", "0", "0m", "1.2.3h", "m", "inf", "nan", "1m1h"])
-def test_what_is_no_duration(text) -> None:
+def test_a_malformed_duration_is_refused(text) -> None:
     refused(f"--max_time {text}: it must be a time above 0, such as 90s, 10m or 1h30m", seconds_of, text)
 
 
@@ -205,13 +201,6 @@ def test_warmup_in_steps(schedule) -> None:
     assert run.rates[220] == pytest.approx(0.5, abs=0.02)  # halfway from 40 to 400
 
 
-def test_without_a_budget_there_is_none(tmp_path) -> None:
-    found = trainer(tmp_path, max_steps=7)
-    assert found.budget is None
-    assert found.args.max_steps == 7
-    assert not any(isinstance(callback, TimeBudget) for callback in found.callback_handler.callbacks)
-
-
 @settings(deadline=None, max_examples=60)
 @given(
     speeds=st.lists(st.floats(0.05, 20), min_size=1, max_size=12), evaluation=st.floats(0, 30),
@@ -260,6 +249,8 @@ def test_schedules_are_those_of_transformers(schedule, warmup, options, tmp_path
     if schedule == "warmup_stable_decay":  # in the last tenth of any length, where nothing else is given
         options = {"num_decay_steps": 100} | options
         of_steps = trainer(tmp_path, max_steps=1000, **chosen)
+        assert (of_steps.budget, of_steps.args.max_steps) == (None, 1000)
+        assert not any(isinstance(callback, TimeBudget) for callback in of_steps.callback_handler.callbacks)
         of_steps.create_optimizer()
         rate_of_step = of_steps.create_scheduler(1000).lr_lambdas[0]
     expected = get_scheduler(schedule, optimizer, round(1000 * warmup), 1000, options).lr_lambdas[0]

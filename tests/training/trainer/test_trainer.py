@@ -31,13 +31,9 @@ def masking(tokenizer, **options) -> RowMasking:
     return RowMasking(tokenizer, mlm_probability=0.5, **options)
 
 
-def rows(tokenizer, count: int = 8) -> list[dict]:
-    text = "the quick brown fox jumps over the lazy dog"
-    return [{"input_ids": tokenizer(f"{text} {index}")["input_ids"]} for index in range(count)]
-
-
-def test_masks_depend_on_row_seed_and_epoch_alone(encoder_tokenizer) -> None:
-    batch = rows(encoder_tokenizer)
+def test_masks_depend_on_row_seed_and_epoch_only(encoder_tokenizer) -> None:
+    texts = [f"the quick brown fox jumps over the lazy dog {index}" for index in range(8)]
+    batch = [{"input_ids": ids} for ids in encoder_tokenizer(texts)["input_ids"]]
     collator = masking(encoder_tokenizer)
     torch.manual_seed(1)
     first = collator(batch)
@@ -66,8 +62,7 @@ def test_every_row_has_a_target(encoder_tokenizer, tmp_path) -> None:
     kept = 0
     for number, row in enumerate(ids):
         width = row.shape[1]
-        seed = crc32(row.numpy().tobytes(), epoch_seed(3, 0))
-        collator.generator = torch.Generator().manual_seed(seed)
+        collator.generator = torch.Generator().manual_seed(crc32(row.numpy().tobytes(), epoch_seed(3, 0)))
         inputs, targets = DataCollatorForLanguageModeling.torch_mask_tokens(collator, row.clone())
         if (targets != -100).any():
             kept += 1
@@ -87,12 +82,6 @@ def test_every_row_has_a_target(encoder_tokenizer, tmp_path) -> None:
 
 
 LENGTHS = (3, 40, 5, 31, 4, 4, 22)
-
-
-def texts(tokenizer) -> list[list[int]]:
-    return [tokenizer("abc def ghi " * 4)["input_ids"][:length] for length in LENGTHS]
-
-
 # Each with a model and what makes batches of rows
 JOBS = {
     "causal": (vanillaformer.VanillaDecoderForCausalLM, partial(DataCollatorForLanguageModeling, mlm=False)),
@@ -105,19 +94,13 @@ JOBS = {
 
 def made(name, tokenizer):
     torch.manual_seed(0)
-    ids = texts(tokenizer)
+    ids = [tokenizer("abc def ghi " * 4)["input_ids"][:length] for length in LENGTHS]
     rows = Dataset.from_dict({"input_ids": ids, "labels": [row[::-1] for row in ids]})
     model_class, collator = JOBS[name]
     rows = rows if name == "translation" else rows.remove_columns("labels")
     if name == "mlm+nsp":
         rows = rows.add_column("next_sentence_label", [0, 1, 1, 0, 1, 0, 1])
     return model_class(model_class.config_class(vocab_size=300, **SIZE)), rows, collator(tokenizer)
-
-
-@pytest.fixture(params=JOBS)
-def job(request, decoder_tokenizer, encoder_tokenizer, translator_tokenizer):
-    tokenizers = {"causal": decoder_tokenizer, "translation": translator_tokenizer}
-    return request.param, *made(request.param, tokenizers.get(request.param, encoder_tokenizer))
 
 
 def trainer(name, model, rows, collator, folder, size, **options) -> Trainer:
@@ -175,8 +158,10 @@ def naive_loss(name, model, rows, collator) -> float:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7])
-def test_loss_is_the_mean_over_targets(job, size, tmp_path) -> None:
-    name, model, rows, collator = job
+@pytest.mark.parametrize("name", JOBS)
+def test_loss_is_the_mean_over_targets(name, size, request, tmp_path) -> None:
+    kind = {"causal": "decoder", "translation": "translator"}.get(name, "encoder")
+    model, rows, collator = made(name, request.getfixturevalue(f"{kind}_tokenizer"))
     wanted = naive_loss(name, model, rows, collator)
     one = trainer(name, model, rows, collator, tmp_path, size)
     by_length = rows.select(sorted(range(len(rows)), key=lambda row: LENGTHS[row]))

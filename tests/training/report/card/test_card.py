@@ -239,8 +239,7 @@ def test_embedded_local_and_hub_sources(tmp_path: Path, monkeypatch: pytest.Monk
     assert not source.on_hub
     source = data_source(DataArguments(train_file=[f"d/{n}.csv" for n in range(9)]), "causal")
     assert source.name == "0.csv and 8 more files"
-    said = DataArguments(train_file="a.txt", data_license="CC0", data_description="Mine.")
-    source = data_source(said, "causal")
+    source = data_source(DataArguments(train_file="a.txt", data_license="CC0", data_description="Mine."), "causal")
     assert (source.license, source.description) == ("CC0", "Mine.")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     source = data_source(DataArguments(dataset="me/data", dataset_config="de-en"), "causal")
