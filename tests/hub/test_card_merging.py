@@ -5,7 +5,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from vanillaformer.hub import card_merging
-from vanillaformer.hub.card_merging import card_to_push, is_edited, merged_card, native_card, parse_card, write_card
+from vanillaformer.hub.card_merging import card_to_push, is_edited, merged_card, parse_card, write_card
 
 HEADER = "license: mit\ntags:\n- vanillaformer\nlanguage: en"
 END = "<!-- /vanillaformer -->"
@@ -169,34 +169,3 @@ def test_words_here_follow_the_last_push_and_stay_before_the_first() -> None:
         card = card_to_push(local, remote)
         assert "from here" in card
         assert data(card)["tags"] == ["vanillaformer"]
-
-
-def test_the_card_of_a_native_form_loads_it_without_code_of_ours():
-    part = """A Transformer of 5 parameters (`VanillaDecoderForCausalLM` of the package vanillaformer).
-
-With the package vanillaformer:
-
-```python
-import vanillaformer  # makes the Auto classes know the model
-model = AutoModel.from_pretrained("a")
-```
-
-or `vanillaformer generate`.
-
-Without it, with the code that is stored beside the weights (read it first: it runs on your machine):
-
-```python
-model = AutoModel.from_pretrained("a", trust_remote_code=True)
-```
-
-## Results"""
-    card = card_merging.generated_card("tags:\n- vanillaformer\n- vanilla_decoder", "A", part, "a")
-    native = native_card(card, "GPT2LMHeadModel", "gpt2")
-    for gone in ("import vanillaformer", "trust_remote_code", "VanillaDecoder", "vanilla_decoder", "Without it"):
-        assert gone not in native
-    assert "`GPT2LMHeadModel` of the package transformers" in native
-    assert "```python\nmodel = AutoModel" in native
-    assert "## Results" in native
-    assert not is_edited(native)
-    edited = card.replace("or `vanillaformer generate`", "or not")
-    assert native_card(edited, "GPT2LMHeadModel", "gpt2") == edited

@@ -16,6 +16,7 @@ from vanillaformer import VanillaRecurrentEncoderDecoderConfig, preset
 from vanillaformer.configuration import options
 from vanillaformer.data.arguments import DataArguments, TranslationDataArguments
 from vanillaformer.data.tasks import TASKS
+from vanillaformer.hub.card_merging import is_edited, native_card
 from vanillaformer.training.report import card as cards
 from vanillaformer.training.report.card import writing as words
 from vanillaformer.training.report.card.writing import LICENSES, TEMPLATE, card_variables, model_card
@@ -189,6 +190,20 @@ def test_use_with_and_without_the_saved_code() -> None:
     # Jinja writes nothing for a name that it does not know
     asked = meta.find_undeclared_variables(Environment().parse((files(cards) / TEMPLATE).read_text("utf-8")))
     assert asked - {"notes", "train"} == {*card_variables(facts())}  # which the template sets itself
+
+
+def test_the_card_of_a_native_form_loads_it_without_code_of_ours() -> None:
+    config = preset("gpt-tiny", **TINY)
+    card = model_card(facts(task="causal", config=config, model_class="VanillaDecoderForCausalLM"))
+    native = native_card(card, "GPT2LMHeadModel", "gpt2")
+    for gone in ("import vanillaformer", "trust_remote_code", "VanillaDecoder", "\n- vanilla_decoder\n", "Without it"):
+        assert gone in card
+        assert gone not in native
+    for text in ("`GPT2LMHeadModel` of the package transformers", "```python\nfrom transformers import", "## Results"):
+        assert text in native
+    assert not is_edited(native)
+    by_hand = card.replace("## Results", "## My results")
+    assert native_card(by_hand, "GPT2LMHeadModel", "gpt2") == by_hand
 
 
 def test_architecture() -> None:
