@@ -97,9 +97,9 @@ if multiprocessing.parent_process() is not None:  # one of `processes`
     UNDRAWN.__enter__()
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the weights in a folder, of a checkpoint of adapters theirs."""
-    return load_file(next(folder.glob("*model.safetensors")))
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    """Return the weights in a file or a folder, of a checkpoint of adapters theirs."""
+    return load_file(path if path.is_file() else next(path.glob("*model.safetensors")))
 
 
 def assert_equal_weights(first: Path, second: Path) -> None:
@@ -173,9 +173,9 @@ def text_file(folder: Path, lines: Sequence[str] = SENTENCES, end: str = "\n") -
     return ["--train_file", str(folder / "text.txt")]
 
 
-def picture(number: int) -> bytes:
+def picture(number: int, height: int = 8, width: int = 8) -> bytes:
     """An image in a file: dark or bright, and no two the same."""
-    pixels = np.random.default_rng(number).integers(0, 100, (8, 8, 3)) + 150 * (number % 2)
+    pixels = np.random.default_rng(number).integers(0, 100, (height, width, 3)) + 150 * (number % 2)
     stream = io.BytesIO()
     Pillow.fromarray(pixels.astype(np.uint8)).save(stream, "PNG")
     return stream.getvalue()

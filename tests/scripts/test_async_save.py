@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from script_runs import arguments, assert_equal_weights, die_after_four, kill, losses, state, train, weights
 from test_parallel import train_in
 
@@ -68,9 +67,7 @@ def test_the_same_checkpoints_and_the_same_run_after_a_kill(job: str, tmp_path: 
         files = {path.relative_to(folder) for path in folder.rglob("*")}
         assert files == {path.relative_to(theirs[step]) for path in theirs[step].rglob("*")}
         for path in (path for path in files if path.suffix == ".safetensors"):
-            one, other = load_file(folder / path), load_file(theirs[step] / path)
-            assert one.keys() == other.keys()
-            assert all(torch.equal(value, other[name]) for name, value in one.items())
+            assert_equal_weights(folder / path, theirs[step] / path)
         one, other = (torch.load(place / "optimizer.pt", weights_only=False) for place in (folder, theirs[step]))
         torch.testing.assert_close(one["state"], other["state"], rtol=0, atol=0)
         assert one["param_groups"] == other["param_groups"]
@@ -91,8 +88,7 @@ def test_the_same_checkpoints_and_the_same_run_after_a_kill(job: str, tmp_path: 
     assert not any((tmp_path / name / SAVING).exists() for name in ("continues", "killed"))
 
 
-def test_in_parts(tmp_path: Path) -> None:
-    """Of a divided model, which another layout takes up."""
+def test_a_divided_model_whose_checkpoint_another_layout_takes_up(tmp_path: Path) -> None:
     train_in("fsdp=2", "causal", tmp_path / "whole", *ONE)
     for folder in checkpoints(tmp_path / "whole").values():
         assert is_complete(folder)

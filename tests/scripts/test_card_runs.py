@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 from script_runs import PROGRAMS, SECRET
+from without_package import FOLDER
 
 from vanillaformer.data.embedded import LANGUAGES
 
@@ -21,14 +22,10 @@ IMAGES = ("image_classification", "masked_image")
 KINDS = (*PROGRAMS, "separate", "decoder_classification")
 # Runs each program as if nothing but torch and transformers had been imported: forked, for importing takes seconds.
 RUNNER = """
-import contextlib, io, importlib.abc, json, os, sys, traceback
-
-class Absent(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "vanillaformer":
-            raise ModuleNotFoundError(name)
+import contextlib, io, json, os, sys, traceback
+from without_package import Absent
 sys.meta_path.insert(0, Absent())
-import torch, transformers.generation.utils, transformers.trainer_utils
+import transformers.generation.utils, transformers.trainer_utils
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 assert "vanillaformer" not in sys.modules
 found = {}
@@ -70,7 +67,7 @@ def ran(folders, cards, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
     shutil.copy(folders["image_classification"] / "example.png", home / "image.png")  # a reader's own
     (home / "codes.json").write_text(json.dumps({name: code for name, (_, code) in blocks.items()}))
     command = [sys.executable, "-c", RUNNER, "codes.json", "found.json"]
-    env = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    env = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": FOLDER}
     done = subprocess.run(command, env=env, cwd=home, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr[-3000:]
     without = json.loads((home / "found.json").read_text())

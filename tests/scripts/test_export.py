@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from refusals import refused
+from refusals import ends
 from script_runs import answers
 from transformers import AutoConfig
 
@@ -55,8 +55,7 @@ def test_without_a_tokenizer(trained, tmp_path, capsys):
     begin = f"{tmp_path / 'e'}: VanillaDecoderForCausalLM for ctranslate2, without a tokenizer; checked: "
     assert line.startswith(begin)
     assert "greedy tokens equal" in line
-    with pytest.raises(SystemExit, match="was exported without a tokenizer"):
-        generate.main(["--model", str(tmp_path / "e"), "--text", "x"])
+    ends("was exported without a tokenizer", generate.main, "--model", tmp_path / "e", "--text", "x")
 
 
 def test_what_was_checked_is_kept_and_a_link_out_of_the_folder_is_not_passed_on(trained, exported, tmp_path):
@@ -64,8 +63,8 @@ def test_what_was_checked_is_kept_and_a_link_out_of_the_folder_is_not_passed_on(
     shutil.copytree(trained("causal"), tmp_path / "run")
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "run" / "chat_template.jinja").symlink_to(tmp_path / "secret")
-    with pytest.raises(SystemExit, match=r"chat_template\.jinja is a link out of the folder"):
-        export.main([str(tmp_path / "run"), str(tmp_path / "e"), "--engine", "ctranslate2"])
+    folders = tmp_path / "run", tmp_path / "e"
+    ends(r"chat_template\.jinja is a link out of the folder", export.main, *folders, "--engine", "ctranslate2")
     assert not (tmp_path / "e").exists()
 
 
@@ -80,8 +79,8 @@ def test_what_was_checked_is_kept_and_a_link_out_of_the_folder_is_not_passed_on(
 ])  # fmt: skip
 def test_options_that_do_not_fit(options, message, trained, exported):
     places = {"{run}": trained, "{export}": exported}
-    words = [str(places[word]("causal")) if word in places else word for word in options]
-    refused(message, generate.main, [*words, "--text", "x"], error=SystemExit)
+    words = [places[word]("causal") if word in places else word for word in options]
+    ends(message, generate.main, *words, "--text", "x")
 
 
 HELD_OUT = {
@@ -118,6 +117,5 @@ def test_a_float32_export_scores_as_the_model_does(job, trained, tmp_path, capsy
 def test_rows_that_cannot_be_scored_are_refused_before_the_export(job, more, message, trained, tmp_path):
     (tmp_path / "rows.csv").write_text("text\nabc\n")
     more = more.replace("FILE", f"--validation_file {tmp_path / 'rows.csv'}").split()
-    with pytest.raises(SystemExit, match=message):
-        export.main([str(trained(job)), str(tmp_path / "e"), "--engine", "ctranslate2", *more])
+    ends(message, export.main, trained(job), tmp_path / "e", "--engine", "ctranslate2", *more)
     assert not (tmp_path / "e").exists()

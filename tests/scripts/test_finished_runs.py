@@ -317,7 +317,7 @@ def test_stopped_while_evaluating_and_averaging(tmp_path: Path, monkeypatch, cap
     assert checkpoints(tmp_path / "a").keys() == checkpoints(tmp_path / "whole").keys()
 
 
-def test_extra_checkpoint_is_no_candidate_for_the_best(tmp_path: Path, monkeypatch) -> None:
+def test_an_extra_checkpoint_is_not_a_candidate_for_the_best(tmp_path: Path, monkeypatch) -> None:
     options = ["--save_steps", "6", "--eval_steps", "3", "--learning_rate", "0.01", "--metric_for_best_model", "loss"]
     train("causal", tmp_path / "whole", *options)
     stop(monkeypatch, SendSignals(2, signal.SIGINT), 130, "causal", tmp_path / "a", *options)

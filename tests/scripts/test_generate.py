@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from refusals import refused
+from refusals import ends, refused
 from script_runs import answers, generated, json_lines, train
 from transformers import AutoModelForSeq2SeqLM, AutoModelForTokenClassification, AutoTokenizer, pipeline
 
@@ -49,7 +49,7 @@ def test_translates_a_file_line_by_line_as_the_options_say(kind: str, trained, t
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").split("\n") == [*expected, ""]
 
 
-def test_a_file_is_worked_on_in_parts_and_goes_on_after_each_stop(trained, tmp_path: Path, monkeypatch, capfd) -> None:
+def test_a_file_is_worked_on_in_parts_and_resumes_after_each_stop(trained, tmp_path: Path, monkeypatch, capfd) -> None:
     """With the tokens of one run, drawn ones too; a bad line harms no other, and what was there stays until then.
 
     What is written stands beside the model, which stays the same for it.
@@ -86,19 +86,18 @@ def test_a_file_is_worked_on_in_parts_and_goes_on_after_each_stop(trained, tmp_p
     assert {path.name for path in tmp_path.iterdir()} - before == {"in.txt", "out.txt", "whole.txt"}
 
     command += ["--output_file", str(tmp_path / "out.txt")]
-    for stop, kept in (("def f14(", 12), ("def f26(", 24)):
+    for stop in ("def f14(", "def f26("):
         monkeypatch.setitem(tasks.FUNCTIONS, "causal", partial(working, stop=stop))
         refused("killed", generate.main, command, error=RuntimeError)
         assert (tmp_path / "out.txt").read_text() == "an earlier result"
         with (tmp_path / "out.txt.part").open("a") as stream:
             stream.write("a line of a part that was not wh")
-        monkeypatch.setitem(tasks.FUNCTIONS, "causal", working)
-        calls.clear()
-        capfd.readouterr()
-        if kept == 24:
-            generate.main(command)
-            assert f"{kept} of 30 lines are there already." in capfd.readouterr().err
-            assert set(calls) == {*lines[24:]}
+    monkeypatch.setitem(tasks.FUNCTIONS, "causal", working)
+    calls.clear()
+    capfd.readouterr()
+    generate.main(command)
+    assert "24 of 30 lines are there already." in capfd.readouterr().err
+    assert set(calls) == {*lines[24:]}
     assert (tmp_path / "out.txt").read_text().split("\n") == whole
     monkeypatch.setitem(tasks.FUNCTIONS, "causal", partial(working, stop="def f14("))
     refused("killed", generate.main, command, error=RuntimeError)
@@ -114,8 +113,8 @@ def test_a_file_is_worked_on_in_parts_and_goes_on_after_each_stop(trained, tmp_p
 )  # fmt: skip
 def test_a_file_that_cannot_be_worked_on_is_an_error(job: str, encoding: str, said: str, trained, tmp_path) -> None:
     (tmp_path / "in.txt").write_text("Übermut tut\n\nselten gut, ä\n", encoding=encoding)
-    files = ["--input_file", str(tmp_path / "in.txt"), "--output_file", str(tmp_path / "out.txt")]
-    refused(said, generate.main, ["--model", str(trained(job)), *files], error=SystemExit)
+    files = "--input_file", tmp_path / "in.txt", "--output_file", tmp_path / "out.txt"
+    ends(said, generate.main, "--model", trained(job), *files)
     assert not (tmp_path / "out.txt").exists()
 
 
@@ -123,9 +122,8 @@ def test_a_file_that_cannot_be_worked_on_is_an_error(job: str, encoding: str, sa
 def test_a_file_of_the_users_is_not_taken_for_the_beginning_of_the_output(source: str, trained, tmp_path) -> None:
     for name in ("in.txt", *({source} if "json" in source else {"out.txt.part"})):
         (tmp_path / name).write_text("import os\nimport re\n")
-    command = ["--model", str(trained("causal")), "--max_new_tokens", "2", "--input_file", str(tmp_path / source)]
-    with pytest.raises(SystemExit, match=r"out.txt grows as .*out.txt.part"):
-        generate.main([*command, "--output_file", str(tmp_path / "out.txt")])
+    files = "--input_file", tmp_path / source, "--output_file", tmp_path / "out.txt"
+    ends(r"out.txt grows as .*out.txt.part", generate.main, "--model", trained("causal"), *files)
     assert {path.read_text() for path in tmp_path.iterdir()} == {"import os\nimport re\n"}
 
 
@@ -150,8 +148,7 @@ def test_an_engine_has_the_seed_of_each_part(tmp_path: Path, monkeypatch) -> Non
 
 def test_a_file_shows_its_progress_off_a_terminal(trained, tmp_path: Path, monkeypatch, capfd) -> None:
     classify = tasks.FUNCTIONS["classification"]
-    slow = lambda *given: (Event().wait(0.02) and None) or classify(*given)  # noqa: E731
-    monkeypatch.setitem(tasks.FUNCTIONS, "classification", slow)
+    monkeypatch.setitem(tasks.FUNCTIONS, "classification", lambda *given: Event().wait(0.02) or classify(*given))
     monkeypatch.setattr(reporting, "EVERY", 0.001)
     (tmp_path / "in.txt").write_text("Deutschland\n\nFrance\nItalia\n")
     words = ["--model", trained("classification"), "--batch_size", "1"]
@@ -206,7 +203,7 @@ def test_torch_where_another_engine_would_give_other_output(trained, tmp_path: P
     assert captured.out == "False\n"
 
 
-def test_line_feeds_only_separate_lines(trained, tmp_path: Path, monkeypatch) -> None:
+def test_only_line_feeds_separate_lines(trained, tmp_path: Path, monkeypatch) -> None:
     """A byte order mark and the carriage returns of Windows are no text; one within a line separates nothing."""
     seen: list[str] = []
     monkeypatch.setitem(tasks.FUNCTIONS, "classification", lambda _, texts: seen.extend(texts) or texts)
@@ -232,12 +229,10 @@ def test_a_person_at_a_terminal_is_told_what_to_do(trained, capsys, monkeypatch)
     assert len(captured.out.splitlines()) == 2
 
 
-def test_continues_prompts_in_a_batch_as_alone_and_from_the_end_of_long_ones(trained, capsys) -> None:
+def test_prompts_are_continued_in_a_batch_as_one_by_one_and_from_the_end_of_long_ones(trained, capsys) -> None:
     prompts = ["def f(x", "import"]
     common = ["--model", trained("causal"), "--max_new_tokens", "6", "--num_beams", "1"]
-    together = answers(capsys, *common, "--text", *prompts)
-    assert len(together) == 2
-    for prompt, text in zip(prompts, together):
+    for prompt, text in zip(prompts, answers(capsys, *common, "--text", *prompts), strict=True):
         alone = generated(capsys, *common, "--text", prompt).out
         assert alone.rstrip("\n").replace("\n", "\\n") == text.rstrip()
         assert text.startswith(prompt)
@@ -247,17 +242,16 @@ def test_continues_prompts_in_a_batch_as_alone_and_from_the_end_of_long_ones(tra
     assert "cut to 60 tokens" in captured.err
 
 
-def test_unfinished_run_is_no_model_and_a_mistake_is_corrected_in_the_same_folder(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_not_a_model_and_a_mistake_is_corrected_in_its_folder(tmp_path: Path) -> None:
     run, stopped = tmp_path, tmp_path / "stopped"
     refused("vocab_size=9", train, "causal", run, "--max_steps", "1", "--set", "vocab_size=9")
-    with pytest.raises(SystemExit, match=r"has no config.json: it contains no finished model"):
-        generate.main(["--model", str(run), "--text", "x"])
+    ends("has no config.json: it contains no finished model", generate.main, "--model", run, "--text", "x")
     assert train("causal", run, "--max_steps", "1").finished
     for step in (4, 12):
         (stopped / f"checkpoint-{step}").mkdir(parents=True)
         (stopped / f"checkpoint-{step}" / "config.json").write_text("{}")
-    with pytest.raises(SystemExit, match=rf"the last checkpoint of an unfinished run is {stopped}/checkpoint-12$"):
-        generate.main(["--model", str(stopped), "--text", "x"])
+    message = f"the last checkpoint of an unfinished run is {stopped}/checkpoint-12$"
+    ends(message, generate.main, "--model", stopped, "--text", "x")
 
 
 def test_results_have_the_order_of_the_texts_whatever_their_lengths(trained, monkeypatch, capsys) -> None:
@@ -311,8 +305,7 @@ def models(tmp_path_factory) -> tuple[Path, Path]:
 
 
 def test_the_saved_folder_is_that_of_dialogues(models, capsys) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(models[0])
-    assert AutoTokenizer.from_pretrained(models[1]).get_vocab() == tokenizer.get_vocab()
+    assert AutoTokenizer.from_pretrained(models[1]).get_vocab() == AutoTokenizer.from_pretrained(models[0]).get_vocab()
     rows = json_lines(models[0] / "samples.jsonl")
     texts = {"".join(turns) for turns in DIALOGUES}
     assert rows

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from refusals import refused
+from refusals import ends, refused
 from script_runs import PAIRS, edit, generated
 from test_native_models import BART, BERT, GPT2, LLAMA, OWN_WAY, T5, save_native, tokenizer_of
 from transformers import AutoTokenizer, pipeline
@@ -80,8 +80,7 @@ def test_answers_are_those_of_transformers(folder: Path, engine: str, capsys: An
     out, err = generated(capsys, "--model", folder, "--text", text, "--device", "cpu", "--engine", engine)
     assert out.rstrip("\n") == expected(folder.name, folder).rstrip("\n")
     assert engine == "torch" or "outputs are those of torch" in err
-    loaded = load(GenerateArguments(str(folder), device="cpu"))[0]
-    assert type(loaded.model).__name__.startswith("Vanilla")
+    assert type(load(GenerateArguments(str(folder), device="cpu"))[0].model).__name__.startswith("Vanilla")
 
 
 @pytest.mark.parametrize("folder", ["llama", "marian", "bert-tagger"], indirect=True)
@@ -95,7 +94,7 @@ def test_what_ours_cannot_be_runs_as_it_is(tmp_path: Path, capsys: Any) -> None:
     out, err = generated(capsys, "--model", folder, "--text", TEXT, "--device", "cpu", "--engine", "auto")
     assert out.rstrip("\n") == expected("gpt2", folder).rstrip("\n")
     assert "GPT2LMHeadModel cannot be exported to ctranslate2: the model must be a" in err
-    refused(r"scale_attn_by_inverse_layer_idx=True", explore.main, [str(folder), "--text", TEXT], error=SystemExit)
+    ends("scale_attn_by_inverse_layer_idx=True", explore.main, folder, "--text", TEXT)
 
 
 def test_weights_of_another_task_are_refused(tmp_path: Path) -> None:
@@ -104,17 +103,8 @@ def test_weights_of_another_task_are_refused(tmp_path: Path) -> None:
     config = transformers.ElectraConfig(vocab_size=len(tokenizer), embedding_size=16, **sizes)
     transformers.ElectraForPreTraining(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(SystemExit, match=r"without generator_.*, which a ElectraForMaskedLM has"):
-        generate.main(["--model", str(tmp_path), "--text", f"{TEXT} [MASK]"])
-
-
-def without_tokenizer(folder: Path) -> None:
-    for path in folder.glob("tokenizer*"):
-        path.unlink()
-
-
-def quantized(folder: Path) -> None:
-    edit(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
+    message = "without generator_.*, which a ElectraForMaskedLM has"
+    ends(message, generate.main, "--model", tmp_path, "--text", f"{TEXT} [MASK]")
 
 
 # A program, its options but for the folder of the model, and what it is to write
@@ -125,19 +115,20 @@ READERS: dict[str, Callable[[str, str], list[str]]] = {
         *("--model_name_or_path", model, "--output_dir", out, "--use_cpu", *PAIRS.split())
     ],
 }
+
+
 # `export` exports a model without a tokenizer, and `generate` runs quantized weights as their packages do
-DAMAGES = [
-    *((program, without_tokenizer, "has no tokenizer") for program in ("generate", "train_translation")),
-    *((program, quantized, "(quant_method='bitsandbytes')") for program in ("export", "train_translation")),
-]
-
-
-@pytest.mark.parametrize(("program", "change", "message"), DAMAGES)
-def test_a_damaged_folder_is_named_in_one_line_and_nothing_is_written(
-    program: str, change: Any, message: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("program", "message"), [
+    *((program, "has no tokenizer") for program in ("generate", "train_translation")),
+    *((program, "(quant_method='bitsandbytes')") for program in ("export", "train_translation")),
+])  # fmt: skip
+def test_a_damaged_folder_is_named_in_one_line_and_nothing_is_written(program, message, tmp_path: Path) -> None:
     folder, out = saved("t5", tmp_path / "t5"), tmp_path / "out"
-    change(folder)
+    if "tokenizer" in message:
+        for path in folder.glob("tokenizer*"):
+            path.unlink()
+    else:
+        edit(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
     main = importlib.import_module(f"vanillaformer.scripts.{program}").main
     with pytest.raises(SystemExit, match=re.escape(message)) as said:
         main(READERS[program](str(folder), str(out)))
@@ -147,11 +138,9 @@ def test_a_damaged_folder_is_named_in_one_line_and_nothing_is_written(
 
 def test_images(tmp_path: Path, capsys: Any) -> None:
     config = transformers.ViTConfig(**LLAMA, image_size=16, patch_size=4, num_labels=3, initializer_range=0.3)
-    model = transformers.ViTForImageClassification(config).eval()
-    model.save_pretrained(tmp_path / "vit")
+    transformers.ViTForImageClassification(config).eval().save_pretrained(tmp_path / "vit")
     transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
-    image = Image.effect_noise((20, 20), 90).convert("RGB")
-    image.save(tmp_path / "image.png")
+    Image.effect_noise((20, 20), 90).convert("RGB").save(tmp_path / "image.png")
     words = ["--model", tmp_path / "vit", "--image", tmp_path / "image.png", "--device", "cpu"]
     (best, *_) = pipeline("image-classification", model=str(tmp_path / "vit"))(str(tmp_path / "image.png"))
     assert generated(capsys, *words).out == f"{best['label']}\t{best['score']:.4f}\n"
@@ -170,8 +159,8 @@ def test_a_model_of_ours_is_pushed_as_a_native_one(tmp_path: Path, capsys: Any) 
     assert ".py" not in capsys.readouterr().out
     with push.published(native, "native") as folder:
         assert folder == native
-    with pytest.raises(SystemExit, match="cannot be converted to llama: feed_forward='plain'"):
-        push.main([str(ours), "me/model", "--as", "llama", "--dry_run"])
+    message = "cannot be converted to llama: feed_forward='plain'"
+    ends(message, push.main, ours, "me/model", "--as", "llama", "--dry_run")
 
 
 def test_only_language_models_are_served(tmp_path: Path) -> None:
@@ -187,7 +176,6 @@ def test_settings_that_native_translators_have_are_those_of_an_export(tmp_path: 
     export(from_native(native), tmp_path / "engine", "ctranslate2")
     exported = EngineModel(load_engine(tmp_path / "engine"))
     for options in ({}, {"num_beams": 3, "early_stopping": True}):
-        mask = ids.ne(0).long()
-        texts = [model.generate(ids, attention_mask=mask, **options) for model in (exported, native)]
+        texts = [model.generate(ids, attention_mask=ids.ne(0).long(), **options) for model in (exported, native)]
         found, wanted = ([row[row.ne(3) & row.ne(0)].tolist() for row in rows] for rows in texts)
         assert found == wanted

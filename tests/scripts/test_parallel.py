@@ -112,7 +112,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("job", "first", "second", "recipe"), CHANGES)
-def test_a_run_goes_on_in_another_layout(job: str, first, second, recipe: str, tmp_path: Path) -> None:
+def test_a_run_resumes_in_another_layout(job: str, first, second, recipe: str, tmp_path: Path) -> None:
     options = stream_options(job, tmp_path) if recipe == "STREAM" else recipe.split()
     train(job, tmp_path / "whole", *ALONE, *options)
     killed = tmp_path / "killed"

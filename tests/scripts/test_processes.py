@@ -28,17 +28,22 @@ def alone(tmp_path_factory: pytest.TempPathFactory):
     return run
 
 
+def torchrun(*words: str, **environment: str) -> list[str]:
+    """Run a program in two processes, and return the lines that it prints."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *words]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 def test_torchrun(alone, tmp_path: Path) -> None:
     whole, _ = alone("translation", "")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     options = arguments("translation", tmp_path / "two", *HALVED)
     options.remove("--use_cpu")  # which nobody has to know
-    program = ["-m", "vanillaformer.scripts.train_translation", *options]
-    done = subprocess.run([*launcher, *program], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
+    lines = torchrun("-m", "vanillaformer.scripts.train_translation", *options)
     assert_same_training(whole, tmp_path / "two")
     for line in ("Run ", "Tokenizer: ", "Data: ", "step 6/6", "Test: ", "The model is in "):
-        assert sum(printed.startswith(line) for printed in done.stdout.splitlines()) == (2 if "step" in line else 1)
+        assert sum(printed.startswith(line) for printed in lines) == (2 if "step" in line else 1)
     one, two = (record(folder)["metrics"] for folder in (whole, tmp_path / "two"))
     assert two["test_loss"] == pytest.approx(one["test_loss"], rel=1e-4)
     # Every row is scored once, though a process gets some twice.
@@ -65,37 +70,31 @@ train_translation.main(sys.argv[1:])
 def test_torchrun_starts_a_killed_process_again(alone, tmp_path: Path) -> None:
     whole, _ = alone("translation", "")
     (tmp_path / "program.py").write_text(DIES_ONCE)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     options = arguments("translation", tmp_path / "two", *HALVED)
     # torch 2.13 may give new processes the addresses of dead ones where these share its own store
     more = {"PYTHONPATH": str(Path(__file__).parent), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    done = subprocess.run(
-        [*launcher, "--max-restarts", "1", str(tmp_path / "program.py"), *options],
-        **{"env": os.environ | more, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 200},
-    )
-    assert done.returncode == 0, done.stderr
-    assert sum(line.startswith("Run ") for line in done.stdout.splitlines()) == 2, "each attempt"
+    lines = torchrun("--max-restarts", "1", str(tmp_path / "program.py"), *options, **more)
+    assert sum(line.startswith("Run ") for line in lines) == 2, "each attempt"
     assert_same_training(whole, tmp_path / "two")
 
 
 # The last batch of an epoch is divided without repeating rows: 19 rows are batches of 8, 8 and 3, and 17 of 8, 8 and 1
 CASES = {
     "translation by tokens": ("translation", "--tokens_per_batch 400 --predict_with_generate False"),
-    "causal by tokens, frozen and averaged over steps": (
-        "causal", "--tokens_per_batch 400 --ema_decay 0.5 --freeze embed_tokens",
+    "causal by tokens, frozen and averaged": (
+        "causal",
+        "--tokens_per_batch 400 --ema_decay 0.5 --freeze embed_tokens",
     ),
     "masked by tokens, averaged": ("masked", "--tokens_per_batch 400 --average_checkpoints 2"),
     "uneven classification": ("classification", "--max_train_samples 19 --r_drop 1"),
     "idle": ("classification", "--max_train_samples 17 --preset gpt-tiny"),
-    "idle, read ahead": (
-        "classification", "--max_train_samples 17 --max_steps -1 --max_epochs 2 --max_tokens 1e6",
-    ),
+    "idle, read ahead": ("classification", "--max_train_samples 17 --max_steps -1 --max_epochs 2 --max_tokens 1e6"),
     "uneven tags by tokens": ("token_classification", "--max_train_samples 19 --tokens_per_batch 200"),
     "uneven images": ("image_classification", "--max_train_samples 17"),
     "uneven masked images": ("masked_image", "--max_train_samples 19"),
     "streamed texts": ("causal", "--streaming"),
     "streamed pairs": ("translation", "--streaming --predict_with_generate False"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -145,7 +144,7 @@ ELASTIC = {
 
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("case", ELASTIC)
-def test_a_run_goes_on_with_other_processes(case: str, more: bool, alone, tmp_path: Path, capfd) -> None:
+def test_a_run_resumes_with_other_processes(case: str, more: bool, alone, tmp_path: Path, capfd) -> None:
     """Killed on two and resumed on one, or killed on one and resumed on two: the batches stay, each row once."""
     job, text = ELASTIC[case]
     whole, options = alone(job, text)

@@ -16,10 +16,6 @@ from vanillaformer.training import run as runs
 from vanillaformer.training.run_folder.files import SAVING
 
 
-def metrics(folder: Path) -> dict[str, float]:
-    return record(folder)["metrics"]
-
-
 @pytest.mark.parametrize(("task", "more"), [("translation", "--predict_with_generate False"), ("classification", "")])
 def test_packed_texts_train_as_padded_ones(task: str, more: str, tmp_path: Path) -> None:
     for name, packing in {"padded": "false", "packed": "true"}.items():
@@ -46,8 +42,7 @@ class Steps(TrainerCallback):
 
 
 @pytest.mark.parametrize(("warmup", "decays"), [("False", [0.3] * 5), ("True", [2 / 11, 3 / 12, 0.3, 0.3, 0.3])])
-def test_moving_average(warmup: str, decays: list[float], trained, tmp_path: Path) -> None:
-    """Which leaves the training alone."""
+def test_moving_average_does_not_change_the_training(warmup: str, decays: list[float], trained, tmp_path) -> None:
     options = ["--ema_decay", "0.3", "--ema_warmup", warmup, "--metric_for_best_model", "loss"]
     recorder, whole = Steps(), tmp_path / "whole"
     with recorder.listening():
@@ -65,7 +60,9 @@ def test_moving_average(warmup: str, decays: list[float], trained, tmp_path: Pat
                 assert torch.equal(value, plain[name]), name
     best = min(range(3), key=lambda index: logged(whole, "eval_loss")[index])
     assert_equal_weights(whole, whole / f"checkpoint-{2 * (best + 1)}")
-    assert metrics(whole)["eval_loss"] == logged(whole, "eval_loss")[best]  # the average is what is evaluated
+    assert (
+        record(whole)["metrics"]["eval_loss"] == logged(whole, "eval_loss")[best]
+    )  # the average is what is evaluated
 
 
 def test_freeze(tmp_path: Path, capfd) -> None:
@@ -105,27 +102,24 @@ def test_lora(base: str, job: str, targets: list[str], heads: set[str], trained,
             assert torch.equal(value, adapter[f"base_model.model.{name}"]), name
         else:
             assert torch.equal(value, before[name]), name
-    trains = {name.split(".")[2] for name in adapter if "lora" not in name}
-    assert trains == heads
+    assert {name.split(".")[2] for name in adapter if "lora" not in name} == heads
     score = {"causal": "eval_loss", "classification": "eval_accuracy", "translation": "eval_bleu"}[job]
     best = min if job == "causal" else max
-    assert metrics(whole)[score] == pytest.approx(best(logged(whole, score)), rel=1e-5)
+    assert record(whole)["metrics"][score] == pytest.approx(best(logged(whole, score)), rel=1e-5)
 
     again = *options, "--resume_from_checkpoint", str(whole / "checkpoint-2")
     train(job, resumed, *again)
     assert_equal_weights(whole, resumed)
     for option in ("--lora_alpha 3", "--lora_rank 3", "--lora_targets k_proj"):
-        with pytest.raises(ValueError, match=f"{option}: the adapters in .* have .*: use the same"):
-            train(job, tmp_path / "other", *again, *option.split())
+        message = f"{option}: the adapters in .* have .*: use the same"
+        refused(message, train, job, tmp_path / "other", *again, *option.split())
     assert "Warning" not in capfd.readouterr().out
 
 
 def test_nan_loss_stops_before_it_spoils_anything(trained, tmp_path: Path) -> None:
-    message = (
-        r"NaN or infinite at step 4 \(learning rate 0.00\d+\); .* the last checkpoint is .*checkpoint-2\. Try a lower"
-    )
-    with nan_loss(4), pytest.raises(ValueError, match=message):
-        train("causal", tmp_path)
+    with nan_loss(4):
+        message = r"NaN or infinite at step 4 \(learning rate 0.00\d+\); .* the last checkpoint is .*checkpoint-2"
+        refused(message, train, "causal", tmp_path)
     train("causal", tmp_path)
     assert_equal_weights(trained("causal"), tmp_path)
 

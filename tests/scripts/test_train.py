@@ -186,7 +186,7 @@ def test_a_tokenizer_without_padding(job, more, without_padding, tmp_path, capsy
     assert len(script_runs.answers(capsys, "--model", tmp_path, "--text", "line", "a much longer line")) == 2
 
 
-def test_the_end_of_a_text_is_learned_where_it_pads_too_but_is_no_blank(without_padding, tmp_path) -> None:
+def test_an_end_token_that_pads_too_is_learned_but_cannot_be_a_blank(without_padding, tmp_path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(without_padding, pad_token="</s>")
     (tmp_path / "t.txt").write_text("\n".join(TEXTS[:3]))
     texts = load_dataset("text", data_files=str(tmp_path / "t.txt"))
@@ -197,11 +197,11 @@ def test_the_end_of_a_text_is_learned_where_it_pads_too_but_is_no_blank(without_
     assert (batch["labels"][batch["labels"] >= 0].tolist(), batch["attention_mask"].sum()) == (wanted, len(wanted))
     assert wanted.count(tokenizer.eos_token_id) == 3
     options = ["--tokenizer_name_or_path", str(without_padding), "--set", "decoding=ctc"]
-    with pytest.raises(StrictDataclassError, match=r"as its blank, .* pad_token_id=3 and eos_token_id=3"):
-        script_runs.train("translation", tmp_path, *options)
+    message = "as its blank, .* pad_token_id=3 and eos_token_id=3"
+    refused(message, script_runs.train, "translation", tmp_path, *options, error=StrictDataclassError)
 
 
-def test_another_tokenizer_than_the_models_is_told(without_padding, tmp_path, capsys) -> None:
+def test_a_warning_names_another_tokenizer_than_the_models(without_padding, tmp_path, capsys) -> None:
     train_tokenizer(["another day"] * 9, kind="decoder", vocab_size=280).save_pretrained(tmp_path)
     warn_of_other_tokenizers(load_pair(without_padding), "other", tmp_path, "mine")
     (warning,) = capsys.readouterr().out.splitlines()
