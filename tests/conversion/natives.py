@@ -184,11 +184,9 @@ MAIN = {case.architecture: case for case in MAIN_CASES}
 
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm")
 # What nothing reads in an untied model, and what it is a copy of
-UNREAD = {
-    "bart": ("model.shared.weight", "model.encoder.embed_tokens.weight"),
-    "bert": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
-    **dict.fromkeys(ROBERTAS, ("lm_head.bias", "lm_head.decoder.bias")),
-}
+UNREAD = dict.fromkeys(ROBERTAS, ("lm_head.bias", "lm_head.decoder.bias"))
+UNREAD["bart"] = ("model.shared.weight", "model.encoder.embed_tokens.weight")
+UNREAD["bert"] = ("cls.predictions.bias", "cls.predictions.decoder.bias")
 
 
 @torch.no_grad()

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,17 +11,19 @@ from modeling.axes import ROTARY, Value, is_allowed, mixture, packed, single_val
 from modeling.toys import KINDS, relative_error, sharpen, tokens, toy, toy_config
 from refusals import refused
 from torch import nn
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 import vanillaformer
 from vanillaformer.conversion.exports import EXPORTERS, Engine, EngineModel, ExportJob, export, load_engine
 from vanillaformer.conversion.exports.ctranslate2.specs import ACTIVATIONS
 
+from . import END, NEW, continuation
+
 pytest.importorskip("ctranslate2", reason="pip install 'vanillaformer[ctranslate2]'")
 
 EXPORTER = EXPORTERS["ctranslate2"]
 SCORES = 1e-4
-START, END, NEW = 2, 3, 9
+START = 2
 ROPE = {"rope_type": "default", "rope_theta": 50.0}
 # Of which the axes have no value that the engine takes
 MORE: list[Value] = [ROTARY | fields for fields in (
@@ -59,18 +60,6 @@ def on_engine(model: PreTrainedModel, folder: Path, quantization: str = "float32
 
 def rows_of(lengths: tuple[int, ...] = (7, 1, 3, 4), seed: int = 2) -> list[list[int]]:
     return [row[:length].tolist() for row, length in zip(tokens(len(lengths), max(lengths), seed=seed), lengths)]
-
-
-@torch.no_grad()
-def continuation(model: PreTrainedModel, row: list[int], **options: Any) -> list[int]:
-    """What `generate` makes of a row, without the tokens at its two ends."""
-    search = GenerationConfig(max_new_tokens=NEW, do_sample=False, pad_token_id=0, eos_token_id=END, **options)
-    mask = torch.ones(1, len(row), dtype=torch.long)
-    start = {"decoder_start_token_id": START} if model.config.is_encoder_decoder else {}
-    search.update(**start)
-    made = model.generate(torch.tensor([row]), attention_mask=mask, generation_config=search)[0].tolist()
-    made = made[1 if model.config.is_encoder_decoder else len(row) :]
-    return made[: made.index(END)] if END in made else made
 
 
 @torch.no_grad()

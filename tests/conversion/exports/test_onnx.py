@@ -27,6 +27,8 @@ from vanillaformer.conversion.exports import EXPORTERS, export, load_engine, rea
 from vanillaformer.conversion.exports.onnx import graphs
 from vanillaformer.conversion.exports.onnx.exporter import config_fields
 
+from . import NEW, continuation
+
 onnx = pytest.importorskip("onnx", reason="pip install 'vanillaformer[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'vanillaformer[onnx]'")
 pytest.importorskip("onnxscript", reason="pip install 'vanillaformer[onnx]'")
@@ -34,7 +36,6 @@ all_engines = pytest.mark.skipif(os.environ.get("TEST_ENGINES") != "all", reason
 
 EXPORTER = EXPORTERS["onnx"]
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
-NEW = 7
 
 # Cached keys that are turned, windows, grouped heads, norms of keys, soft caps, tables that are not shared
 DECODER = {
@@ -80,28 +81,19 @@ def test_greedy_tokens_and_scores_are_equal(generating):
     assert read_record(folder)["engine"] == "onnx"
 
 
-def ours(model, prompt, **options):
-    """What `generate` of our own model makes of one prompt."""
-    ids = torch.tensor([prompt])
-    made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, top_k=0, **options)[0].tolist()
-    made = made[1 if model.config.is_encoder_decoder else len(prompt) :]
-    end = [place for place, token in enumerate(made) if token == 3]
-    return made[: end[0]] if end else made
-
-
 def test_prompts_do_not_touch_each_other_samples_are_our_models_and_a_text_ends_at_its_end(generating):
     model, folder, _ = generating
     engine = load_engine(folder)
     together = engine.generate(PROMPTS, max_new_tokens=NEW)
     assert together == [engine.generate([prompt], max_new_tokens=NEW)[0] for prompt in PROMPTS]
-    assert together == [ours(model, prompt) for prompt in PROMPTS]
-    options = {"do_sample": True, "temperature": 1.5, "top_p": 0.9}
+    assert together == [continuation(model, prompt) for prompt in PROMPTS]
+    options = {"do_sample": True, "temperature": 1.5, "top_p": 0.9, "top_k": 0}
     for seed in range(3):
         before = torch.get_rng_state()
-        found = engine.generate(PROMPTS[:1], max_new_tokens=NEW, top_k=0, seed=seed, **options)
+        found = engine.generate(PROMPTS[:1], max_new_tokens=NEW, seed=seed, **options)
         assert torch.equal(before, torch.get_rng_state())
         torch.manual_seed(seed)
-        assert found == [ours(model, PROMPTS[0], **options)]
+        assert found == [continuation(model, PROMPTS[0], **options)]
     ends = {token for row in together for token in row[1:]} - {together[0][0]}
     engine.generation_config.eos_token_id = end = sorted(ends)[0]
     expected = [row[: row.index(end)] if end in row else row for row in together]
@@ -112,7 +104,7 @@ def test_prompts_do_not_touch_each_other_samples_are_our_models_and_a_text_ends_
 def test_beam_search_is_transformers_own(generating, beams, penalty):
     model, folder, _ = generating
     found = load_engine(folder).generate(PROMPTS, max_new_tokens=NEW, num_beams=beams, length_penalty=penalty)
-    assert found == [ours(model, prompt, num_beams=beams, length_penalty=penalty) for prompt in PROMPTS]
+    assert found == [continuation(model, prompt, num_beams=beams, length_penalty=penalty) for prompt in PROMPTS]
 
 
 def test_names_and_axes_are_those_that_other_tools_know(generating):
@@ -165,7 +157,7 @@ def test_large_weights_are_beside_their_graph_and_an_older_layout_is_refused(tmp
     assert {path.name for path in (tmp_path / "out" / "onnx").iterdir()} == {"model.onnx", "model.onnx_data"}
     settings = json.loads((tmp_path / "out" / "config.json").read_text())["transformers.js_config"]
     assert settings == {"dtype": "fp32", "use_external_data_format": {"model.onnx": 1}}
-    assert load_engine(tmp_path / "out").generate(PROMPTS, max_new_tokens=NEW)[1] == ours(model, PROMPTS[1])
+    assert load_engine(tmp_path / "out").generate(PROMPTS, max_new_tokens=NEW)[1] == continuation(model, PROMPTS[1])
     (tmp_path / "out" / "onnx").rename(tmp_path / "out" / "other")
     refused("onnx/model.onnx is missing: if an earlier .* export the model again", load_engine, tmp_path / "out")
 
@@ -176,7 +168,7 @@ def test_half_precision(tmp_path):
     assert 1e-6 < float(report.split("log-probabilities ")[1].split()[0]) < 1e-2
     assert [path.name for path in (tmp_path / "out" / "onnx").iterdir()] == ["model_fp16.onnx"]
     found = load_engine(tmp_path / "out").generate(PROMPTS, max_new_tokens=NEW, num_beams=2)
-    assert found == [ours(model, prompt, num_beams=2) for prompt in PROMPTS]
+    assert found == [continuation(model, prompt, num_beams=2) for prompt in PROMPTS]
 
 
 def test_logits_are_equal(classifier):
