@@ -6,10 +6,10 @@ import io
 import peft
 import pytest
 import torch
-from modeling.toys import ALL_KINDS, inputs_of, relative_error, sharpen, tokens, toy
+from conversion.natives import MAIN, native_model
+from modeling.toys import ALL_KINDS, inputs_of, relative_error, tokens, toy
 from refusals import refused
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, T5Config, T5ForConditionalGeneration
 from transformers.pytorch_utils import Conv1D
 
 from vanillaformer import to_int8
@@ -60,18 +60,9 @@ def test_the_results_of_a_row_do_not_depend_on_the_others(bias):
     assert made(x.bfloat16()).dtype == torch.bfloat16
 
 
-def native(kind: str) -> PreTrainedModel:
-    sizes = {"vocab_size": 200, "eos_token_id": None, "pad_token_id": 0}
-    if kind == "gpt2":
-        return GPT2LMHeadModel(GPT2Config(n_embd=64, n_layer=2, n_head=4, bos_token_id=1, **sizes)).eval()
-    heads = {"num_heads": 4, "d_kv": 16, "decoder_start_token_id": 0}
-    return T5ForConditionalGeneration(T5Config(d_model=64, d_ff=128, num_layers=2, **heads, **sizes)).eval()
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "t5", "decoder"])
 def test_models_generate_each_text_as_if_it_were_alone(kind):
-    torch.manual_seed(0)
-    model = to_int8(sharpen(native(kind)) if kind in ("gpt2", "t5") else toy(kind))
+    model = to_int8(native_model(MAIN[kind]) if kind in MAIN else toy(kind))
     assert not [name for name, each in model.named_modules() if type(each) in (nn.Linear, Conv1D)]
     ids, options = tokens(3, 5), {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
     found = model.generate(ids, attention_mask=torch.ones_like(ids), **options)

@@ -13,6 +13,7 @@ from refusals import refused
 from scipy.stats import entropy as scipy_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from exploration.test_page import TEXT, loaded
 from exploration.toys import KINDS, doubled, example_of, recorded
 from vanillaformer.exploration import attention, positions
 from vanillaformer.exploration.attention import attention_rollout, head_distances, image_rollout
@@ -105,30 +106,22 @@ def test_the_map_is_that_of_the_attentions_and_of_images_of_other_sizes():
 
 
 def test_the_picture_of_a_translation_has_its_tokens_by_those_of_the_source(tmp_path: Path, monkeypatch) -> None:
-    class Words:
-        """A tokenizer of one text."""
-
-        def __call__(self, texts: list[str], return_tensors: str) -> dict[str, torch.Tensor]:
-            return {"input_ids": torch.tensor([[5, 9, 7, 8, 6]])}
-
-        def decode(self, tokens: list[torch.Tensor]) -> str:
-            return f"word {int(tokens[0])}"
-
     drawn, draw = [], attention.large_map
     monkeypatch.setattr(attention, "large_map", lambda *parts, **more: drawn.append(parts) or draw(*parts, **more))
-    model, tokenizer = toy("encoder_decoder"), Words()
-    path = attention.draw_attention(model, tokenizer, "a text", tmp_path / "map.png")
+    opened = loaded("translation")
+    model, tokenizer = opened.model, opened.tokenizer
+    path = attention.draw_attention(model, tokenizer, TEXT, tmp_path / "map.png")
     assert path.read_bytes().startswith(b"\x89PNG")
     assert model.config._attn_implementation == "sdpa"
     ((values, rows, columns, title),) = drawn
-    source = tokenizer(["a text"], "pt")
+    source = tokenizer(TEXT, return_tensors="pt")
     output = model.generate(**source, num_beams=1)
-    assert columns == [f"word {token}" for token in source["input_ids"][0].tolist()]
-    assert rows == [f"word {token}" for token in output[0, 1:].tolist()]
+    assert columns == [tokenizer.decode([token]) for token in source["input_ids"][0]]
+    assert rows == [tokenizer.decode([token]) for token in output[0, 1:]]
     model.set_attn_implementation("eager")
     layers = model(**source, decoder_input_ids=output[:, :-1], output_attentions=True).cross_attentions
     np.testing.assert_allclose(values, layers[-1][0].mean(dim=0).detach(), rtol=1e-5, atol=1e-7)
-    assert title.endswith(": a text")
+    assert title.endswith(f": {TEXT}")
 
 
 def test_sinusoidal_vectors_are_alike_by_their_distance():
@@ -201,10 +194,7 @@ def test_positions_are_like_themselves_and_symmetric(scheme):
 
 @pytest.mark.parametrize("scheme", ["rotary_2d", "none"])
 def test_positions_without_vectors_are_refused(scheme):
-    model, message = (
-        toy("image_encoder", position_embedding_type=scheme),
-        f"_type='{scheme}': the model adds no position",
-    )
+    message, model = f"='{scheme}': the model adds no position", toy("image_encoder", position_embedding_type=scheme)
     refused(message, positions.position_similarity, model)
 
 

@@ -73,10 +73,8 @@ def server(models):
 
 @pytest.fixture(scope="module")
 def ports(server):
-    return {
-        name: int(re.search(r"(\d+)( \(.*)?$", server.stdout.readline())[1])
-        for name in ("classifier", "images", "translator")
-    }
+    names = ("classifier", "images", "translator")
+    return {name: int(re.search(r"(\d+)( \(.*)?$", server.stdout.readline())[1]) for name in names}
 
 
 @pytest.fixture(scope="module")

@@ -33,10 +33,8 @@ CASES = {
     "masked": ("encoder", {}), "classification": ("encoder", {"num_labels": 3}),
 }  # fmt: skip
 OF_ROWS = {"ablation", "loss", "patching"}  # which need more than a text
-WITHOUT = {
-    "recurrent": {"lens", "rollout", "distance", "stream", "sublayers", "factors", "positions"},
-    "masked": {"rollout", "factors", "attribution"},  # whose text has no mask
-}
+WITHOUT = {"masked": {"rollout", "factors", "attribution"}}  # whose text has no mask
+WITHOUT["recurrent"] = {"lens", "rollout", "distance", "stream", "sublayers", "factors", "positions"}
 
 
 def loaded(case: str, **more: Any) -> LoadedModel:

@@ -11,11 +11,11 @@ import torch
 from captum.attr import LayerIntegratedGradients
 from modeling.axes import PATCHES_ONLY
 from modeling.test_pointers import COPYING
-from modeling.toys import SOURCE_VOCABULARY, inputs_of, tokens, toy
+from modeling.toys import SOURCE_VOCABULARY, TEXT_CLASSIFIERS, inputs_of, tokens, toy
 from refusals import refused
 
 from exploration.toys import KINDS, example_of, recorded
-from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncoderForSequenceClassification
+from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.conversion import to_native
 from vanillaformer.exploration import attribution
 from vanillaformer.exploration.attribution import attributions, filled_masks, neutral_ids, next_tokens, target_tokens
@@ -129,9 +129,7 @@ def test_the_last_logits_are_the_models_and_the_others_those_of_its_first_layers
     torch.testing.assert_close(logits[1], record(model, found.inputs).logits, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("kind", "model_class"), [
-    ("encoder", VanillaEncoderForSequenceClassification), ("decoder", VanillaDecoderForSequenceClassification),
-])  # fmt: skip
+@pytest.mark.parametrize(("kind", "model_class"), TEXT_CLASSIFIERS.items())
 def test_classes_have_probabilities_over_the_layers(kind, model_class):
     found = record(toy(kind, model_class, num_labels=3).double(), inputs_of(kind, 1))
     values = class_lens(found)

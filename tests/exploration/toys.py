@@ -21,8 +21,6 @@ def recorded(kind: str, batch: int = 1, **fields: Any) -> Recording:
 
 def example_of(recording: Recording, targets: Any = None) -> Example:
     """An example whose tokens are named by their numbers."""
-    tokens = {
-        name: [str(each) for each in range(recording.hidden_states[name][0].shape[1])]
-        for name in stacks(recording.model)
-    }
+    lengths = {name: recording.hidden_states[name][0].shape[1] for name in stacks(recording.model)}
+    tokens = {name: [*map(str, range(length))] for name, length in lengths.items()}
     return Example(recording, tokens, "a text", "an output", targets)

@@ -136,11 +136,11 @@ def test_a_saved_model_generates_the_same(decoding, tmp_path):
 
 @every_parallel
 @pytest.mark.parametrize(("name", "options"), [
-    ("do_sample=True", {"do_sample": True}), ("repetition_penalty=1.5", {"repetition_penalty": 1.5}),
-    ("no_repeat_ngram_size=2", {"no_repeat_ngram_size": 2}), ("forced_bos_token_id=5", {"forced_bos_token_id": 5}),
-    ("min_new_tokens=3", {"min_new_tokens": 3}), ("streamer", {"streamer": TextStreamer(None)}),
-    ("prompt_lookup_num_tokens=2", {"prompt_lookup_num_tokens": 2}),
-    ("cache_implementation='static'", {"cache_implementation": "static"}),
+    *((f"{name}={value!r}", {name: value}) for name, value in {
+        "do_sample": True, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "forced_bos_token_id": 5,
+        "min_new_tokens": 3, "prompt_lookup_num_tokens": 2, "cache_implementation": "static",
+    }.items()),
+    ("streamer", {"streamer": TextStreamer(None)}),
     ("output_scores=True", {"output_scores": True, "return_dict_in_generate": True}),
     ("decoder_input_ids", {"decoder_input_ids": torch.tensor([[START, 5]] * 3)}),
     ("MinLength", {"logits_processor": LogitsProcessorList([MinLengthLogitsProcessor(3, END)])}),

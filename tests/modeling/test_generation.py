@@ -286,17 +286,15 @@ def test_a_cache_that_dropped_a_part_of_the_source_is_refused():
         model(tokens(1, 9), decoder_input_ids=target, past_key_values=cache)
 
 
-@pytest.mark.parametrize("form", ["other output", "dictionary", "tuple", "list", "its own"])
-def test_the_encoders_outputs_may_have_any_form(form):
+def test_the_encoders_outputs_may_have_any_form():
     model, source, target = shared_toy("encoder_decoder", {}), tokens(2, 5), tokens(2, 4, TARGET_VOCABULARY)
     own = model.get_encoder()(source, output_hidden_states=True)
     states, layers = own.last_hidden_state, own.hidden_states
-    given = {
-        "other output": BaseModelOutputWithPooling(states, pooler_output=states[:, 0], hidden_states=layers),
-        "dictionary": {"last_hidden_state": states, "hidden_states": layers},
-        "tuple": (states, layers), "list": [states, layers], "its own": own,
-    }[form]  # fmt: skip
-    output = model(encoder_outputs=given, decoder_input_ids=target)
-    assert torch.equal(output.logits, model(source, decoder_input_ids=target).logits)
-    assert torch.equal(output.encoder_last_hidden_state, states)
-    assert len(output.encoder_hidden_states) == len(layers)
+    expected = model(source, decoder_input_ids=target).logits
+    other = BaseModelOutputWithPooling(states, pooler_output=states[:, 0], hidden_states=layers)
+    by_name = {"last_hidden_state": states, "hidden_states": layers}
+    for given in (own, other, by_name, (states, layers), [states, layers]):
+        output = model(encoder_outputs=given, decoder_input_ids=target)
+        assert torch.equal(output.logits, expected)
+        assert torch.equal(output.encoder_last_hidden_state, states)
+        assert len(output.encoder_hidden_states) == len(layers)

@@ -17,12 +17,8 @@ from vanillaformer.modeling.encoder import PreTrainingOutput
 from vanillaformer.modeling.parts.pooling import POOLINGS
 
 from . import toys
-from .toys import PAD, assert_close, inputs_of, labels_of, shared_toy, step_of_trainer, tokens, toy
+from .toys import PAD, TEXT_CLASSIFIERS, assert_close, inputs_of, labels_of, shared_toy, step_of_trainer, tokens, toy
 
-TEXT_CLASSIFIERS = {
-    "decoder": vf.VanillaDecoderForSequenceClassification,
-    "encoder": vf.VanillaEncoderForSequenceClassification,
-}
 every_kind = pytest.mark.parametrize("kind", toys.KINDS)
 
 

@@ -146,9 +146,8 @@ def test_windows_are_undone_and_see_neighbors_of_the_image_only(grid, size):
 
 
 def test_windows_are_no_larger_than_the_grid_and_alone_are_not_shifted():
-    config = toys.toy_config(
-        KIND, image_size=[16, 32], depths=[1, 1, 1], num_hidden_layers=3, **SWIN | {"window_size": 3}
-    )
+    fields = SWIN | {"window_size": 3, "depths": [1, 1, 1], "num_hidden_layers": 3}
+    config = toys.toy_config(KIND, image_size=[16, 32], **fields)
     assert [stage.grid for stage in config.stages] == [(4, 8), (2, 4), (1, 2)]
     assert [stage.window for stage in config.stages] == [(3, 3), (2, 3), (1, 2)]
     assert stage_windows((2, 4), (2, 3))[1] == Windows((2, 4), (2, 3), (0, 1))

@@ -191,12 +191,9 @@ def bad(folders) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def report(folders, bad, tmp_path_factory) -> dict:
     """What a process without the package found."""
-    jobs = {
-        "models": [(str(folders[model.__name__]), auto.__name__) for model in MODELS for auto in AUTO[model]],
-        "bases": [(str(folders[model.__name__]), AUTO[model][0].__name__) for _, model in ALL_KINDS.values()],
-        "bad": str(bad[0]),
-        "trace": str(bad[1]),
-    }
+    models = [(str(folders[model.__name__]), auto.__name__) for model in MODELS for auto in AUTO[model]]
+    bases = [(str(folders[model.__name__]), AUTO[model][0].__name__) for _, model in ALL_KINDS.values()]
+    jobs = {"models": models, "bases": bases, "bad": str(bad[0]), "trace": str(bad[1])}
     home = tmp_path_factory.mktemp("home")
     environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     found = report_of(Path(__file__).with_name("remote_loading.py"), jobs, home, environment)

@@ -42,6 +42,10 @@ ALL_KINDS = KINDS | {
     "recurrent_encoder_decoder": (VanillaRecurrentEncoderDecoderConfig,
                                   vanillaformer.VanillaRecurrentEncoderDecoderForConditionalGeneration),
 }  # fmt: skip
+TEXT_CLASSIFIERS = {
+    "decoder": vanillaformer.VanillaDecoderForSequenceClassification,
+    "encoder": vanillaformer.VanillaEncoderForSequenceClassification,
+}
 # Image models by what their layers are made of; windows of 3 by 3 do not divide 5 by 7 patches
 IMAGE_SHAPES: dict[str, dict[str, Any]] = {
     "vit": {},
@@ -293,10 +297,9 @@ def step_of_trainer(
     model: PreTrainedModel, inputs: dict[str, torch.Tensor], size: int, folder: Path, smoothing: float = 0.0
 ) -> torch.Tensor:
     """What a step of gradient descent over all rows, in batches of `size`, changes of the parameters."""
-    pair = model.config.is_encoder_decoder
-    trainer_class, arguments = (
-        (Seq2SeqTrainer, transformers.Seq2SeqTrainingArguments) if pair else (Trainer, TrainingArguments)
-    )
+    trainer_class, arguments = Trainer, TrainingArguments
+    if model.config.is_encoder_decoder:
+        trainer_class, arguments = Seq2SeqTrainer, transformers.Seq2SeqTrainingArguments
     rows = [{name: value[row] for name, value in inputs.items()} for row in range(len(inputs["input_ids"]))]
     before = torch.cat([weight.detach().flatten().clone() for weight in model.parameters()])
     trainer_class(model.train(), arguments(

@@ -16,11 +16,9 @@ from transformers import BertTokenizerFast, GPT2TokenizerFast
 from vanillaformer.tokenization import train
 
 UNSEEN = [
-    "The lazy quick dogs jump over 1987 foxes.",
-    "Äpfel kosten 3,50 Euro (größer)!",
+    "The lazy quick dogs jump over 1987 foxes.", "Äpfel kosten 3,50 Euro (größer)!", "naïve café don't",
     "我用自然语言 PyTorch2024年，处理 foxDogs。",
-    "naïve café don't",
-]
+]  # fmt: skip
 
 
 def model_of(tokenizer):
