@@ -1,7 +1,7 @@
-"""Claims on the trainings in a folder that several processes work through, on several hosts too.
+"""Claims on the trainings in a folder that several processes share, possibly on several hosts.
 
-A claim is a file that only one process can make. Its owner keeps it young; one that has become old, or whose owner on
-this host has ended, can be taken over.
+A claim is a file that only one process can create. Its owner keeps touching it; a claim that has become old, or whose
+owner on this host has ended, can be taken over.
 """
 
 import json
@@ -15,20 +15,20 @@ from threading import Thread
 
 import psutil
 
-BEAT, OLD = 10.0, 120.0  # seconds between two signs of life, and without any after which a claim is free
+BEAT, OLD = 10.0, 120.0  # seconds between two touches of a claim, and age at which it is free
 
 
 class Claims:
-    """The claims of this process on names, in a folder."""
+    """The claims of this process in a folder, by name."""
 
     def __init__(self, folder: Path):
         self.folder, self.held = folder, set[Path]()
         pid = os.getpid()
         self.me = {"host": socket.gethostname(), "pid": pid, "created": psutil.Process(pid).create_time()}
-        Thread(target=self._keep_young, daemon=True).start()
+        Thread(target=self._keep_alive, daemon=True).start()
 
     def take(self, name: str) -> bool:
-        """Claim a name; return whether it is this process's now, and was nobody's."""
+        """Claim a name; return whether nobody else had claimed it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / name
         if path.exists() and not self._freed(path):
@@ -46,8 +46,8 @@ class Claims:
         (self.folder / name).unlink(missing_ok=True)
 
     @contextmanager
-    def alone(self, name: str) -> Iterator[None]:
-        """Wait until the name is nobody's, and claim it for a while."""
+    def holding(self, name: str) -> Iterator[None]:
+        """Wait until a name is free, and hold it inside the `with` block."""
         while not self.take(name):
             time.sleep(1)
         try:
@@ -60,7 +60,7 @@ class Claims:
         paths = self.folder.glob("[!.]*") if self.folder.exists() else ()
         return {str(self._owner(path).get("host", "another host")) for path in paths if not self._is_free(path)}
 
-    def _keep_young(self) -> None:
+    def _keep_alive(self) -> None:
         while True:
             time.sleep(BEAT)
             for path in list(self.held):
@@ -70,11 +70,11 @@ class Claims:
     def _owner(self, path: Path) -> dict[str, str | float]:
         try:
             return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # it ended, or begins to be written
+        except (OSError, ValueError):  # released, or not written yet
             return {}
 
     def _is_free(self, path: Path) -> bool:
-        """Return whether the owner of a claim has ended, or has not touched it for long by the clock of the files."""
+        """Return whether a claim's owner has ended, or has not touched it for long by the file system's clock."""
         owner = self._owner(path)
         if owner.get("host") == self.me["host"]:
             try:
@@ -92,7 +92,7 @@ class Claims:
             now.unlink(missing_ok=True)
 
     def _freed(self, path: Path) -> bool:
-        """Take a free claim away; return whether this process did."""
+        """Remove a claim if it is free; return whether the name can be claimed now."""
         with suppress(FileNotFoundError):
             seen = path.stat()
             if not self._is_free(path):
@@ -100,7 +100,7 @@ class Claims:
             aside = path.with_name(f".{path.name}-{self.me['host']}-{self.me['pid']}")
             path.rename(aside)
             moved = aside.stat()
-            if (moved.st_ino, moved.st_mtime_ns) != (seen.st_ino, seen.st_mtime_ns):  # another was quicker
+            if (moved.st_ino, moved.st_mtime_ns) != (seen.st_ino, seen.st_mtime_ns):  # another process was faster
                 with suppress(FileExistsError):
                     os.link(aside, path)
                 aside.unlink()

@@ -24,15 +24,15 @@ from .results import LEAST_STEPS, Result, VariantResult, read_result
 from .running import Job, Outcome, Runner, read_record
 from .verdicts import Verdict, judge
 
-MEASURED_STEPS = 4  # steps whose mean says whether a budget is too small
-EXTENSIONS = 3  # values that are tried at most beyond those of the tuning, on request
-MULTIPLE = 8  # widths of feed-forward layers are multiples of it
+MEASURED_STEPS = 4  # steps by whose mean a budget is found too small
+EXTENSIONS = 3  # maximum number of values tried beyond the tuning's grid, on request
+MULTIPLE = 8  # of which widths of feed-forward layers are multiples
 Tuning = dict[str, list[tuple[Options, float | None]]]
 
 
 @dataclass
 class Comparison:
-    """A plan with its results: of the variants, and for each one the tuned values with their mean scores."""
+    """A plan with its results: the runs of each variant, and its tuned values with their mean scores."""
 
     plan: Plan
     variants: dict[str, VariantResult]
@@ -42,15 +42,14 @@ class Comparison:
 
 
 def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False, shared: bool = False) -> Comparison:
-    """Run what a plan asks for, or what is left of it.
+    """Run a plan, or what is left of it.
 
-    With `overwrite` runs in the folder that the plan does not ask for any more make room for others; with `shared`
-    other processes with the same plan share the work. Raises ValueError if a variant's options cannot be, its first
-    steps could not be trained, the budget or the score does not suit it, or the folder is another process's or holds
-    other runs.
+    With `overwrite`, runs with other settings are moved away; with `shared`, other processes with the same plan
+    share the work. Raises ValueError if a variant's options are invalid, its first steps fail, the budget or the score
+    does not suit it, or the folder is in use by another process or holds other runs.
     """
     if shared and plan.budget == "seconds":
-        raise ValueError("budget: seconds: hosts that share a comparison (--share) are not equally fast")
+        raise ValueError("budget: seconds cannot be shared (--share): hosts are not equally fast")
     check_variants(plan)
     seeds = plan.tuning_seeds if plan.widths else plan.seeds
     words = f"{len(plan.variants)} variants, {len(seeds)} seed{'s'[len(seeds) == 1 :]}; each run has"
@@ -85,7 +84,7 @@ def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False,
 
 
 class Work:
-    """The trainings of a comparison in a folder, by a runner."""
+    """The trainings of a comparison in a folder, executed by a runner."""
 
     def __init__(self, plan: Plan, folder: Path, runner: Runner):
         self.plan, self.folder, self.runner = plan, folder, runner
@@ -98,7 +97,7 @@ class Work:
         return Job(f"{kind}-{name}", self.plan.options(variant, *options, output))
 
     def measure(self) -> dict[str, Options]:
-        """Train a few steps of each variant, if the budget or equal sizes ask for it; return what makes them equal."""
+        """Train each variant for a few steps if the budget or `equal` needs it; return overrides for equal sizes."""
         added: dict[str, Options] = {name: {} for name in self.plan.variants}
         counted = self.plan.budget in ("tokens", "flops")
         if self.plan.equal is None and not counted:
@@ -124,7 +123,7 @@ class Work:
         return added if self.plan.equal is None else self._widths(records[self.plan.baseline])
 
     def _widths(self, record: Mapping[str, Any]) -> dict[str, Options]:
-        """Return the overrides that make each variant as large as the baseline, of which there is a record."""
+        """Return the overrides that make each variant as large as the baseline, given the baseline's record."""
         added: dict[str, Options] = {self.plan.baseline: {}}
 
         def measure(config: Any) -> float:
@@ -146,7 +145,7 @@ class Work:
         return added
 
     def tune(self, added: Mapping[str, Options]) -> tuple[Tuning, dict[str, Options]]:
-        """Train each variant with each value, with other seeds; return the mean scores and the best values."""
+        """Train each variant with each value and the tuning seeds; return the mean scores and the best values."""
         grids = {name: self.plan.grid() for name in self.plan.variants}
         for _ in range(1 + EXTENSIONS * self.plan.extend):
             tuning, best = self._tuned(added, grids)
@@ -181,9 +180,9 @@ class Work:
     def train(
         self, kind: str, choices: Mapping[str, Sequence[Options]], seeds: Sequence[int]
     ) -> dict[tuple[str, int, int], Result | Outcome]:
-        """Train variants with choices of options; return the results by variant, number of the choice and seed."""
+        """Train variants with choices of options; return the results by variant, index of the choice and seed."""
         jobs: dict[tuple[str, int, int], Job] = {}
-        for seed, variant in product(seeds, choices):  # a machine that slows down does so for all variants
+        for seed, variant in product(seeds, choices):  # if the machine slows down, it does so for all variants
             for number, options in enumerate(choices[variant]):
                 name = f"{variant}-{number}-{seed}" if len(choices[variant]) > 1 else f"{variant}-{seed}"
                 job = self.job(kind, name, variant, options, self.plan.length, {"seed": seed})
@@ -193,7 +192,7 @@ class Work:
         return {key: read_result(self.plan, job.folder, key[2], outcomes[job.name]) for key, job in jobs.items()}
 
     def _check_rows(self, jobs: Sequence[Job]) -> None:
-        """Raise ValueError if runs that finished were validated on other rows, or scored by other tokens."""
+        """Raise ValueError if finished runs were validated on different rows, or scored on different tokens."""
         check_tokenizers(self.plan, {job.name: tokenizer_print(job.folder) for job in jobs})
         data = {job.name: read_record(job.folder).get("data", {}) for job in jobs}
         first = next(iter(data), "")
@@ -207,14 +206,14 @@ class Work:
 
 # ----------------------------------------------------------------------------------------------------- equal sizes
 def row_lengths(stats: dict[str, Any], config: Any) -> tuple[float, float]:
-    """Return the mean tokens of a training row's source and target; of images the patches, and none."""
+    """Return the mean tokens of a training row's source and target; for images, the number of patches and 0."""
     if "source mean length" in stats:
         return stats["source mean length"], stats["target mean length"]
     return stats.get("mean length") or math.prod(config.grid), 0.0
 
 
 def matched_size(config: Any, measure: Callable[[Any], float], target: float) -> int:
-    """Return the `intermediate_size` with which a measure, which grows linearly with it, comes nearest to a target."""
+    """Return the `intermediate_size` that brings a measure, which is linear in it, closest to a target."""
     size = getattr(config, "intermediate_size", None)
     if size is None:
         raise ValueError(f"a {config.model_type} has no intermediate_size to make it as large as the baseline")

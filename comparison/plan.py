@@ -28,10 +28,10 @@ BUDGETS = {
     "steps": "steps of the optimizer",
 }
 OPTION_OF = {"tokens": "max_tokens", "flops": "max_flops", "seconds": "max_time", "steps": "max_steps"}
-"""The option of a training program that ends a run, and its schedule, with a budget."""
+"""The training option that limits a run, and its schedule, to each kind of budget."""
 EQUAL = ("parameters", "flops")
 ADDED = "added.yaml"
-# Settings of every run: the last weights are scored, because the best ones look better the more often one evaluates
+# Settings of every run: the last weights are scored, as the best ones look better the more often they are evaluated
 FIXED: Options = {
     "load_best_model_at_end": False, "early_stopping_patience": 0, "max_epochs": None, "save_total_limit": 1,
     "disable_tqdm": True,
@@ -40,33 +40,33 @@ RESERVED = {
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "seed", *LENGTHS, *OPTION_OF.values(), *FIXED,
 }  # fmt: skip
 MODEL_OPTIONS = ("overrides", "set", "preset", "model_", "tokenizer_")
-"""Beginnings of the options that change a model's size."""
+"""Prefixes of the options that change a model's size."""
 SEEDS, SEQUENTIAL_SEEDS = (1, 2, 3), tuple(range(1, 9))
 TUNING_SEEDS = (101,)
-WORD = re.compile(r"\d+\.?\d*[eE][+-]?\d+")  # a number such as 1e-3, which YAML takes for a word
+WORD = re.compile(r"\d+\.?\d*[eE][+-]?\d+")  # a number such as 1e-3, which YAML reads as a string
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A comparison that is asked for."""
+    """A comparison to be run."""
 
     program: str
-    arguments: Options  # its options in every run
-    variants: dict[str, Options]  # the options that a variant adds, by its name
-    budget: str  # the unit of `BUDGETS` that all runs have equally much of
+    arguments: Options  # options of the program in every run
+    variants: dict[str, Options]  # options that each variant adds, by name
+    budget: str  # the unit of `BUDGETS` of which all runs get the same amount
     amount: float
     baseline: str  # the variant that the others are tested against
-    score: Score  # what decides
-    seeds: tuple[int, ...] = SEEDS  # seeds of weights and order of the data; each variant is trained with each
+    score: Score  # the score that decides
+    seeds: tuple[int, ...] = SEEDS  # of weights and data order; each variant is trained with each
     # The quantity that `intermediate_size` matches to the baseline's: parameters, flops or nothing
     equal: str | None = None
-    tune: dict[str, list[Any]] = field(default_factory=dict)  # values of options that each variant is tuned over
+    tune: dict[str, list[Any]] = field(default_factory=dict)  # options and their values to tune each variant over
     tuning_seeds: tuple[int, ...] = TUNING_SEEDS
-    extend: bool = False  # whether values beyond those of the tuning are tried for a variant whose best is at an end
-    # Whether to begin with two seeds, and to train with more only what is not decided
+    extend: bool = False  # whether to try values beyond the tuning's for a variant whose best one is at an end
+    # Whether to begin with two seeds and train only undecided variants with more
     sequential: bool = False
-    family: int | None = None  # the number of variants that will be tested in all; None: those of the plan
-    widths: tuple[int, ...] = ()  # the widths that each variant is tuned in, instead of being compared
+    family: int | None = None  # number of variants that will be tested in all; None: those of the plan
+    widths: tuple[int, ...] = ()  # widths at which each variant is tuned, in place of a comparison
     added: tuple[str, ...] = ()  # variants that were added to a finished plan, in this order
 
     @property
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def tests(self) -> int:
-        """The number of variants that share the 5 % of false differences."""
+        """The number of variants that share the 5 % probability of a false difference."""
         return self.family or len(self.variants) - 1
 
     @property
@@ -85,27 +85,28 @@ class Plan:
 
     @property
     def length(self) -> Options:
-        """The option that ends a run, and its schedule, with the budget."""
+        """The option that limits a run, and its schedule, to the budget."""
         amount = f"{self.amount:g}s" if self.budget == "seconds" else self.amount
         return {OPTION_OF[self.budget]: int(amount) if self.budget in ("tokens", "steps") else amount}
 
     def options(self, variant: str, *more: Mapping[str, Any]) -> Options:
         """Return the options of a variant's runs; later ones win.
 
-        A run with a time would follow the data, and each variant in its own way: a new model has the task's preset.
+        With a budget in seconds, a new model gets the task's preset: its size would otherwise be chosen by the data,
+        for each variant separately.
         """
         found = merged(self.arguments, self.variants[variant], *more, FIXED)
         named = {"preset", "model_name_or_path"} & found.keys()
         return found if named or self.budget != "seconds" else {"preset": TASKS[self.task].preset, **found}
 
     def grid(self) -> list[Options]:
-        """Return the choices of the tuning; a single one without options if nothing is tuned."""
+        """Return the combinations of tuned values; a single empty one if nothing is tuned."""
         return [dict(zip(self.tune, values)) for values in product(*self.tune.values())]
 
     def beyond(self, grid: Sequence[Options], best: Options) -> Options:
-        """Return the next choice beyond the end of a grid of one number, if the best one is there; otherwise none."""
+        """Return the next value beyond the end of a grid of one number if the best one is there, otherwise nothing."""
         values = sorted({value for options in grid for value in options.values() if type(value) in (int, float)})
-        whole = all(type(value) is int for value in values)  # options that cannot be 32.0
+        whole = all(type(value) is int for value in values)  # options that only take integers
         if len(self.tune) > 1 or len(values) < max(2, len(grid)) or values[0] <= 0:
             return {}
         ((name, value),) = best.items()
@@ -115,7 +116,7 @@ class Plan:
 
 
 def merged(*parts: Mapping[str, Any]) -> Options:
-    """Return options by their fields, of which later ones win, fields of the configuration one by one."""
+    """Return options merged by name: later ones win, and `overrides` are merged field by field."""
     together: Options = {}
     for part in parts:
         options = {"overrides" if name == "set" else str(name).replace("-", "_"): part[name] for name in part}
@@ -127,7 +128,7 @@ def merged(*parts: Mapping[str, Any]) -> Options:
 
 
 def fields_of(overrides: Any) -> Options:
-    """Return fields of a configuration, given as a mapping or as a list of `name=value`."""
+    """Return config fields, given as a mapping or as a list of `name=value`."""
     if overrides is None or isinstance(overrides, Mapping):
         return dict(overrides or {})
     words = map(str, overrides if isinstance(overrides, list) else [overrides])
@@ -137,7 +138,7 @@ def fields_of(overrides: Any) -> Options:
 def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: Any) -> Plan:
     """Return the plan of a YAML or JSON file with the keys `KEYS`, and the variants added to it.
 
-    Values of `replaced` other than None take the place of the file's.
+    Values of `replaced` other than None replace the file's.
     """
     content = read_settings(path) | {name: value for name, value in replaced.items() if value is not None}
     for key in content:
@@ -155,10 +156,10 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
         if not isinstance(content.setdefault(key, False), bool):
             raise ValueError(f"{path}: {key}: {content[key]!r}; choose from true, false")
     if content["extend"] and len(tune) != 1:
-        raise ValueError(f"{path}: extend: it goes beyond the list of one tuned option; there are {len(tune)}")
+        raise ValueError(f"{path}: extend: it goes beyond the list of exactly one tuned option, got {len(tune)}")
     seeds = _seeds(path, "seeds", content.get("seeds", SEQUENTIAL_SEEDS if content["sequential"] else SEEDS))
     if content["sequential"] and len(seeds) < 3:
-        raise ValueError(f"{path}: seeds: {list(seeds)}; `sequential` begins with two and needs more to go on with")
+        raise ValueError(f"{path}: seeds: {list(seeds)}; `sequential` begins with two seeds and needs more")
     tuning_seeds = _seeds(path, "tuning_seeds", content.get("tuning_seeds", TUNING_SEEDS))
     if tune and set(seeds) & set(tuning_seeds):
         raise ValueError(
@@ -168,7 +169,7 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
         _check_names(path, section, options, equal=content.get("equal"))
     unit, amount = _budget(path, content.get("budget"))
     equal, score = content.get("equal"), str(content.get("score", "loss"))
-    given = [name for name in variants if name not in added]  # another baseline would turn earlier verdicts around
+    given = [name for name in variants if name not in added]  # a new baseline would overturn earlier verdicts
     tasks, task = task_of(program).tasks(), task_of(program).name_of(arguments)
     try:
         found = ranking_score(score, task if task in tasks else tasks[0])
@@ -197,11 +198,11 @@ def read_plan(path: Path, added: Mapping[str, Any] | None = None, **replaced: An
 
 
 def _variants(path: Path, given: Any, added: Mapping[str, Any]) -> dict[str, Options]:
-    """Return the options of the variants, given or in a file, and of those that were added, by name."""
+    """Return the options of all variants by name: those given, directly or in a file, and those added."""
     named = mapping(path, "variants", read_settings(path.parent / given) if isinstance(given, str) else given)
-    named = {str(name): options for name, options in named.items()}  # YAML takes 1 for a number
+    named = {str(name): options for name, options in named.items()}  # YAML reads 1 as a number
     if again := [name for name in added if name in named]:
-        raise ValueError(f"{path}: variants: {again[0]} is there; give what is added another name")
+        raise ValueError(f"{path}: variants: {again[0]} exists already; give the added one another name")
     named |= added
     if len(named) < 2:
         raise ValueError(f"{path}: variants: {len(named)} given; a comparison needs two or more")
@@ -212,7 +213,7 @@ def _variants(path: Path, given: Any, added: Mapping[str, Any]) -> dict[str, Opt
 
 
 def _family(path: Path, value: Any, variants: Sequence[str], added: int) -> int | None:
-    """Return how many variants will be tested, which has to be known before the first of those added."""
+    """Return how many variants will be tested in all, which has to be known before the first one is added."""
     if value is None and not added:
         return None
     if value is None:
@@ -226,7 +227,7 @@ def _family(path: Path, value: Any, variants: Sequence[str], added: int) -> int 
 
 
 def _check_names(path: Path, section: str, options: Options, *, equal: str | None) -> None:
-    """Raise ValueError for options that a section of a plan cannot give."""
+    """Raise ValueError for options that a section of a plan must not have."""
     for name in (str(given).replace("-", "_") for given in options):
         if name in RESERVED:
             raise ValueError(f"{path}: {section}: {name} is the comparison's to set (budget, seeds, folder)")
@@ -258,7 +259,7 @@ def _budget(path: Path, value: Any) -> tuple[str, float]:
     one_of(path, "budget", unit, BUDGETS)
     whole = unit in ("tokens", "steps")
     try:
-        number = 0.0 if isinstance(amount, bool) else float(amount)  # YAML takes 2e6 for a word
+        number = 0.0 if isinstance(amount, bool) else float(amount)  # YAML reads 2e6 as a string
     except (TypeError, ValueError):
         number = 0.0
     if not 0 < number < float("inf") or (whole and number % 1):
@@ -275,17 +276,17 @@ def _seeds(path: Path, key: str, value: Any) -> tuple[int, ...]:
 
 
 def read_added(folder: Path, new: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the variants that were added to the plan of a folder, and a new one after them."""
+    """Return the variants added to the plan of a folder so far, followed by a new one."""
     known = read_settings(path) if (path := folder / ADDED).exists() else {}
     for name, options in (new or {}).items():
         if merged(known.setdefault(name, options)) != merged(options):
-            raise ValueError(f"--add {name}: it is there with other options, {known[name]}: give it another name")
+            raise ValueError(f"--add {name}: it is there with other options, {known[name]}: choose another name")
     return known
 
 
 def keep_added(plan: Plan, folder: Path) -> None:
-    """Note the variants that were added to a plan, so that they belong to it from now on."""
+    """Save the variants that were added to a plan, so that they belong to it from now on."""
     added = {name: plan.variants[name] for name in plan.added}
     if unknown := [name for name in read_added(folder) if name not in added]:
-        raise ValueError(f"--add: another process has added {unknown[0]}: the same command takes it in")
+        raise ValueError(f"--add: another process has added {unknown[0]}: give the same command again to include it")
     write_text(folder / ADDED, yaml.safe_dump(added, sort_keys=False, allow_unicode=True))

@@ -1,6 +1,6 @@
-"""The report of a comparison: a table, what differs, figures with their numbers, and how to run it again.
+"""The report of a comparison: a table, the differences, figures with their numbers, and how to run it again.
 
-The figures are readable in print, and without telling red from green.
+The figures are readable in print and without telling red from green.
 """
 
 import json
@@ -35,15 +35,15 @@ AXES: dict[str, tuple[str, Callable[[Result], float]]] = {
     "flops": ("floating-point operations", lambda run: run.consumed["flops"]),
     "seconds": ("seconds of training, evaluations included", lambda run: run.seconds),
 }
-"""Axes that curves are drawn over, with how much of each a run took."""
+"""X axes of the learning curves, with how much of each a run consumed."""
 
 
 def write_report(comparison: Comparison, folder: Path) -> str:
     """Write report.html, report.md, report.json, and the figures with their numbers.
 
-    Returns the table and what it says as text.
+    Returns the table and its conclusions as text.
     """
-    with Claims(folder / "claims").alone("report"):
+    with Claims(folder / "claims").holding("report"):
         return _write(comparison, folder, folder / "figures")
 
 
@@ -66,7 +66,7 @@ def _write(comparison: Comparison, folder: Path, figures: Path) -> str:
 
 
 def verdicts(comparison: Comparison) -> dict[str, Any]:
-    """Return the verdicts on variants as a script reads them."""
+    """Return the verdicts on variants, as scripts read them from report.json."""
     plan, found = comparison.plan, {}
     for name, variant in comparison.variants.items():
         found[name] = {
@@ -121,7 +121,7 @@ def row(found: VariantResult, test: Test | None, plan: Any) -> dict[str, Any]:
 
 
 def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
-    """Return what the table says, and what it cannot say."""
+    """Return what the table shows, and what it does not show."""
     plan, found = comparison.plan, []
     for word in ("better", "worse"):
         names = [name for name, verdict in comparison.verdicts.items() if verdict.word == word]
@@ -130,40 +130,41 @@ def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
         found.append(f"No detectable difference from {plan.baseline}: {', '.join(rest)}.")
     if plan.sequential:
         found.append(
-            f"Tested after every seed from the second on: at all {len(plan.looks)} looks together, with 95 %, no "
-            "difference is found that is not there, and all intervals hold."
+            f"Tested after every seed from the second on: over all {len(plan.looks)} looks together, with 95 % "
+            "probability no difference is false and all intervals hold."
         )
     if plan.family:
-        found.append(f"{plan.family} variants share these 5 %; {len(comparison.verdicts)} are here.")
+        share = f"{plan.family} variants share the 5 % probability of a false difference"
+        found.append(f"{share}; {len(comparison.verdicts)} are here.")
     if tests:
         if together := [test.resolution for test in tests.values() if not test.alone]:
             least = f"{max(together):.2g}"
             found.append(f"With these runs, differences below {least} cannot be detected (Dunnett and Welch, 95 %).")
         if alone := [name for name, test in tests.items() if test.alone]:
-            found.append(f"Spread wider, and tested with their own variance (Welch): {', '.join(alone)}.")
+            found.append(f"With a wider spread, and tested with their own variance (Welch): {', '.join(alone)}.")
     for name, variant in comparison.variants.items():
         if variant.lost:
             total = len(variant.lost) + len(variant.runs)
             why = "; ".join(f"seed {seed} {lost.state}: {lost.message}" for seed, lost in variant.lost.items())
-            found.append(f"{name}: {len(variant.lost)} of {total} runs are lost, and in no mean ({why}).")
+            found.append(f"{name}: {len(variant.lost)} of {total} runs are lost and not in the means ({why}).")
     if few := [name for name in comparison.variants if name not in tests and name != plan.baseline]:
-        found.append(f"Not tested, for want of two runs that count on both sides, or of any spread: {', '.join(few)}.")
+        found.append(f"Not tested, for lack of two valid runs on both sides, or of any spread: {', '.join(few)}.")
     if len(plan.seeds) < 5 and not plan.sequential:
-        one = "One seed shows no difference; a claim deserves 5."
-        more = f"{len(plan.seeds)} seeds show large differences only; a claim deserves 5."
+        one = "One seed shows no difference; a claim needs at least 5."
+        more = f"{len(plan.seeds)} seeds show only large differences; a claim needs at least 5."
         found.append(one if len(plan.seeds) == 1 else more)
-    found.append("The intervals are of seeds (weights and order of the data), not of the validation rows.")
+    found.append("The intervals are over seeds (weights and data order), not over validation rows.")
     for name, options in comparison.chosen.items():
         if plan.beyond([tried for tried, _ in comparison.tuning[name]], options):
             best = ", ".join(f"{option} {value}" for option, value in options.items())
-            found.append(f"{name}: {best} is at the end of what was tried; one beyond may be better (--extend).")
+            found.append(f"{name}: {best} is at the end of the values tried; one beyond may be better (--extend).")
     if not plan.tune:
         found.append("Nothing was tuned: the common settings may suit one variant better than another (--tune).")
     return found
 
 
 def differences(found: VariantResult, comparison: Comparison) -> str:
-    """Return a variant's options and in which fields its config differs from the baseline's."""
+    """Return a variant's options and the fields in which its config differs from the baseline's."""
     baseline, words = comparison.variants[comparison.plan.baseline], []
     words += [f"--{name} {value}" for name, value in found.options.items() if name != "overrides"]
     configs = [variant.config for variant in (baseline, found)]
@@ -199,8 +200,8 @@ def score_figure(comparison: Comparison, folder: Path) -> list[str]:
 
 
 def interval_of_mean(score: Score, values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the interval of a mean score, which it does not cross its least or greatest value with."""
-    center, half = float(np.mean(values)), interval(values)  # NaN stays where it comes first in a comparison
+    """Return the ends of the interval of a mean score, within the score's least and greatest values."""
+    center, half = float(np.mean(values)), interval(values)  # max and min return NaN if it comes first
     least = -1.0 if score.name in ("pearson", "spearman") else 0.0
     return max(center - half, least), min(center + half, score.unit if score.greater_is_better else math.inf)
 

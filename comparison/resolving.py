@@ -27,7 +27,7 @@ from .plan import Options, Plan
 
 
 def parsed(program: str, options: Options, source: str) -> Arguments:
-    """Return options as the program reads them from a settings file; raise ValueError for one that it refuses."""
+    """Return options as the program reads them from a settings file; raise ValueError for one it refuses."""
     with TemporaryDirectory() as folder, redirect_stderr(StringIO()) as printed:
         path = Path(folder) / "settings.yaml"
         path.write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -43,10 +43,10 @@ def parsed(program: str, options: Options, source: str) -> Arguments:
 
 
 def check_variants(plan: Plan) -> None:
-    """Raise ValueError where runs cannot be made or compared.
+    """Raise ValueError if runs are impossible or not comparable.
 
-    A variant, or one of its choices in the tuning, has an option that is unknown or a value that it cannot have; or
-    tokenizers, or the targets that are scored, differ.
+    That is, if a variant or one of its choices in the tuning has an unknown option or an invalid value, or if the
+    tokenizers or the scored targets differ.
     """
     tokenizers: dict[str, str] = {}
     targets: dict[str, Options] = {}
@@ -56,7 +56,9 @@ def check_variants(plan: Plan) -> None:
             label = f"variant {name}{f' with {tuned}' if tuned else ''}"
             args = parsed(plan.program, plan.options(name, choice, plan.length, {"seed": plan.seeds[0]}), label)
             if plan.equal and name != plan.baseline and args.model_args.model_name_or_path is not None:
-                raise ValueError(f"{label}: model_name_or_path: a saved model has its size; `equal` is for new ones")
+                raise ValueError(
+                    f"{label}: model_name_or_path: a saved model's size is fixed; `equal` is for new ones"
+                )
             # The options that decide which targets of the held-out rows are scored
             options = vars(args.data_args) | vars(args.training_args)
             scoring = ["mlm_probability", "mask_ratio", "noise_density", "mean_span_length", "noise"]
@@ -67,8 +69,8 @@ def check_variants(plan: Plan) -> None:
             first = next(iter(targets))
             if changed := sorted(set(targets[first].items()) ^ set(targets[label].items()), key=str):
                 raise ValueError(
-                    f"{label}: {changed[0][0]}: it decides what is scored, and differs from that of {first}: scores "
-                    "of other targets do not compare"
+                    f"{label}: {changed[0][0]}: it decides what is scored and differs from that of {first}: scores of "
+                    "different targets are not comparable"
                 )
             if args.tokenizer_args is not None:
                 tokenizers[label] = json.dumps(asdict(args.tokenizer_args), sort_keys=True)
@@ -84,13 +86,13 @@ def check_tokenizers(plan: Plan, tokenizers: Mapping[str, str]) -> None:
     fair = [each.name for each in scores_of(plan.task) if each.greater_is_better is not None and not each.per_token]
     instead = f"choose {', '.join(fair)}, " if fair else ""
     raise ValueError(
-        f"score: {plan.score.name} is a mean over tokens, and does not compare the tokenizers of {first} and {other}: "
+        f"score: {plan.score.name} is a mean over tokens, but the tokenizers of {first} and {other} differ: "
         f"{instead}or give all variants one tokenizer"
     )
 
 
 def tokenizer_print(folder: Path) -> str:
-    """Return a hash of what the tokenizers in a folder make of a text; cutting and padding have no part in it."""
+    """Return a hash of how the tokenizers in a folder encode a text, regardless of truncation and padding."""
     found = hashlib.sha256()
     for path in sorted(path for each in (folder, folder / "target_tokenizer") for path in each.glob("*")):
         if path.name not in TOKENIZER or path.suffix == ".jinja" or path.name.endswith("_config.json"):
@@ -104,7 +106,7 @@ def tokenizer_print(folder: Path) -> str:
 
 
 def rows_now(plan: Plan, options: Options, known: dict[str, Prints]) -> Prints:
-    """Return the fingerprints of the rows that a run with these options would read now, looked up in what is known."""
+    """Return the fingerprints of the rows that a run with these options would read now, cached in `known`."""
     args = parsed(plan.program, options, "settings")
     seed = order_seed(args.training_args) if args.data_args.streaming else 0
     key = json.dumps([asdict(args.data_args), seed], default=str)

@@ -15,24 +15,24 @@ from vanillaformer.training.run_folder.files import spent_of_budget
 from .plan import Plan
 from .running import Outcome, State, read_record
 
-TOLERANCE = {"seconds": 0.05}  # largest share by which a run may differ from its budget, if it is not `COUNTED`
+TOLERANCE = {"seconds": 0.05}  # largest relative difference of a run from its budget; of other budgets `COUNTED`
 COUNTED = 0.02
 LEAST_STEPS = round(0.5 / COUNTED)
-"""Steps of a budget in tokens or FLOPs: with fewer, half a step is more than the tolerance."""
+"""Minimum steps of a budget in tokens or FLOPs: with fewer, half a step is more than the tolerance."""
 
 
 @dataclass
 class Result:
-    """A run that finished."""
+    """A finished run."""
 
-    seed: int  # its seed
-    score: float  # its score on the validation data, by its last weights
-    consumed: dict[str, Any]  # the tokens, flops, rows and steps that it counted
+    seed: int
+    score: float  # on the validation data, with the last weights
+    consumed: dict[str, Any]  # tokens, flops, rows and steps
     steps: int
-    seconds: float  # seconds of training
-    whole: bool  # whether it was trained in one go, so that the seconds are those of all steps
-    memory: float  # the most memory in MiB
-    # Steps and values on the validation data: of the `loss`, and of the score if it is another one
+    seconds: float  # of training
+    whole: bool  # whether it was never interrupted, so that the seconds are those of all steps
+    memory: float  # peak, in MiB
+    # Steps and values on the validation data: of the `loss`, and of the score if that is another one
     curves: dict[str, list[tuple[int, float]]]
 
 
@@ -40,15 +40,15 @@ class Result:
 class VariantResult:
     """The runs of a variant."""
 
-    name: str  # its name
-    options: dict[str, Any]  # what it adds to the arguments
-    parameters: int | None = None  # parameters of its model; None if no run finished
-    config: dict[str, Any] = field(default_factory=dict)  # the model's config as a dictionary
+    name: str
+    options: dict[str, Any]  # options that it adds to the plan's arguments
+    parameters: int | None = None  # None if no run counts
+    config: dict[str, Any] = field(default_factory=dict)  # the model's config, where it differs from the defaults
     runs: list[Result] = field(default_factory=list)  # the runs that count
-    lost: dict[int, Outcome] = field(default_factory=dict)  # why the others do not, by seed
+    lost: dict[int, Outcome] = field(default_factory=dict)  # why the other runs do not count, by seed
 
     def add(self, seed: int, result: Result | Outcome, folder: Path) -> None:
-        """Take in the result of the run in a folder."""
+        """Add the result of the run in a folder."""
         if not isinstance(result, Result):
             self.lost[seed] = result
             return
@@ -62,23 +62,23 @@ class VariantResult:
 
     @property
     def flops_per_token(self) -> float | None:
-        """Floating-point operations of training for each token that was read."""
+        """Training FLOPs per token that was read."""
         return mean(run.consumed["flops"] / run.consumed["tokens"] for run in self.runs) if self.runs else None
 
     @property
     def speed(self) -> float | None:
-        """Tokens per second, the mean over the runs that were trained in one go."""
+        """Tokens per second, the mean over the runs that were never interrupted."""
         speeds = [run.consumed["tokens"] / run.seconds for run in self.runs if run.whole]
         return mean(speeds) if speeds else None
 
     def curve(self, name: str) -> list[tuple[int, float]]:
-        """Return the steps and values of a curve, each the mean over the runs."""
+        """Return the steps and values of a curve, averaged over the runs."""
         curves = [run.curves[name] for run in self.runs if run.curves[name]]
         return [(steps[0], mean(values)) for steps, values in (zip(*each) for each in zip(*curves))]
 
 
 def read_result(plan: Plan, folder: Path, seed: int, outcome: Outcome) -> Result | Outcome:
-    """Return the result of a run; why it does not count, if it failed, diverged or did not keep the budget."""
+    """Return the result of a run, or why it does not count: it failed, diverged or did not keep the budget."""
     if outcome.state != "finished":
         return outcome
 

@@ -1,4 +1,4 @@
-"""Running trainings, each in a process and a folder of its own: finished ones are skipped, others resumed."""
+"""Running trainings, each in a separate process and folder: finished ones are skipped, others resumed."""
 
 import json
 import os
@@ -31,17 +31,17 @@ from .plan import Options, Plan
 from .resolving import rows_now
 
 State = Literal["finished", "diverged", "failed", "unequal"]
-DIVERGED = ("NaN", "infinite", "not finite")  # words of the program's error on a loss that is not a number
+DIVERGED = ("NaN", "infinite", "not finite")  # words in the program's error for a loss that is not finite
 REPLACED = "replaced"
-POLL = 1.0  # seconds until the work of another process is looked at again
+POLL = 1.0  # seconds between checks of another process's work
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training to be run."""
+    """A training to run."""
 
-    name: str  # the name of its folder, settings and log
-    options: Options  # the options of the program, with the folder
+    name: str  # of its folder, settings and log
+    options: Options  # of the program, output_dir included
 
     @property
     def folder(self) -> Path:
@@ -50,20 +50,20 @@ class Job:
 
 @dataclass
 class Outcome:
-    """Result of a training."""
+    """The outcome of a training."""
 
     # Finished, diverged (its loss is not finite), failed, or unequal (it did not keep the budget)
     state: State
-    message: str  # why it does not count; of a training that did not finish, the last line of its log
-    seconds: float  # its duration, start of the program included
-    memory: float  # the most memory that it had, in MiB; of a run that was resumed, of its last part
+    message: str  # why it does not count; if it did not finish, the last line of its log
+    seconds: float  # start of the program included
+    memory: float  # peak in MiB; for a resumed run, that of its last part
 
 
 class Runner:
     """Runs the trainings of a comparison in its folder, `workers` in parallel, which share the cores.
 
-    With `overwrite`, runs that the plan does not ask for any more make room for others. With `shared`, other processes
-    with the same plan work in the folder too, and each training is run by the first that claims it.
+    With `overwrite`, runs with other settings are moved away. With `shared`, other processes with the same plan
+    work in the folder too, and each training is run by the first one that claims it.
     """
 
     command = (sys.executable, "-m", "vanillaformer")
@@ -77,7 +77,7 @@ class Runner:
         self.stopped = False
 
     def _file(self, kind: str, job: Job) -> Path:
-        """Return the file of a job: `settings` and `logs` to read, `started` and `outcomes` as JSON."""
+        """Return the path of a job's `settings` (YAML), `logs` (text), `started` or `outcomes` (JSON)."""
         suffix = {"settings": ".yaml", "logs": ".log"}.get(kind, ".json")
         return self.folder / kind / f"{job.name}{suffix}"
 
@@ -92,17 +92,17 @@ class Runner:
         write_text(path, text)
 
     def run(self, jobs: Sequence[Job], *, disposable: bool = False) -> dict[str, Outcome]:
-        """Run jobs, and return how each ended, by name. Those that ended before do not run again, unless they failed.
+        """Run jobs and return their outcomes by name. Those that finished or diverged before do not run again.
 
-        Earlier runs in the folders of `disposable` jobs are deleted; otherwise another run there is a ValueError.
-        After an interruption the runs are ended, each with a checkpoint.
+        Other runs in the folders of `disposable` jobs are deleted; in other folders they raise ValueError, unless
+        `overwrite` moves them away. After an interruption the runs are ended, each with a checkpoint.
         """
         busy = self.shared and bool(self.claims.owners())
-        with self.claims.alone("folder"):
+        with self.claims.holding("folder"):
             self._make_room(jobs, disposable=disposable, busy=busy)
             self.before = {job.name: self._written(job) for job in jobs}
         outcomes: dict[str, Outcome] = {}
-        for job in jobs:  # those that would end in the same way again
+        for job in jobs:  # those whose outcome would be the same again
             noted = self._read("outcomes", job)
             state = noted.get("state", "failed")
             if state == "diverged" or (state != "failed" and read_record(job.folder).get("finished")):
@@ -112,7 +112,7 @@ class Runner:
         if outcomes:
             report(f"{len(outcomes)} of {len(jobs)} trainings were finished before.")
         with Stopping().handling(), ThreadPoolExecutor(self.workers) as pool:
-            try:  # from the first submission on, after which an interrupt has to end a training
+            try:  # from the first submission on, an interrupt has to end a training
                 waiting = {pool.submit(self._job, job): job for job in left}
                 while waiting:
                     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
@@ -139,7 +139,7 @@ class Runner:
             process.send_signal(signal.SIGTERM)
 
     def _make_room(self, jobs: Sequence[Job], *, disposable: bool, busy: bool) -> None:
-        """Write the settings of jobs, and move other runs away if that is asked for and no process is busy."""
+        """Write the settings of jobs, and move other runs away if requested and no process is busy."""
         for job in jobs if not self.shared else ():
             self._end_orphan(job)
         changed = {job.name: why for job in jobs if (why := self._changes(job, busy))}
@@ -157,13 +157,13 @@ class Runner:
                 aside = self.folder / REPLACED
                 aside.mkdir(exist_ok=True)
                 os.replace(job.folder, aside / f"{job.name}.{1 + len([*aside.glob(f'{job.name}.*')])}")
-            old = self._read("settings", job) | {"output_dir": str(job.folder)}  # wherever it was made
+            old = self._read("settings", job) | {"output_dir": str(job.folder)}  # the folder may have been moved
             if old != job.options or not job.folder.exists():
                 self._file("outcomes", job).unlink(missing_ok=True)  # of another run
             self._write("settings", job, job.options)
 
     def _changes(self, job: Job, begun: bool = False) -> str:
-        """Return in what the run in the folder of a job, with a record or just `begun`, differs from it, in words."""
+        """Return how the run in a job's folder, recorded or just `begun`, differs from the job; "" if it does not."""
         record, settings = read_record(job.folder), self._read("settings", job)
         if not record and not (begun and settings):
             return ""
@@ -179,7 +179,7 @@ class Runner:
         return "; ".join(changes)
 
     def _end_orphan(self, job: Job) -> None:
-        """End the training of a comparison that was killed: two cannot work in one folder."""
+        """End the training left behind by a killed comparison: two cannot work in one folder."""
         started = self._read("started", job)
         with suppress(psutil.Error, KeyError):
             process = psutil.Process(started["pid"])
@@ -188,11 +188,11 @@ class Runner:
                 process.wait(60)
 
     def _written(self, job: Job) -> float | None:
-        """Return when the outcome of a job was written."""
+        """Return when the outcome of a job was written, `None` if it was not."""
         return path.stat().st_mtime if (path := self._file("outcomes", job)).is_file() else None
 
     def _job(self, job: Job) -> Outcome | None:
-        """Return the outcome of a job, which is run unless another process does so; None while that one works."""
+        """Run a job unless another process does, and return its outcome; None while the other process works."""
         if self.stopped:
             return Outcome("failed", "not started", 0.0, 0.0)
         if not self.claims.take(job.name):
@@ -201,10 +201,10 @@ class Runner:
         try:
             if self._written(job) not in (None, self.before[job.name]):  # by another process
                 if why := self._changes(job, begun=True):
-                    raise ValueError(f"--share: another process trained {job.name} otherwise ({why})")
+                    raise ValueError(f"--share: another process trained {job.name} differently ({why})")
                 return Outcome(**self._read("outcomes", job))
             self._end_orphan(job)
-            self._write("settings", job, job.options)  # another process may name the folder otherwise
+            self._write("settings", job, job.options)  # another process may have another path to the folder
             return self._trained(job)
         finally:
             self.claims.release(job.name)
@@ -217,23 +217,23 @@ class Runner:
         message = (lines[-1] if code > 0 else f"killed by signal {-code}") if code else ""
         state: State = ("diverged" if any(word in message for word in DIVERGED) else "failed") if code else "finished"
         outcome = Outcome(state, message, time.monotonic() - start, memory)
-        if state == "finished" or not self.stopped:  # what was interrupted is for another process to go on with
+        if state == "finished" or not self.stopped:  # another process can resume an interrupted training
             self._write("outcomes", job, asdict(outcome))
         return outcome
 
     def execute(self, job: Job, settings: Path) -> tuple[int, float]:
-        """Run the program in a process of its own; return its exit code, and the most memory that it had in MiB."""
+        """Run the program in a separate process; return its exit code and its peak memory in MiB."""
         log = self._file("logs", job)
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.workers))} | os.environ
         command = [*self.command, self.plan.program, str(settings)]
-        self._note_start(job, settings, 0)  # before anything of the run can be there
+        self._note_start(job, settings, 0)  # before the run can write anything
         with log.open("a", encoding="utf-8") as output:
-            process = subprocess.Popen(  # a terminal's Ctrl-C is not for it too: a second signal ends it at once
+            process = subprocess.Popen(  # the terminal's Ctrl-C must not reach it too: a second signal kills it
                 command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
             )
             self.processes.add(process)
-            if self.stopped:  # while it was started
+            if self.stopped:  # while it was starting
                 process.send_signal(signal.SIGTERM)
             try:
                 self._note_start(job, settings, process.pid)
@@ -244,7 +244,7 @@ class Runner:
         return process.returncode, used.ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
 
     def _note_start(self, job: Job, settings: Path, pid: int) -> None:
-        """Note which process works in a folder, 0 for none yet, and of which version."""
+        """Record which process works in a folder, 0 for none yet, and its version."""
         created = psutil.Process(pid).create_time() if pid and psutil.pid_exists(pid) else 0.0
         self._write(
             "started", job, {"pid": pid, "created": created, "settings": str(settings), "version": __version__}
@@ -252,5 +252,5 @@ class Runner:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Return the record of the run in a folder, empty if there is none."""
+    """Return the record of the run in a folder, empty if it has none."""
     return read_settings(path) if (path := folder / RECORD).is_file() else {}

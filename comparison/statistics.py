@@ -1,12 +1,12 @@
-"""Statistics of a few seeds: intervals of a mean by Student's t, and variants against a baseline by Dunnett's test.
+"""Statistics for few seeds: intervals of a mean by Student's t, and variants against a baseline by Dunnett's test.
 
-With three to five seeds a bootstrap's "95 %" interval holds the mean 75 to 83 times in 100, and five uncorrected tests
-find a difference that is not there in one comparison of five; t intervals and Dunnett's test keep what they promise.
+With three to five seeds a bootstrap's "95 %" interval contains the mean 75 to 83 times in 100, and five uncorrected
+tests find a false difference in one comparison out of five; t intervals and Dunnett's test keep their levels.
 
-Dunnett's test has one variance for all variants. A single one that trains well with some seeds and badly with others
-would hide every difference between the rest, so those that spread significantly wider are tested by themselves. Of
-variants that spread moderately wider three seeds tell too little: there Dunnett's test would find a difference that is
-not there in one comparison of eight, so that Welch's test with the variances of the two has to find it too.
+Dunnett's test assumes one variance for all variants. A variant that trains well with some seeds and badly with others
+would hide every difference between the rest, so those with a significantly wider spread are tested separately. For a
+moderately wider spread three seeds are too few: Dunnett's test would find a false difference in one comparison out of
+eight, so Welch's test, with the variances of the two variants, has to find it too.
 """
 
 import math
@@ -20,24 +20,24 @@ from scipy import optimize, stats
 
 CONFIDENCE = 0.95
 TINY = float(np.finfo(np.float64).tiny)
-SPENDING = 1.5  # of looks: 1 spends evenly, 3 nearly all at the end; between these it finds most with fewest runs
-OUTLYING = 0.01  # a variance that is so improbable, among as many equal ones, is not one of them
+SPENDING = 1.5  # of looks: 1 spends evenly, 3 nearly all at the end; in between, most is found with fewest runs
+OUTLYING = 0.01  # probability, among as many equal variances, below which a variance is outlying
 
 
 @dataclass(frozen=True)
 class Test:
-    """A variant against the baseline."""
+    """The test of a variant against the baseline."""
 
     difference: float  # the variant's mean minus the baseline's
-    low: float  # lower end of the interval of the difference; the intervals of all variants hold together
+    low: float  # lower end of the difference's interval; the intervals of all variants hold together
     high: float  # its upper end
     p: float  # probability of so large a difference, in any variant, if there is none
-    level: float = 1 - CONFIDENCE  # the probability of a false difference that is allowed; that of the interval too
-    alone: bool = False  # whether it was tested with its own variance, being an outlying one
+    level: float = 1 - CONFIDENCE  # allowed probability of a false difference, of the interval too
+    alone: bool = False  # whether it was tested with its own variance, as an outlier
 
     @property
     def resolution(self) -> float:
-        """The smallest difference that can be detected: half of the interval."""
+        """The smallest difference that can be detected: half the width of the interval."""
         return (self.high - self.low) / 2
 
     @property
@@ -46,7 +46,7 @@ class Test:
 
 
 def interval(values: Sequence[float]) -> float:
-    """Return half of the interval of a mean by Student's t; NaN for fewer than two values."""
+    """Return half the width of a mean's interval by Student's t; NaN for fewer than two values."""
     if len(values) < 2:
         return math.nan
     deviation = float(np.std(values, ddof=1)) / math.sqrt(len(values))
@@ -58,20 +58,19 @@ def against_baseline(
 ) -> dict[str, Test]:
     """Test every variant against the baseline (Dunnett 1955): all intervals hold together with 95 %, or 1 - `level`.
 
-    `family` is the number of variants that share the level, by default those that are tested.
+    `family` is the number of variants that share the level, by default those tested.
 
-    The variance is that of all runs around their variant's mean, but for `outlying` variants, which are tested with
-    their own (Welch 1947, Bonferroni's correction); all are if the baseline is one of them. The others share the
-    rest of the level, and only what Welch's test finds too, corrected by the square root of the number of tests, is
-    a difference: a family then keeps it in simulations with unequal variances and heavy tails. A variant
-    with fewer than two runs is not tested, and no variant is if the baseline has fewer.
+    The variance is that of all runs around their variant's mean, except for `outlying` variants, which are tested with
+    their own (Welch 1947, Bonferroni's correction); all are if the baseline is one of them. The others share the rest
+    of the level, and a difference has to be found by Welch's test too, corrected by the square root of the number of
+    tests: in simulations with unequal variances and heavy tails a family then keeps its level. A variant
     """
     control = scores.get(baseline, ())
     tested = {name: values for name, values in scores.items() if name != baseline and len(values) > 1}
     if len(control) < 2 or not tested:
         return {}
     if not any(np.ptp(values) > 0 for values in (control, *tested.values())):
-        return {}  # without any spread there is nothing to measure a difference by
+        return {}  # without any spread a difference cannot be tested
     apart = outlying(tested | {baseline: control})
     alone = {name: values for name, values in tested.items() if name in apart or baseline in apart}
     together = {name: values for name, values in tested.items() if name not in alone}
@@ -88,7 +87,7 @@ def against_baseline(
 def dunnett(
     tested: Mapping[str, Sequence[float]], control: Sequence[float], tests: int, level: float = 1 - CONFIDENCE
 ) -> dict[str, Test]:
-    """Test variants of equal variance against a control (Dunnett 1955), by their share of all the tests."""
+    """Test variants of equal variance against a control (Dunnett 1955), with their share of the level."""
     groups = [control, *tested.values()]
     freedom, correction = sum(len(values) - 1 for values in groups), tests / len(tested)
     deviation = math.sqrt(sum(float(np.var(values, ddof=1)) * (len(values) - 1) for values in groups) / freedom)
@@ -113,12 +112,12 @@ def critical_value(level: float, shares: tuple[float, ...], freedom: int) -> flo
 def largest_above(value: float, shares: np.ndarray, freedom: int) -> float:
     """Return the probability that the largest of t statistics with a common control and variance exceeds a value.
 
-    `shares` (K): for each variant the square root of the share of its runs among these and the control's; `freedom`:
-    degrees of freedom of the variance. `scipy.stats.dunnett` integrates at random, and its search for the interval
-    does not always converge.
+    `shares` (K): for each variant, the square root of its runs' share of the control's and its own; `freedom`: degrees
+    of freedom of the variance. `scipy.stats.dunnett` integrates at random, and its search for the interval does not
+    always converge.
     """
     nodes, weights = np.polynomial.legendre.leggauss(100)
-    scale = np.sqrt(stats.chi2.ppf((nodes / 2 + 0.5) ** 4, freedom) / freedom)[:, None, None]  # of large t it is small
+    scale = np.sqrt(stats.chi2.ppf((nodes / 2 + 0.5) ** 4, freedom) / freedom)[:, None, None]  # dense where t is large
     shared, density = np.polynomial.hermite_e.hermegauss(40)
     rest = np.sqrt(1 - shares**2)
     common = shared[:, None] * shares
@@ -131,7 +130,7 @@ def welch(
 ) -> Test:
     """Test a variant against a control, each with its own variance (Welch 1947).
 
-    The degrees of freedom are rounded down: with three seeds the approximation finds too much otherwise.
+    The degrees of freedom are rounded down: with three seeds the approximation would find too much.
     """
     difference = float(np.mean(values) - np.mean(control))
     parts = [(float(np.var(each, ddof=1)) / len(each), len(each) - 1) for each in (values, control)]
@@ -165,12 +164,12 @@ def outlying(scores: Mapping[str, Sequence[float]]) -> set[str]:
 def levels_of_looks(counts: tuple[int, ...], level: float) -> tuple[float, ...]:
     """Return the level of each of several looks at growing numbers of runs, which together keep `level`.
 
-    At a share t of the last look's runs, level · t^1.5 is spent (Lan & DeMets 1983; Kim & DeMets 1987); what a look
-    may find follows from the joint law of the looks, integrated numerically (Armitage, McPherson & Rowe 1969). It is
-    that of normal scores: tests by Student's t keep to its levels, not its bounds (Jennison & Turnbull 2000, 3.8).
+    At a share t of the last look's runs, level · t^1.5 is spent (Lan & DeMets 1983; Kim & DeMets 1987); the bound of a
+    look follows from the joint distribution of the looks, integrated numerically (Armitage, McPherson & Rowe 1969),
+    for normal scores: tests by Student's t use its levels, not its bounds (Jennison & Turnbull 2000, 3.8).
     """
     nodes, weights = np.polynomial.legendre.leggauss(80)
-    sums, density, found = np.zeros(1), np.ones(1), []  # of the runs so far, where no look found anything
+    sums, density, found = np.zeros(1), np.ones(1), []  # of the scores so far, given that no look found a difference
     for before, count in pairwise((0, *counts)):
         spread = math.sqrt(count - before)
         due = level * ((count / counts[-1]) ** SPENDING - (before / counts[-1]) ** SPENDING)
@@ -182,6 +181,6 @@ def levels_of_looks(counts: tuple[int, ...], level: float) -> tuple[float, ...]:
 
 
 def _beyond(bound: float, sums: np.ndarray, density: np.ndarray, spread: float, due: float) -> float:
-    """Return by how much the probability of a step from the sums beyond a bound is above the one that is due."""
+    """Return how far the probability of a step from the sums beyond a bound exceeds the one due."""
     outside = stats.norm.sf((bound - sums) / spread) + stats.norm.cdf((-bound - sums) / spread)
     return float(density @ outside) - due

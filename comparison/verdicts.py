@@ -1,4 +1,4 @@
-"""Verdicts on variants, better or worse than the baseline or undecided, which hold however often one looks."""
+"""Verdicts on variants (better or worse than the baseline, or undecided) that hold however often one looks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from typing import Literal
 from .plan import Plan
 from .statistics import CONFIDENCE, Test, against_baseline, levels_of_looks
 
-SPENT = 0.85  # share of the 5 % that looks have: where variances differ, small samples find more than normal scores do
+SPENT = 0.85  # share of the 5 % for looks: with unequal variances, small samples find more than normal scores
 Word = Literal["better", "worse", "cannot tell", "lost"]
 Scores = Mapping[str, Mapping[int, float]]  # by variant and seed
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a variant."""
+    """The verdict on a variant."""
 
     word: Word
     test: Test | None  # the one that decided, or the last one; None if it could not be tested
-    seeds: tuple[int, ...]  # those of the runs that were tested
+    seeds: tuple[int, ...]  # of the runs that were tested
 
     @property
     def decided(self) -> bool:
@@ -26,11 +26,11 @@ class Verdict:
 
 
 def judge(plan: Plan, scores: Scores, count: int | None = None) -> dict[str, Verdict]:
-    """Return the verdicts after `count` seeds of the plan (default: all), by variant other than the baseline.
+    """Return the verdicts after `count` seeds of the plan (default: all), for each variant but the baseline.
 
     At each of the plan's looks, undecided variants and the baseline are tested on their runs with the first
     seeds; the looks together keep to 5 % false differences in a family. A verdict does not change when
-    variants are added: each is tested beside those that were there before it.
+    variants are added: each is tested together with those that were there before it.
     """
     looks = [look for look in plan.looks if count is None or look <= count]
     share = SPENT if plan.sequential else 1.0

@@ -83,7 +83,7 @@ def test_each_variant_is_tuned_alike(tmp_path, pretended):
     assert settings_of(tmp_path, "tuning-post-0-7")["seed"] == 7
     text = write_report(found, tmp_path)
     assert "Nothing was tuned" not in text
-    assert "- post: learning_rate 0.01 is at the end of what was tried" in text
+    assert "- post: learning_rate 0.01 is at the end of the values tried" in text
     assert "pre: learning_rate" not in text
     assert (tmp_path / "figures" / "tuning.png").exists()
 
@@ -96,7 +96,7 @@ def test_a_best_value_at_an_end_is_followed_on_request(tmp_path, pretended):
     chosen = {name: options["learning_rate"] for name, options in found.chosen.items()}
     assert chosen == {"pre": 1e-3, "post": 1e-2, "gated": 1e-3}
     text = write_report(found, tmp_path)
-    assert "at the end of what was tried" not in text
+    assert "at the end of the values tried" not in text
     with (tmp_path / "figures" / "tuning.csv").open() as file:
         assert {(row["variant"], float(row["learning_rate"])) for row in csv.DictReader(file)} >= {("post", 1e-1)}
 
@@ -140,10 +140,10 @@ def test_what_does_not_finish_is_counted_and_not_averaged(tmp_path, pretended):
     assert states == {"pre": [], "nan": ["diverged"] * 3, "gone": ["failed"] * 3, "twice": ["unequal"] * 3}
     text = write_report(found, tmp_path)
     assert "| 3 diverged |" in text
-    assert "gone: 3 of 3 runs are lost, and in no mean (seed 1 failed: the file is not there; seed 2" in text
+    assert "gone: 3 of 3 runs are lost and not in the means (seed 1 failed: the file is not there; seed 2" in text
     assert "seed 1 unequal: it took 8 steps; 3.92 to 4.08 are allowed" in text
-    assert "nan: 3 of 3 runs are lost, and in no mean (seed 1 diverged: the loss or its gradient is NaN" in text
-    assert "Not tested, for want of two runs that count on both sides, or of any spread: nan, gone, twice." in text
+    assert "nan: 3 of 3 runs are lost and not in the means (seed 1 diverged: the loss or its gradient is NaN" in text
+    assert "Not tested, for lack of two valid runs on both sides, or of any spread: nan, gone, twice." in text
 
 
 def test_tokens_of_two_tokenizers_are_not_compared_but_what_a_model_reads_may_differ(tmp_path, pretended):
@@ -226,7 +226,7 @@ WRONG: list[tuple[str, Any, str]] = [
 def other_targets(program: str, common: dict[str, Any], **changed: Any) -> tuple[dict[str, Any], str]:
     """Return a plan with a variant that is scored on other targets, and the beginning of the error."""
     plan = {"program": program, "arguments": common, "variants": {"a": {}, "b": changed}, "budget": {"steps": 4}}
-    return plan, f"variant b: {next(iter(changed))}: it decides what is scored, and differs"
+    return plan, f"variant b: {next(iter(changed))}: it decides what is scored and differs"
 
 
 # Plans with the beginning of an error: those that are refused at once, and those that a first training shows
@@ -239,7 +239,7 @@ AT_ONCE: list[tuple[dict[str, Any], str]] = [
     other_targets("train-classifier", {"long_texts": "skip"}, max_length=6),
     other_targets("train-classifier", {}, long_texts="skip"),
     ({"variants": {"a": {}, "b": {"model_name_or_path": "saved"}}, "equal": "parameters"},
-     "variant b: model_name_or_path: a saved model has its size"),
+     "variant b: model_name_or_path: a saved model's size is fixed"),
     *(({"variants": {"a": {}, "b": {name: value}}}, f"variant b.*: .*{words}") for name, value, words in WRONG),
     *(({"variants": TWO, "tune": {name: [value] * 2}}, f"variant a with.*: .*{words}")
       for name, value, words in WRONG),
@@ -379,7 +379,7 @@ def test_what_is_given_twice_is_refused(words, tmp_path):
     ({"equal": "tokens"}, "equal: 'tokens'; choose from parameters, flops"),
     ({"tune": {"learning_rate": 1e-3}}, "tune: learning_rate: 0.001; it must be a list of two values"),
     ({"tune": {"learning_rate": [1, 2], "weight_decay": [0, 1]}, "extend": True}, "of one tuned option; there are 2"),
-    ({"extend": True}, "extend: it goes beyond the list of one tuned option; there are 0"),
+    ({"extend": True}, "extend: it goes beyond the list of exactly one tuned option, got 0"),
     ({"sedes": [1]}, "unknown key 'sedes'"), ({"sequential": "yes"}, "sequential: 'yes'; choose from true, false"),
     ({"sequential": True, "seeds": [1, 2]}, "seeds: [1, 2]; `sequential` begins with two"),
     ({"family": 1}, "family: 1 variants are to be tested, and gated would be number 2"),
