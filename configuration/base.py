@@ -1,4 +1,4 @@
-"""The base of the model configs: how fields are filled in, read from a checkpoint and overridden; plans of devices."""
+"""The base of the model configs: how fields are derived, read and overridden; plans for several devices."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from .package import PackageConfig
 from .rules import BlockRules, take_rope_parameters
 
 # Heads and inner width are split over the devices, outputs are summed. The plan names every projection that a block
-# can have; a model keeps the entries that it has (`modeling/base.py`).
+# can have; a model keeps the entries of those it has (`modeling/base.py`).
 STYLES = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise"} | dict.fromkeys(
     ("q_norm", "k_norm"), "replicated_with_grad_allreduce"
 )
@@ -31,11 +31,11 @@ WHOLE_HEADS = {
 
 
 class VanillaConfig(PackageConfig):
-    """The base of the model configs: unknown names are refused, fields left at `None` derived from others.
+    """The base of the model configs: unknown names are refused, and fields left at `None` are derived from others.
 
     Raises:
         StrictDataclassFieldValidationError: A field has the wrong type or a value that is not allowed.
-        StrictDataclassClassValidationError: Fields that do not fit together.
+        StrictDataclassClassValidationError: Fields do not fit together.
         ValueError: An unknown keyword that looks like a misspelled field or a field of another library, or a field of
             another model type.
     """
@@ -52,18 +52,18 @@ class VanillaConfig(PackageConfig):
                 "load this one by its own code, with trust_remote_code=True where vanillaformer is not imported"
             )
         known = cls.keywords() | set(TRANSFORMERS_NAMES) | {"pruned_heads"}
-        package = __name__.rpartition(".")[0]  # whose configs are those of the model types: users derive others
+        package = __name__.rpartition(".")[0]  # its configs are those of the model types; users may derive others
         for key in given.keys() - known:
             types = [*VanillaConfig.__subclasses__(), *BlockConfig.__subclasses__()]
             types = [each for each in types if each.model_type and each.__module__.rpartition(".")[0] == package]
-            shared = BlockConfig.keywords() | STANDARD_NAMES  # which every config may have
+            shared = BlockConfig.keywords() | STANDARD_NAMES  # any config may have these
             owners = [each.__name__ for each in types if key in each.keywords() - shared]
             reason = f"it is a field of {' and '.join(owners)}" if owners else unknown_reason(key, sorted(known))
             if reason is not None:
                 raise ValueError(f"{cls.__name__} has no field {key!r} (value {given[key]!r}): {reason}")
 
     def validate_model_type(self) -> None:
-        """A config makes one type of model, whose layers are of the same parts."""
+        """The config is for its class's type of model, and all layers have the same parts."""
         if self.is_encoder_decoder != type(self).is_encoder_decoder:
             raise ValueError(
                 f"is_encoder_decoder={self.is_encoder_decoder} must be {type(self).is_encoder_decoder} in a "
@@ -85,7 +85,7 @@ class VanillaConfig(PackageConfig):
 class BlockConfig(BlockRules, VanillaConfig):
     """The Transformer block, one field per axis (`BlockFields` describes them)."""
 
-    # Names of one epsilon in other configs
+    # Names of the norm's epsilon in other configs
     attribute_map = dict.fromkeys(("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "rms_norm_eps"), "norm_eps")
     base_model_tp_plan = TENSOR_PARALLEL_PLAN
     ignore_keys_at_rope_validation = {"partial_rotary_factor"}  # noqa: RUF012
@@ -96,7 +96,7 @@ class BlockConfig(BlockRules, VanillaConfig):
         return super().keywords() | {*CONDITIONAL_NAMES}
 
     def overridden(self, fields: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-        return super().overridden(*without_stale_parts(self, fields, overrides))
+        return super().overridden(without_stale_parts(self, fields, overrides), overrides)
 
     def _fill_derived(self) -> None:
         super()._fill_derived()
@@ -123,7 +123,7 @@ class BlockConfig(BlockRules, VanillaConfig):
         self._take_pattern(kwargs, "layer_types", self.num_hidden_layers)
 
     def _take_pattern(self, kwargs: dict[str, Any], name: str, layers: int) -> None:
-        """Set attribute `name` to the pattern given in `kwargs`, repeated or cut off for `layers`."""
+        """Set attribute `name` to the pattern given in `kwargs`, repeated or truncated to `layers`."""
         pattern = kwargs.pop(name, None)
         is_list = isinstance(pattern, list | tuple) and len(pattern) > 0
         if pattern is not None and not (is_list and all(isinstance(entry, str) for entry in pattern)):

@@ -68,45 +68,45 @@ class BlockFields(PreTrainedConfig):
             with `position_embedding_type="rotary"`.
         rope_interleaved: Rotate neighboring dimensions, as the paper and GPT-J do, instead of one half against the
             other.
-        rotary_layers: Pattern of layers that rotate queries and keys, repeated or cut off to the number of layers
-            (SmolLM 3: three that do, one that does not). Default: all do.
+        rotary_layers: Pattern of layers with rotated queries and keys, repeated or truncated to the number of layers
+            (SmolLM 3: three with rotation, one without). Default: all layers.
         relative_attention_num_buckets: Number of buckets of distances in T5's relative bias.
-        relative_attention_max_distance: Distance from which on all fall into one bucket.
+        relative_attention_max_distance: Distance from which on all share one bucket.
         relative_attention_per_layer: One table of biases per layer instead of one for the stack.
 
     Attention:
-        attention_bias: Whether projections have biases: all, none, or a list out of `q_proj`, `k_proj`, `v_proj` and
+        attention_bias: Whether projections have biases: all, none, or a list from `q_proj`, `k_proj`, `v_proj` and
             `o_proj`.
         qk_norm: Norm on queries and keys: `none`, per `head` with one weight for all heads, per head with a
             weight for `each_head` and no bias, or over the `full` width.
         attention_scale: Factor on the dot products. Default 1/√head_dim, with `parametrization="mup"` 8/head_dim,
-            which is the same in heads of 64.
+            which is the same for heads of width 64.
         value_residual: Mix the values of each layer with those of the first, by a trained factor for each layer that
             starts at 1/2 (ResFormer, Zhou et al. 2024).
         attn_logit_softcapping: Bound c of the scores, `c tanh(score / c)` (Gemma 2).
         sliding_window: Window size in tokens of windowed layers: a token sees the last `sliding_window` tokens, itself
             included; in an encoder, the tokens up to that distance on either side. At least 2 in a model that
             generates.
-        layer_types: `full_attention` or `sliding_attention` per layer, as a pattern, which is repeated or cut off.
+        layer_types: `full_attention` or `sliding_attention` per layer, as a pattern, which is repeated or truncated.
             Default: all layers have the window. A config has this attribute only with a `sliding_window`.
 
     Embeddings and training:
         scale_embedding: Multiply token embeddings by √D (Vaswani et al. 2017, section 3.4).
-        embedding_scale: Factor on the token embeddings otherwise (Granite).
+        embedding_scale: Other factor on the token embeddings (Granite).
         dropout: Dropout on the embeddings and on each sublayer's output.
-        attention_dropout: Dropout on the attention probabilities. On a CPU it switches off the fused attention
-            kernel, and training is two to three times slower.
+        attention_dropout: Dropout on the attention probabilities. On a CPU there is no fused kernel for it, and
+            training is slower.
         activation_dropout: Dropout after the activation of the feed-forward layer.
-        layer_drop: Probability with which training leaves out a whole layer (Fan et al. 2020), for the whole batch.
-        drop_path_rate: Probability with which training leaves out a sublayer of the last layer, for each row of the
-            batch by itself; it grows linearly with the layer, from 0 in the first (stochastic depth, Huang et al.
-            2016). What remains is divided by the probability of remaining.
+        layer_drop: Probability of skipping a whole layer in training, for the whole batch (Fan et al. 2020).
+        drop_path_rate: Probability of skipping a sublayer of the last layer in training, drawn for each row of the
+            batch; it grows linearly with the layer, from 0 in the first (stochastic depth, Huang et al. 2016). The
+            remaining outputs are divided by the probability of remaining.
         initialization: Scheme of fresh weights (table in `modeling/parts/initialization.py`). Default: the scheme
             that the placement was published with, or that of the model type.
         initializer_range: Standard deviation of the normal initializations.
-        parametrization: `standard`, or `mup` for a model whose best learning rate carries over to other widths (muP,
+        parametrization: `standard`, or `mup` for a model whose best learning rate transfers to other widths (muP,
             Yang et al. 2021): fresh weights, factors and the optimizer's rates follow the width.
-        base_width: The `hidden_size` for which learning rates are meant with `mup`: there, no rate is scaled.
+        base_width: With `mup`, the `hidden_size` at which no learning rate is scaled.
 
     Output layer of the language models:
         lm_head_bias: Whether the output layer has a bias.
@@ -199,10 +199,10 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def without_stale_parts(saved: BlockFields, fields: Fields, overrides: Fields) -> tuple[Fields, Fields]:
-    """Return the saved fields that still hold, and the overrides.
+def without_stale_parts(saved: BlockFields, fields: Fields, overrides: Fields) -> Fields:
+    """Return the saved fields that remain valid with the overrides.
 
-    Rotary parameters and layer types are dropped together with the position scheme and the window that they belong to.
+    Rotary parameters and layer types are dropped together with the position scheme and the window they belong to.
     """
     stale = set()
     patterns = {name: shortest_pattern(getattr(saved, name)) for name in LAYER_TYPES if hasattr(saved, name)}
@@ -219,11 +219,11 @@ def without_stale_parts(saved: BlockFields, fields: Fields, overrides: Fields) -
             raise ValueError(f"{parts} cannot override rope_parameters={rotary}: each layer type has its own")
         stale |= {"rope_scaling", *ROPE_PARTS}
         values["rope_parameters"] = {name: value for name, value in rotary.items() if name not in parts}
-    return {name: value for name, value in values.items() if name not in stale}, overrides
+    return {name: value for name, value in values.items() if name not in stale}
 
 
 def shortest_pattern(layers: list[str]) -> list[str]:
-    """Return the shortest list whose repetition, maybe cut off, is a list of layers.
+    """Return the shortest list that gives a list of layers when repeated and truncated.
 
     >>> shortest_pattern(["full", "sliding", "full"])
     ['full', 'sliding']

@@ -43,5 +43,5 @@ class VanillaDecoderConfig(BlockConfig):
     eos_token_id: int | list[int] | None = None
 
     def validate_block_special_tokens(self) -> None:
-        """Special tokens lie in the vocabulary."""
+        """Special tokens are in the vocabulary."""
         self.check_token_ids(self.vocab_size, "pad_token_id", "bos_token_id", "eos_token_id")

@@ -16,13 +16,13 @@ class VanillaEncoderConfig(BlockConfig):
         type_vocab_size: Number of token types (first and second sentence); 0 for none.
         max_ngram: Largest N of the N-grams that add a vector to the embedding of their last token (Huang et al. 2025);
             1 for none.
-        ngram_buckets: Number of vectors for the N-grams of one length, which are assigned by a hash.
+        ngram_buckets: Number of vectors for the N-grams of each length, assigned by a hash.
         classifier_pooling: `first` (the [CLS] token), `mean`, `max` or `last` token, without padding.
         classifier_act: Activation of the layer between pooling and classifier; `None` leaves that layer out.
         classifier_norm: Normalize after that activation (ModernBERT).
         wide_max_ngram: Largest N of the N-grams whose presence adds to a text classifier's logits, beside the stack
             (Wide & Deep, Cheng et al. 2016); 0 for none.
-        wide_buckets: Number of rows of their table, which are assigned by a hash.
+        wide_buckets: Number of rows of their table, assigned by a hash.
         head_act: Activation of the layer before the output layer of the masked language model. Default
             `hidden_act`.
         head_bias: Whether the layer before the classifier or the output layer has a bias.
@@ -58,12 +58,10 @@ class VanillaEncoderConfig(BlockConfig):
     pad_token_id: int | None = 0
 
     def validate_block_classifier(self) -> None:
-        """The classifier's norm follows a layer."""
+        """The classifier's norm needs the layer whose output it normalizes."""
         if self.classifier_norm and self.classifier_act is None:
-            raise ValueError(
-                "classifier_norm=True normalizes the output of a layer that classifier_act=None leaves out"
-            )
+            raise ValueError("classifier_norm=True normalizes the output of a layer that classifier_act=None omits")
 
     def validate_block_special_tokens(self) -> None:
-        """Special tokens lie in the vocabulary."""
+        """Special tokens are in the vocabulary."""
         self.check_token_ids(self.vocab_size, "pad_token_id")

@@ -1,4 +1,4 @@
-"""The vanilla encoder-decoder, and the recurrent one: translation as it was before the Transformer, and beside it."""
+"""Configs of the Transformer encoder-decoder, and of the recurrent one that came before it."""
 
 import dataclasses
 from typing import Any, cast
@@ -23,7 +23,7 @@ from .options import (
 
 
 class TwoVocabularies(PreTrainedConfig):
-    """The fields on the vocabularies of source and target, which may be one, and on their special tokens."""
+    """Fields for the vocabularies of source and target, which may be one, and for their special tokens."""
 
     vocab_size: int = positive(default=37000)
     decoder_vocab_size: int | None = positive(default=None)
@@ -42,13 +42,13 @@ class TwoVocabularies(PreTrainedConfig):
         return self.decoder_vocab_size or self.vocab_size
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, without sizes of one side that are `None`: transformers would take that for a size."""
+        """Return the fields, without sizes of one side that are `None`, which transformers would read as a size."""
         sizes = ("decoder_vocab_size", "encoder_hidden_size", "encoder_intermediate_size")
         unset = {name for name in sizes if getattr(self, name, None) is None}
         return {name: value for name, value in super().to_dict().items() if name not in unset}
 
     def validate_block_vocabularies(self) -> None:
-        """Shared embeddings need one vocabulary, and special tokens lie in the vocabularies that use them."""
+        """Shared embeddings need one vocabulary, and special tokens are in the vocabularies that use them."""
         if self.share_encoder_decoder_embeddings and self.target_vocab_size != self.vocab_size:
             raise ValueError(
                 f"share_encoder_decoder_embeddings=True needs one vocabulary, got vocab_size={self.vocab_size} and "
@@ -70,20 +70,20 @@ class VanillaEncoderDecoderConfig(TwoVocabularies, BlockConfig):
         tie_word_embeddings: Use the decoder's embedding table as the output layer (Press and Wolf 2017).
         encoder_layers: Number of encoder blocks. Default `num_hidden_layers`, the number of decoder blocks.
         encoder_hidden_size: Width of the encoder, from whose output cross-attention computes keys and values. Default
-            `hidden_size`; another width needs separate embeddings, and `head_dim`.
+            `hidden_size`; another width needs separate embeddings. Heads have the same `head_dim` in both.
         encoder_intermediate_size: Inner width of the encoder's feed-forward layer. Default `intermediate_size`.
         encoder_layer_types: Like `layer_types`, for the encoder. Default: the pattern of `layer_types`.
         scale_decoder_outputs: Divide the decoder's output by √D before a tied output layer (T5).
-        output_distribution: `softmax`, or `pointer_generator`, which copies source tokens too.
+        output_distribution: `softmax`, or `pointer_generator`, which can also copy source tokens.
         decoding: `autoregressive`, or in parallel: `mask_predict` or `ctc`.
-        max_length_difference: Largest difference of the lengths of target and source that `mask_predict` predicts.
-        ctc_upsampling: Decoder positions per source token of `ctc`: no target can be longer.
+        max_length_difference: Largest difference between target and source lengths that `mask_predict` predicts.
+        ctc_upsampling: Decoder positions per source token with `ctc`, which limit the target's length.
         use_cache: Cache keys and values during generation.
         pad_token_id: Padding token of source and target.
         bos_token_id: First token of a text.
         eos_token_id: Last token of a text; generation stops there.
         decoder_start_token_id: First token of the decoder: labels are shifted right after it. For `mask_predict` it
-            stands for a hidden token.
+            is the token that stands for hidden ones.
 
     The fields of `BlockConfig` describe the blocks of both stacks.
     """
@@ -122,7 +122,7 @@ class VanillaEncoderDecoderConfig(TwoVocabularies, BlockConfig):
 
     @property
     def encoder_side(self) -> BlockConfig:
-        """The config of the encoder's parts: with the encoder's sizes and layers."""
+        """The config of the encoder's parts, with the encoder's sizes and layers."""
         fields = {
             "hidden_size": self.encoder_width,
             "intermediate_size": self.encoder_inner_width,
@@ -133,7 +133,7 @@ class VanillaEncoderDecoderConfig(TwoVocabularies, BlockConfig):
 
     @property
     def decoder_side(self) -> BlockConfig:
-        """The config of the decoder's parts: with the target vocabulary and the decoder's positions."""
+        """The config of the decoder's parts, with the target vocabulary and the decoder's positions."""
         positions = self.max_position_embeddings
         if DECODING_CHOICES[self.decoding].upsamples:
             positions *= self.ctc_upsampling
@@ -159,7 +159,7 @@ class VanillaEncoderDecoderConfig(TwoVocabularies, BlockConfig):
         return self.encoder_intermediate_size or int(self.intermediate_size)
 
     def validate_block_output_distribution(self) -> None:
-        """Copied source tokens mean the same in the target."""
+        """Copied source tokens have the same meaning in the target."""
         if self.output_distribution == "pointer_generator" and not self.share_encoder_decoder_embeddings:
             raise ValueError(
                 "output_distribution='pointer_generator' copies source tokens into the target and needs one "
@@ -167,7 +167,7 @@ class VanillaEncoderDecoderConfig(TwoVocabularies, BlockConfig):
             )
 
     def validate_block_encoder_width(self) -> None:
-        """Stacks of different widths share no table."""
+        """Stacks of different widths cannot share an embedding table."""
         differs = self.encoder_width != self.hidden_size
         if self.encoder_hidden_size and differs and self.share_encoder_decoder_embeddings:
             raise ValueError(
@@ -176,7 +176,7 @@ class VanillaEncoderDecoderConfig(TwoVocabularies, BlockConfig):
             )
 
     def validate_block_decoding(self) -> None:
-        """Parallel decoding knows where a text ends, and one hidden token from another by its position."""
+        """Parallel decoding needs special tokens, positions by which hidden tokens differ, and trained embeddings."""
         if not DECODING_CHOICES[self.decoding].is_parallel:
             return
         for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
@@ -191,14 +191,14 @@ class VanillaEncoderDecoderConfig(TwoVocabularies, BlockConfig):
         if DECODING_CHOICES[self.decoding].needs_table and not self.has_position_table:
             allowed = [name for name, position in POSITION_CHOICES.items() if position.has_table]
             raise ValueError(
-                f"decoding={self.decoding!r} starts from hidden tokens, which are all the same but for the positions "
+                f"decoding={self.decoding!r} starts from hidden tokens, which differ only by the positions "
                 f"added to them: position_embedding_type must be {' or '.join(map(repr, allowed))}, got "
                 f"{self.position_embedding_type!r}"
             )
         tied = self.share_encoder_decoder_embeddings or self.tie_word_embeddings
         if DECODING_CHOICES[self.decoding].upsamples and not tied:
             raise ValueError(
-                f"decoding={self.decoding!r} reads no target tokens, so that nothing would train their embeddings: "
+                f"decoding={self.decoding!r} reads no target tokens, so nothing would train their embeddings: "
                 "share_encoder_decoder_embeddings or tie_word_embeddings must be True"
             )
 
@@ -223,9 +223,9 @@ class VanillaRecurrentEncoderDecoderConfig(TwoVocabularies, VanillaConfig):
         encoder_hidden_size: Width of the encoder's states in one direction. Default: D, divided by the directions.
         cell: `rnn`, `lstm` or `gru`.
         bidirectional_encoder: Read the source in both directions (Schuster and Paliwal 1997).
-        cross_attention: Score of the decoder's state and one of the encoder, `additive`, `dot` or `general`; with
-            `none`, the encoder's last states are all that the decoder gets (Sutskever et al. 2014).
-        input_feeding: Feed the attention's result of a step into the next one (Luong et al. 2015, section 3.3).
+        cross_attention: Score of a decoder and an encoder state, `additive`, `dot` or `general`; with `none`, the
+            decoder only gets the encoder's last states (Sutskever et al. 2014).
+        input_feeding: Feed the attention's output of each step into the next one (Luong et al. 2015, section 3.3).
         dropout: Dropout on the embeddings, between recurrent layers and before the output layer.
         lm_head_bias: Whether the output layer has a bias.
         recurrent_initialization: Scheme of fresh weights, `orthogonal` or `uniform`.
@@ -258,7 +258,7 @@ class VanillaRecurrentEncoderDecoderConfig(TwoVocabularies, VanillaConfig):
     @classmethod
     def refuse_unknown(cls, given: dict[str, Any]) -> None:
         for key in given.keys() & {field.name for field in dataclasses.fields(BlockFields)} - cls.keywords():  # type: ignore[arg-type]
-            raise ValueError(f"{cls.__name__} has no field {key!r} (value {given[key]!r}): it is one of Transformers")
+            raise ValueError(f"{cls.__name__} has no field {key!r} (value {given[key]!r}): Transformers have it")
         super().refuse_unknown(given)
 
     @property
@@ -274,17 +274,14 @@ class VanillaRecurrentEncoderDecoderConfig(TwoVocabularies, VanillaConfig):
     def attention_obstacle(self, implementation: str | None) -> str | None:
         if implementation in (None, "eager"):
             return None
-        return (
-            f"attn_implementation={implementation!r} is for Transformers: recurrent models have one way to attend, "
-            "'eager'"
-        )
+        return f"attn_implementation={implementation!r} is for Transformers: recurrent models only have 'eager'"
 
     def validate_cross_attention(self) -> None:
-        """Dot products need one width, input feeding something to feed."""
+        """Dot products need equal widths, and input feeding needs cross-attention."""
         if self.cross_attention == "dot" and self.encoder_width != self.hidden_size:
             raise ValueError(
                 f"cross_attention='dot' needs an encoder as wide as the decoder, got {self.encoder_directions} * "
                 f"encoder_hidden_size={self.encoder_hidden_size} and hidden_size={self.hidden_size}"
             )
         if self.cross_attention == "none" and self.input_feeding:
-            raise ValueError("input_feeding=True feeds an attention's result: cross_attention must not be 'none'")
+            raise ValueError("input_feeding=True feeds the output of an attention: cross_attention must not be 'none'")

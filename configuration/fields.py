@@ -1,4 +1,4 @@
-"""Validated kinds of field: which numbers and names a config accepts."""
+"""Validated fields: the numbers and names that a config accepts."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
@@ -15,7 +15,7 @@ else:
 
 
 def validated(holds: Callable[[Any], bool], allowed: str) -> Callable[..., Any]:
-    """Return the function that makes a field whose values, but for `None`, pass a test; `allowed` describes them."""
+    """Return a function that makes a field whose values, except `None`, pass a test; `allowed` describes them."""
 
     @as_validated_field
     def check(value: Any = None) -> None:
@@ -35,7 +35,7 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 @as_validated_field
 def projections(value: bool | list[str] | None = None) -> None:
-    """Field that is true for all projections of attention, for none, or for those in a list."""
+    """Field that is true for all attention projections, for none, or for those in a list."""
     wrong = [name for name in value if name not in PROJECTIONS] if isinstance(value, list) else []
     if wrong or (isinstance(value, list) and len(set(value)) < len(value)):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The image encoder: ViT and its relatives, classifiers of images and masked image models."""
+"""The image encoder: ViT and its relatives, for image classification and masked image modeling."""
 
 from typing import Any, NamedTuple, cast
 
@@ -9,7 +9,7 @@ from .fields import Derived, above_zero, activation, non_negative, positive
 from .options import POSITION_CHOICES, ImagePooling, ImagePosition, PatchEmbedding
 from .rules import LARGEST
 
-# Fields of `BlockConfig` that only models of texts read
+# Fields of `BlockConfig` that only text models read
 TEXT_FIELDS = ("position_offset", "value_residual", "lm_head_bias", "logit_scale", "final_logit_softcapping")
 
 
@@ -21,7 +21,7 @@ def image_sides(size: int | list[int] | tuple[int, ...]) -> list[int]:
 class Stage(NamedTuple):
     """Layers of one width on one grid of patches."""
 
-    config: BlockConfig  # the config of its parts
+    config: BlockConfig  # of its parts
     depth: int  # number of layers
     grid: tuple[int, int]  # rows and columns of patches
     window: tuple[int, int]  # rows and columns of a window, at most those of the grid; the grid itself without windows
@@ -35,23 +35,23 @@ class VanillaImageEncoderConfig(BlockConfig):
         image_size: Height and width of the images in pixels, one number or a list of both.
         patch_size: Height and width of a patch, which divides those of the image.
         num_channels: Number of channels of a pixel.
-        patch_embedding: From pixels to patch vectors: `convolution`, `linear` or `early_convolutions`.
+        patch_embedding: How pixels become patch vectors: `convolution`, `linear` or `early_convolutions`.
         patch_norm: Normalize the patch vectors (Swin), before masked ones are replaced and positions are added.
         use_cls_token: Put a trained class token in front of the patches.
-        use_distillation_token: Put a second one after it, which was trained to follow a teacher (DeiT).
-        num_register_tokens: Number of trained tokens without a position between those and the patches (Darcet et al.
+        use_distillation_token: Put a second token after it, which was trained to follow a teacher (DeiT).
+        num_register_tokens: Number of trained tokens without positions, between those and the patches (Darcet et al.
             2024); with them positions are interpolated with antialiasing, as published.
         use_mask_token: Give every model the trained vector that replaces masked patches, not only masked image
             models.
-        image_pooling: From the states to one vector: `first` (the class token), `mean` over the patches, or
+        image_pooling: How the states become one vector: `first` (the class token), `mean` over the patches, or
             `first_and_mean`, concatenated.
         pooler_norm: Normalize that vector (BEiT).
-        pooler_act: Activation of a layer after pooling; `None` leaves that layer out.
+        pooler_act: Activation of a layer after pooling; `None` omits that layer.
         max_position_embeddings: Number of rows of a position table: one per patch, class and distillation token.
         rope_2d_theta: Base frequency of `rotary_2d` positions.
         depths: Number of layers of each stage (Swin, Liu et al. 2021): between two stages every 2 by 2 patches are
             merged into one, and width, inner width and number of heads double. Default: one stage.
-        stage_heads: Number of heads of each stage, where it does not double.
+        stage_heads: Number of heads of each stage, if it does not double.
         window_size: Rows and columns of the windows in which patches attend to each other (Swin); in every second
             layer of a stage they are shifted by half a window. Default: all patches attend to each other.
 
@@ -142,7 +142,7 @@ class VanillaImageEncoderConfig(BlockConfig):
 
     @property
     def output_stride(self) -> int:
-        """Height and width in pixels of what one of the last states stands for."""
+        """Height and width in pixels of the area that one of the last states represents."""
         return self.patch_size * 2 ** (self.num_stages - 1)
 
     @property
@@ -191,7 +191,7 @@ class VanillaImageEncoderConfig(BlockConfig):
             )
         if self.patch_embedding == "early_convolutions" and self.patch_size.bit_count() != 1:
             raise ValueError(
-                f"patch_embedding='early_convolutions' halves an image again and again: patch_size={self.patch_size} "
+                f"patch_embedding='early_convolutions' halves an image repeatedly: patch_size={self.patch_size} "
                 "must be a power of 2"
             )
         if self.use_mask_token:
@@ -204,11 +204,11 @@ class VanillaImageEncoderConfig(BlockConfig):
             raise ValueError("use_distillation_token=True is a second token after the class token: use_cls_token=True")
 
     def check_masking(self) -> None:
-        """Raise ValueError if a masked patch would be seen by its neighbors."""
+        """Raise ValueError if neighbors would see a masked patch."""
         if self.patch_embedding == "early_convolutions":
             raise ValueError(
-                "patch_embedding='early_convolutions' mixes patches with their neighbors, which would see those that "
-                "are masked: masked image models need convolution or linear"
+                "patch_embedding='early_convolutions' mixes neighboring patches, so that masked ones would be seen: "
+                "masked image models need convolution or linear"
             )
 
     def validate_block_stages(self) -> None:
@@ -234,7 +234,7 @@ class VanillaImageEncoderConfig(BlockConfig):
             )
 
     def validate_block_windows(self) -> None:
-        """Windows and merged patches are all there is, and positions fit them."""
+        """Models with windows or several stages have no tokens but patches, and positions that fit them."""
         name = "window_size" if self.window_size is not None else "depths" if self.num_stages > 1 else None
         if name is not None and self.num_prefix_tokens:
             raise ValueError(
@@ -276,7 +276,7 @@ class VanillaImageEncoderConfig(BlockConfig):
         return super().attention_obstacle(implementation)
 
     def validate_block_text_fields(self) -> None:
-        """Fields of models of texts keep their defaults."""
+        """Fields of text models keep their defaults."""
         for name in TEXT_FIELDS:
             if getattr(self, name) != getattr(type(self), name):
                 raise ValueError(f"{name}={getattr(self, name)!r} has no effect on images")

@@ -34,7 +34,7 @@ STANDARD_NAMES = frozenset(
 
 
 def unknown_reason(key: str, known: Iterable[str]) -> str | None:
-    """Return why a keyword is refused, with the field that was probably meant; `None` if it is the user's own name."""
+    """Return why a keyword is refused, with the field that was probably meant; `None` if it is a user's own name."""
     if key.startswith("_"):  # private to transformers
         return None
     if key in GENERATION_NAMES:
@@ -57,7 +57,7 @@ class Activation:
     papers: tuple[str, ...] = ()  # papers that introduced it, as keys of `training/report/card/references.bib`
 
 
-# All others of transformers can be chosen too; they have no special name and no citation
+# All other functions of transformers can be chosen too; they have no special name and no citation
 ACTIVATIONS: dict[str, Activation] = {
     "relu": Activation("ReGLU"),
     "gelu": Activation("GEGLU", ("hendrycks2016gaussian",)),
@@ -73,4 +73,4 @@ ACTIVATION_ALIASES = {
     "gelu_python": "gelu",
     "gelu_python_tanh": "gelu_pytorch_tanh",
 }
-"""Other names that transformers has for the same function, equal but for rounding; that on the right is fused."""
+"""Other names in transformers for the same function, equal except for rounding; the one on the right is fused."""

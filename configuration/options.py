@@ -1,7 +1,7 @@
 """Every value of every option, described once: validation, cards, citations, docs and exports read it here.
 
-A value is a word in a `Literal`, which the configs are checked by, an entry below it, and a class in `modeling/parts`.
-`tests/configuration/test_options.py` keeps the three equal.
+A value is a name in a `Literal`, by which configs are validated, an entry below it, and a class in `modeling/parts`.
+`tests/configuration/test_options.py` checks that the three agree.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ class Choice:
     words: str  # description in a model card. In formulas x is the residual stream, f the sublayer, φ the activation.
     papers: tuple[str, ...] = ()  # papers that introduced it, as keys of `training/report/card/references.bib`
     seen_in: str = ""  # well-known models that use it
-    # Fields of the config that only values which list them read: with others they must keep their default
+    # Config fields that are only read with the values that list them: with others they must keep their default
     fields: tuple[str, ...] = ()
-    # The same of fields that every config has a value for: with others they have no effect
+    # The same for sizes that every config has: with other values they have no effect
     sizes: tuple[str, ...] = ()
 
 
@@ -40,10 +40,10 @@ NORM_CHOICES: dict[str, NormChoice] = {
 class PlacementChoice(Choice):
     """Description of a placement of norm and residual sum around a sublayer."""
 
-    # The values of `block_layout` that it fits: parallel sublayers need a last step that is a sum, and a shared norm
-    # one norm, in front of them
+    # Values of `block_layout` that it fits: parallel sublayers need a sum at the end, and a shared norm needs a single
+    # norm, before them
     layouts: tuple[str, ...] = ("sequential",)
-    initialization: str | None = None  # the initialization that it was published with, its default
+    initialization: str | None = None  # that it was published with, the default
 
 
 NormPlacement = Literal[
@@ -78,7 +78,7 @@ PLACEMENT_CHOICES: dict[str, PlacementChoice] = {
 
 BlockLayout = Literal["sequential", "parallel", "parallel_shared_norm"]
 LAYOUT_CHOICES: dict[str, Choice] = {
-    "sequential": Choice("one sublayer after the other"),
+    "sequential": Choice("one sublayer after another"),
     "parallel": Choice("all sublayers of a block on the same input", papers=("black2022gptneox",), seen_in="GPT-NeoX"),
     "parallel_shared_norm": Choice(
         "all sublayers of a block on the same input, after one norm", papers=("wang2021gptj",), seen_in="GPT-J, Phi"
@@ -103,7 +103,7 @@ class PositionChoice(Choice):
 
 
 PositionEmbedding = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
-# Those of images have rows and columns besides
+# Images have schemes by rows and columns, too
 ImagePosition = Literal[
     "sinusoidal", "learned", "rotary", "alibi", "relative", "none",
     "sinusoidal_2d", "rotary_2d", "window_relative", "grid_relative",
@@ -193,7 +193,7 @@ LAYER_TYPE_CHOICES: dict[str, Choice] = {
 class InitializationChoice(Choice):
     """Description of an initialization."""
 
-    placements: tuple[str, ...] = ()  # the values of `norm_placement` that it needs one of; none: any
+    placements: tuple[str, ...] = ()  # values of `norm_placement` that it is for; empty: all
 
 
 Initialization = Literal[
@@ -203,7 +203,7 @@ Initialization = Literal[
 INITIALIZATION_CHOICES: dict[str, InitializationChoice] = {
     "normal": InitializationChoice("N(0, initializer_range²)", seen_in="BERT"),
     "gpt2": InitializationChoice(
-        "as `normal`, the last maps smaller by depth", papers=("radford2019language",), seen_in="GPT-2"
+        "as `normal`, output projections smaller by depth", papers=("radford2019language",), seen_in="GPT-2"
     ),
     "xavier": InitializationChoice(
         "uniform by fan in and fan out, embeddings N(0, 1/D)", papers=("glorot2010understanding",)
@@ -218,7 +218,7 @@ INITIALIZATION_CHOICES: dict[str, InitializationChoice] = {
         papers=("xu2021optimizing",),
         placements=("no_norm",),
     ),
-    "ds_init": InitializationChoice("as `xavier`, each layer smaller by its number", papers=("zhang2019improving",)),
+    "ds_init": InitializationChoice("as `xavier`, each layer smaller by its index", papers=("zhang2019improving",)),
     "admin": InitializationChoice(
         "as `xavier`, residual factors measured on a batch", papers=("liu2020understanding",), placements=("admin",)
     ),
@@ -226,13 +226,13 @@ INITIALIZATION_CHOICES: dict[str, InitializationChoice] = {
         "as `normal`, attention like that of trained models", papers=("trockman2023mimetic",)
     ),
     "gradinit": InitializationChoice(
-        "as `xavier`, a scale of each tensor learned on 100 batches", papers=("zhu2021gradinit",)
+        "as `xavier`, with a scale per tensor learned on 100 batches", papers=("zhu2021gradinit",)
     ),
     "mup": InitializationChoice("N(0, 1/fan in), embeddings N(0, 1/base_width)", papers=("yang2021tensor",)),
     "zero_output": InitializationChoice(
-        "as `xavier`, the last map of each sublayer 0",
+        "as `xavier`, the sublayers' output projections 0",
         papers=("zhang2019fixup",),
-        placements=("post", "pre", "sandwich", "inside", "deepnorm", "admin", "no_norm"),  # or else gradients are 0
+        placements=("post", "pre", "sandwich", "inside", "deepnorm", "admin", "no_norm"),  # else gradients are 0
     ),
 }
 
@@ -257,10 +257,8 @@ POOLING_CHOICES: dict[str, Choice] = {
 PatchEmbedding = Literal["convolution", "linear", "early_convolutions"]
 PATCH_CHOICES: dict[str, Choice] = {
     "convolution": Choice("a convolution whose kernel and stride are a patch", papers=("dosovitskiy2021image",)),
-    "linear": Choice("the patch's pixels as one vector, and a linear map"),
-    "early_convolutions": Choice(
-        "convolutions of 3 by 3 points and stride 2, one after another", papers=("xiao2021early",)
-    ),
+    "linear": Choice("a linear layer on a patch's pixels as one vector"),
+    "early_convolutions": Choice("several convolutions of 3 by 3 pixels with stride 2", papers=("xiao2021early",)),
 }
 
 ImagePooling = Literal["first", "mean", "first_and_mean"]
@@ -296,13 +294,13 @@ CROSS_ATTENTION_CHOICES: dict[str, Choice] = {
 RecurrentInitialization = Literal["orthogonal", "uniform"]
 RECURRENT_INITIALIZATION_CHOICES: dict[str, Choice] = {
     "orthogonal": Choice("recurrent matrices orthogonal", papers=("saxe2014exact", "jozefowicz2015empirical")),
-    "uniform": Choice("uniform by the width, as `torch.nn` draws", seen_in="the tutorials of PyTorch"),
+    "uniform": Choice("uniform by the width, as in `torch.nn`", seen_in="the tutorials of PyTorch"),
 }
 
 
 @dataclass(frozen=True)
 class DecodingChoice(Choice):
-    """Description of the way from a decoder's outputs to a text."""
+    """Description of how a text is made from a decoder's outputs."""
 
     is_parallel: bool = False  # whether all positions are predicted at once
     needs_table: bool = False  # whether decoder inputs differ only by the positions added to them
@@ -314,9 +312,9 @@ class DecodingChoice(Choice):
 
 Decoding = Literal["autoregressive", "mask_predict", "ctc"]
 DECODING_CHOICES: dict[str, DecodingChoice] = {
-    "autoregressive": DecodingChoice("one token after the other"),
+    "autoregressive": DecodingChoice("one token after another"),
     "mask_predict": DecodingChoice(
-        "all tokens at once, the least certain again and again; the length is predicted first",
+        "all tokens at once, after the length; the least certain ones are predicted again, several times",
         papers=("ghazvininejad2019mask",),
         fields=("max_length_difference",),
         is_parallel=True,
@@ -354,11 +352,11 @@ OPTIONS: dict[str, Mapping[str, Choice]] = {
     "recurrent_initialization": RECURRENT_INITIALIZATION_CHOICES,
     "decoding": DECODING_CHOICES,
 }
-"""The values of every option by the field that chooses one."""
+"""The values of every option, by the config field."""
 
 
 def readers(fields: str) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Return, for each field that an attribute of the choices lists, the option and its values that read the field."""
+    """Return, for each field listed in an attribute of the choices, the option and its values that read the field."""
     found: dict[str, tuple[str, tuple[str, ...]]] = {}
     for option, choices in OPTIONS.items():
         for value, choice in choices.items():
@@ -368,6 +366,6 @@ def readers(fields: str) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 FIELD_READERS = readers("fields")
-"""Fields that must keep their default but with some values of an option: that option and those values."""
+"""Fields that must keep their default except with some values of an option: that option and those values."""
 SIZE_READERS = readers("sizes")
-"""Fields that have no effect but with some values of an option: that option and those values."""
+"""Fields that have no effect except with some values of an option: that option and those values."""

@@ -1,4 +1,4 @@
-"""The base of all configs, and what they have only in the package, not in a saved model's code: names, versions."""
+"""The base of all configs, and what only the package's have, not those beside a saved model: checks, versions."""
 
 import dataclasses
 import os
@@ -17,10 +17,10 @@ from .rules import check_limits
 class SavedConfig(PreTrainedConfig):
     """Base of the configs in the package and of those in the code beside a saved model."""
 
-    derived_fields: ClassVar[dict[str, Callable[[Any], Any]]] = {}  # what a field that is left at `None` is derived by
-    # The classes of the model type by Auto class, as `auto_map` has them
+    derived_fields: ClassVar[dict[str, Callable[[Any], Any]]] = {}  # how each field left at `None` is derived
+    # The classes of the model type by Auto class, as in `auto_map`
     code_map: ClassVar[dict[str, str] | None] = None
-    fixed: ClassVar[dict[str, Any]] = {}  # fields that the code beside a saved model is for one value of
+    fixed: ClassVar[dict[str, Any]] = {}  # fields of which the code beside a saved model has only one value
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.check_given(kwargs)
@@ -29,13 +29,13 @@ class SavedConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def validate_fixed(self) -> None:
-        """Fields that the code beside a saved model leaves out have the value that it is for."""
+        """Fields that the code beside a saved model omits have the value that it is for."""
         for name, value in self.fixed.items():
             if getattr(self, name, value) != value:
-                raise ValueError(f"{name}={getattr(self, name)!r}: this code is for a model of {name}={value!r}")
+                raise ValueError(f"{name}={getattr(self, name)!r}: this code is for models with {name}={value!r}")
 
     def check_given(self, given: dict[str, Any]) -> None:
-        """Check the keywords that are not fields before anything is made of them and the fields."""
+        """Check keywords that are not fields, before fields are derived and keywords are used."""
 
     def _fill_derived(self) -> None:
         for name, derive in self.derived_fields.items():
@@ -43,7 +43,7 @@ class SavedConfig(PreTrainedConfig):
                 setattr(self, name, derive(self))
 
     def _take_keywords(self, kwargs: dict[str, Any]) -> None:
-        """Take the keywords out of `kwargs` that are no fields of the dataclass."""
+        """Take the keywords that are not fields of the dataclass out of `kwargs`."""
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         folder = Path(save_directory)
@@ -59,7 +59,7 @@ class SavedConfig(PreTrainedConfig):
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def saved_code(self, folder: Path) -> dict[str, str] | None:
-        """Return the `auto_map` of the code that is saved in a folder, `None` for a config class of a user."""
+        """Return the `auto_map` of the code that is saved in a folder, `None` for a user's config class."""
         return self.code_map
 
 
@@ -80,27 +80,26 @@ def check_version(fields: dict[str, Any], current: str | None) -> None:
     if is_newer:
         logger.warning_once(
             f"This checkpoint was saved by vanillaformer {saved}, which is newer than this one ({current}): fields "
-            "that this version does not know are ignored, and the model may compute something else. Update "
+            "that this version does not know are ignored, and the model may compute different outputs. Update "
             "vanillaformer."
         )
 
 
 class PackageConfig(SavedConfig):
-    """Mixin of configs in the package: saves the code of models, checks names and versions, derives fields again."""
+    """Base of the package's configs: saves the code of models, checks names and versions, derives fields again."""
 
     own_keywords: ClassVar[tuple[str, ...]] = ()
     code_version: ClassVar[str | None] = None  # the version of vanillaformer that this class belongs to
-    # Writes the code of a config's models into a folder and returns its `auto_map`, `None` for a config class of a
-    # user
+    # Writes the code of a config's models into a folder and returns its `auto_map`, `None` for a user's config class
     write_remote_code: ClassVar[Callable[[Any, Path], dict[str, str] | None] | None] = None
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Return the config that the fields make, with keywords in place of fields of the same name."""
         check_version(config_dict, cls.code_version)
-        # of a pushed model, for those without the package, which registers these pipelines itself
+        # a pushed model's, for users without the package, which registers these pipelines itself
         config_dict = {key: value for key, value in config_dict.items() if key != "custom_pipelines"}
-        names = cls.keywords() - {"dtype"}  # which may be "auto": transformers'
+        names = cls.keywords() - {"dtype"}  # may be "auto", which transformers handles
         overrides = {cls.attribute_map.get(key, key): kwargs.pop(key) for key in names & kwargs.keys()}
         # Loading a model or a tokenizer passes all its keywords on
         passed = {key: value for key, value in kwargs.items() if not key.endswith("_token")}
@@ -123,7 +122,7 @@ class PackageConfig(SavedConfig):
     def check_given(self, given: dict[str, Any]) -> None:
         self.refuse_unknown(given)
         given.pop("pruned_heads", None)  # of earlier versions
-        check_limits(vars(self) | given)  # before a list as long as the layers is made, or a name for each label
+        check_limits(vars(self) | given)  # before lists with an entry per layer or label are made
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         if self.code_version is not None:
@@ -135,33 +134,33 @@ class PackageConfig(SavedConfig):
         return None if writer is None else writer(self, folder)
 
     def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
-        # transformers pushes what is newer than this: the code, written before it looks, has to be
+        # transformers pushes files newer than these times: the code, though written before, has to be among them
         times = super()._get_files_timestamps(working_dir)
         return {name: time for name, time in times.items() if not name.endswith(".py")}
 
     def overridden(self, fields: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-        """Return the saved fields that make this config with overrides, without the values that no longer follow.
+        """Return the saved fields with overrides, without the values that are to be derived again.
 
-        A derived field whose saved value is the derived one is derived again; any other value was given and stays.
+        These are the derived fields that have the derived value; any other value was given explicitly and stays.
         """
-        stale = self._following()
+        stale = self._still_derived()
         return {name: value for name, value in fields.items() if name not in stale} | overrides
 
-    def _following(self) -> set[str]:
+    def _still_derived(self) -> set[str]:
         """Return the derived fields that have the derived value."""
         return {name for name, derive in self.derived_fields.items() if getattr(self, name) == derive(self)}
 
     def update(self, config_dict: dict[str, Any]) -> None:
-        """Set fields; derived ones that are not among them follow, as with keywords of `from_pretrained`."""
-        following = self._following() - config_dict.keys()
+        """Set fields and derive others again, as with keywords of `from_pretrained`."""
+        derived = self._still_derived() - config_dict.keys()
         super().update(config_dict)
-        self._derive_again(following)
+        self._derive_again(derived)
 
     def update_from_string(self, update_str: str) -> None:
         """Set fields from `name=value,name=value`, as `update` does."""
-        following = self._following() - {part.partition("=")[0] for part in update_str.split(",")}
+        derived = self._still_derived() - {part.partition("=")[0] for part in update_str.split(",")}
         super().update_from_string(update_str)
-        self._derive_again(following)
+        self._derive_again(derived)
 
     def _derive_again(self, names: set[str]) -> None:
         for name in names:

@@ -15,7 +15,7 @@ from .names import TRANSFORMERS_NAMES
 
 
 class Preset(NamedTuple):
-    """A config class with field values, and the papers of the model (keys of `references.bib` of cards)."""
+    """A config class with field values, and the model's papers (keys of `training/report/card/references.bib`)."""
 
     config_class: type[VanillaConfig]
     fields: dict[str, Any]
@@ -38,7 +38,7 @@ def read_presets() -> dict[str, Preset]:
     return {
         name: Preset(CONFIGS[entry["kind"]], entry["fields"], tuple(entry["papers"]))
         for name, entry in entries.items()
-        if not name.startswith(".")  # what several have in common
+        if not name.startswith(".")  # shared by several presets
     }
 
 
@@ -52,10 +52,10 @@ def preset(name: str, **overrides: Any) -> VanillaConfig:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}{hint}")
     config_class = PRESETS[name].config_class
-    config_class.refuse_unknown(overrides)  # with the field that was meant
+    config_class.refuse_unknown(overrides)  # suggests the field that was meant
     for field in overrides.keys() - config_class.keywords() - {*TRANSFORMERS_NAMES}:
         raise ValueError(f"{config_class.__name__} has no field {field!r} (value {overrides[field]!r})")
     factors = dict.fromkeys(config_class.keywords() & {"scale_embedding", "scale_decoder_outputs"}, False)
-    own = {"initialization": None, "attention_scale": None, **factors}
-    given = own if overrides.get("parametrization") == "mup" else {}  # has its own
-    return config_class(**(PRESETS[name].fields | given | overrides))
+    mup = {"initialization": None, "attention_scale": None, **factors}  # for which muP has its own values
+    derived = mup if overrides.get("parametrization") == "mup" else {}
+    return config_class(**(PRESETS[name].fields | derived | overrides))

@@ -1,4 +1,4 @@
-"""Rules on fields that have to fit together; each error says what is wrong and what is allowed."""
+"""Rules for fields that have to fit together; each error says what is wrong and what is allowed."""
 
 import copy
 import re
@@ -16,7 +16,7 @@ ROPE_NUMBERS = (
     *("rope_theta", "factor", "original_max_position_embeddings", "attention_factor"),
     *("beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"),
 )
-# Those that transformers computes where they are `None`, by type
+# Those that transformers computes if they are `None`, by type
 ROPE_COMPUTED = {"yarn": ("attention_factor", "beta_fast", "beta_slow"), "longrope": ("attention_factor", "factor")}
 ROPE_REQUIRED = {
     **dict.fromkeys(("linear", "dynamic", "yarn"), ("factor",)),
@@ -65,7 +65,7 @@ def is_above_zero(value: Any) -> bool:
 
 
 def take_rope_parameters(config: Any, keywords: dict[str, Any]) -> None:
-    """Set the attribute `rope_parameters` of a config to those given, before transformers fills them in.
+    """Set a config's attribute `rope_parameters` to those given, before transformers completes them.
 
     It is not a field: transformers takes its presence to mean that positions are rotary.
     """
@@ -96,8 +96,8 @@ class BlockRules(BlockFields):
             )
 
     def validate_block_layer_types(self) -> None:
-        """Layers are of the types that the stacks have masks for."""
-        if self.sliding_window is None:  # nor are there types
+        """Layers are of types for which the stacks have masks."""
+        if self.sliding_window is None:  # there are no types either
             return
         for name in ("layer_types", "encoder_layer_types"):
             for entry in getattr(self, name, []):
@@ -113,20 +113,20 @@ class BlockRules(BlockFields):
             )
 
     def validate_block_norms(self) -> None:
-        """Fields that change a norm or leave one out need a norm that has it."""
+        """Fields that change or omit a norm need a norm for which this is possible."""
         if self.norm_unit_offset and not self.norm_weight:
             raise ValueError("norm_unit_offset=True adds 1 to the norms' weight: it needs norm_weight=True")
         if self.qk_norm == "each_head" and not self.norm_weight:
             raise ValueError("qk_norm='each_head' is a weight per head: it needs norm_weight=True (or qk_norm='head')")
         if self.skip_first_norm and (self.norm_placement != "pre" or self.block_layout == "parallel_shared_norm"):
             raise ValueError(
-                "skip_first_norm=True leaves out the norm before the first attention and needs norm_placement='pre' "
+                "skip_first_norm=True omits the norm before the first attention and needs norm_placement='pre' "
                 f"with a norm per sublayer, got norm_placement={self.norm_placement!r}, "
                 f"block_layout={self.block_layout!r}"
             )
 
     def validate_block_layout(self) -> None:
-        """Parallel sublayers are summed."""
+        """Parallel sublayers need a placement that sums them."""
         if self.block_layout not in PLACEMENT_CHOICES[self.norm_placement].layouts:
             allowed = [name for name, choice in PLACEMENT_CHOICES.items() if self.block_layout in choice.layouts]
             raise ValueError(
@@ -135,12 +135,12 @@ class BlockRules(BlockFields):
             )
 
     def validate_block_drop_path(self) -> None:
-        """A row without a sublayer keeps the stream, if there is one."""
+        """A sublayer can only be skipped if there is a residual stream."""
         if self.norm_placement == "no_residual" and self.drop_path_rate:
             raise ValueError(f"drop_path_rate={self.drop_path_rate}: norm_placement='no_residual' has no residual sum")
 
     def validate_block_choices(self) -> None:
-        """Fields that only some values of an option read are set with those only."""
+        """Fields that only some values of an option read are only set with those values."""
         for name, (option, readers) in FIELD_READERS.items():
             value, chosen = getattr(self, name, None), getattr(self, option)
             if chosen not in readers and value != getattr(type(self), name, None):
@@ -247,7 +247,7 @@ class BlockRules(BlockFields):
             )
 
     def validate_block_factors(self) -> None:
-        """There is one factor on the embeddings, one on the sublayers if they are added, and none by width."""
+        """Embeddings and sublayers have at most one factor each, which with muP does not depend on the width."""
         if self.norm_placement == "no_residual" and self.residual_scale != 1:
             raise ValueError(f"residual_scale={self.residual_scale}: norm_placement='no_residual' has no residual sum")
         for name, other in (("embedding_scale", "scale_embedding"), ("residual_scale", "layer_scale_init_value")):
@@ -270,7 +270,7 @@ class BlockRules(BlockFields):
                     )
 
     def validate_block_initialization(self) -> None:
-        """Admin sets a factor of its placement; DT-Fixup is for layers without norms; two zeros get no gradient."""
+        """The initialization fits the placement: Admin sets its factor, DT-Fixup is for layers without norms."""
         if self.norm_placement not in (INITIALIZATION_CHOICES[self.initialization].placements or PLACEMENT_CHOICES):
             needed = " or ".join(map(repr, INITIALIZATION_CHOICES[self.initialization].placements))
             words = f"norm_placement={needed}, got norm_placement={self.norm_placement!r}"

@@ -34,7 +34,7 @@ def test_early_convolutions_are_torchs_and_refuse_what_they_cannot_do():
     x = torch.nn.functional.layer_norm(x.permute(0, 2, 3, 1), [width], stem.norms[1].weight, stem.norms[1].bias, 1e-6)
     toys.assert_close(stem(images), stem.projection(x.relu().flatten(1, 2)), "patches", 1e-12)
     assert stem(images).shape == (2, 4, width)
-    message = "which would see those that are masked"
+    message = "so that masked ones would be seen"
     refused(message, toys.toy, KIND, VanillaImageEncoderForMaskedImageModeling, **EARLY)
 
 
@@ -227,7 +227,7 @@ def test_rotary_scores_depend_on_the_distance_in_rows_and_columns():
     ({"image_pooling": "last"}, ["last", "first", "mean", "first_and_mean"]),
     ({"img_size": 32}, ["img_size", "image_size"]),
     (EARLY | {"image_size": 12, "patch_size": 6}, ["patch_size=6 must be a power of 2"]),
-    (EARLY | {"use_mask_token": True}, ["which would see those that are masked"]),
+    (EARLY | {"use_mask_token": True}, ["so that masked ones would be seen"]),
     ({"window_size": 2}, ["window_size=2", "use_cls_token", "num_register_tokens"]),
     ({"depths": [1, 1]}, ["depths=[1, 1]", "use_cls_token"]),
     ({"position_embedding_type": "window_relative"}, ["window_relative", "window_size"]),
