@@ -1,4 +1,4 @@
-"""Style and writing of all pictures and pages: colors, labels, files, templates."""
+"""Style and saving of all figures and pages: colors, labels, files, templates."""
 
 import base64
 import csv
@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colors, which nobody confuses, then the same with other lines
+# Okabe and Ito's colors, safe for color-blind readers, then the same with other lines
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", ":", "-.")
 
@@ -38,7 +38,7 @@ def save(
     rows: Iterable[Sequence[Any]],
     endings: Sequence[str] = (".svg", ".png"),
 ) -> list[str]:
-    """Write a picture in the formats of these endings, and its numbers as CSV; return the names of the pictures."""
+    """Save a figure in the formats of these endings, and its numbers as CSV; return the names of the pictures."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pictures = [save_figure(figure, path.with_suffix(ending)).name for ending in endings]
     with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
@@ -47,7 +47,7 @@ def save(
 
 
 def templates(package: str) -> Environment:
-    """Return the templates of pages in a package: HTML is escaped, and a value that is missing is an error."""
+    """Return the page templates of a package: HTML is escaped, and a missing value is an error."""
     return Environment(
         loader=PackageLoader(package, "."),
         undefined=StrictUndefined,
@@ -58,6 +58,6 @@ def templates(package: str) -> Environment:
 
 
 def embedded(picture: Path) -> str:
-    """Return a picture as the address of an image that needs no file."""
+    """Return a picture as a data URL."""
     kind = "svg+xml" if picture.suffix == ".svg" else picture.suffix.removeprefix(".")
     return f"data:image/{kind};base64,{base64.b64encode(picture.read_bytes()).decode()}"

@@ -1,4 +1,4 @@
-"""The page that `--help` prints: options by group, one line each where it fits."""
+"""The page that `--help` prints: options by group, one line each if it fits."""
 
 import argparse
 import dataclasses
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 INDENT = 32
 WIDTHS = (72, 100)
-FEW = 8  # choices that are listed
+FEW = 8  # at most so many choices are listed
 HELP, OTHERS = "Help", "Other options of transformers"
 # Groups in the order of the page; others follow
 GROUPS = (
@@ -22,10 +22,10 @@ GROUPS = (
 
 
 class HelpPage:
-    """The options of dataclasses with their descriptions, notes on some, and lists of names to end with, by title.
+    """The options of dataclasses with their descriptions, notes on some, and lists of names at the end, by title.
 
     An option's group is in its field's metadata, or else the `HELP_GROUP` of the class that declares it. Of
-    transformers' own options the page shows those that a class names in `TRANSFORMERS_HELP`, others only if asked to.
+    transformers' own options the page shows those that a class names in `TRANSFORMERS_HELP`, or all on request.
     """
 
     def __init__(self, types: Sequence[Any], notes: Mapping[str, str], names: Mapping[str, Sequence[str]]):
@@ -35,7 +35,7 @@ class HelpPage:
             "help": (HELP, "Show this page"),
             "help_all": (HELP, "Show this page with all options of transformers"),
         }
-        """Group and description of a field."""
+        """Group and description by field."""
         for kind in types:
             for entry in dataclasses.fields(kind):
                 owner = next(base for base in kind.__mro__ if entry.name in vars(base).get("__annotations__", {}))
@@ -45,11 +45,11 @@ class HelpPage:
                 self.described |= {name: (group, text) for name, text in texts.items()}
 
     def add(self, action: argparse.Action) -> None:
-        """Note the first action of an option; further ones are for its negation (`--no_...`)."""
+        """Store the first action of an option; further ones are for its negation (`--no_...`)."""
         self.actions.setdefault(action.dest, action)
 
     def text(self, usage: str, description: str, everything: bool = False) -> str:
-        """Return the page, maybe with all options of transformers, after a line of usage and a description."""
+        """Return the page, after usage and description; with `everything`, it has all options of transformers."""
         width = min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
         groups: dict[str, list[str]] = {group: [] for group in GROUPS}
         complete_page = all(name in self.described for name in self.actions)
@@ -86,12 +86,12 @@ class HelpPage:
 class Names(NamedTuple):
     """The names that a program knows."""
 
-    fields: Mapping[str, str]  # by the names of their options
-    others: Callable[[], Mapping[str, Container[str]]]  # returns those of other programs
+    fields: Mapping[str, str]  # by option name
+    others: Callable[[], Mapping[str, Container[str]]]  # returns the option names of other programs
     config_fields: Container[str]
 
     def hint(self, given: str, value: str = "...") -> str:
-        """Return where an option belongs that there is not: to a configuration, to another program, or to a typo."""
+        """Return a hint on an unknown option: a config field, an option of another program, or a typo."""
         dashes, name = given[: len(given) - len(given.lstrip("-"))], given.lstrip("-").partition("=")[0]
         if (option := name.replace("-", "_")) in self.config_fields:
             value = given.partition("=")[2] or ("..." if value.startswith("--") else value)
@@ -103,7 +103,7 @@ class Names(NamedTuple):
 
 
 def shown_name(action: argparse.Action) -> str:
-    """Return the one spelling of an option that the page shows: a short one where there is one."""
+    """Return the spelling of an option that the page shows, a short one if there is one."""
     if "-h" in action.option_strings:
         return "-h, --help"
     first, *others = action.option_strings or [str(action.metavar)]
@@ -112,7 +112,7 @@ def shown_name(action: argparse.Action) -> str:
 
 
 def shown_default(action: argparse.Action, words: str) -> str:
-    """Return the default of an option as it would be typed; empty without one, or where its description says it."""
+    """Return an option's default as it would be typed; empty if there is none or the description has it."""
     default = action.default
     if action.required or "(default: " in words or default in (None, "", False, argparse.SUPPRESS) or default == []:
         return ""
@@ -124,7 +124,7 @@ def shown_default(action: argparse.Action, words: str) -> str:
 
 
 def complete(words: str, action: argparse.Action, default: str) -> str:
-    """Return a description with the values that an option can have, and a default that does not stand beside it."""
+    """Return a description with the option's possible values, and the default if it is not beside the name."""
     if action.required:
         return f"{words} (required)"
     choices = [str(choice) for choice in action.choices or ()]

@@ -1,4 +1,4 @@
-"""Fields of options, and limits of numbers that a user gives, checked before anything is loaded."""
+"""Dataclass fields for options, and limits of numbers, checked before anything is loaded."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -6,9 +6,9 @@ from dataclasses import field, fields
 from typing import Any
 
 Limit = tuple[str, Callable[[Any], bool]]
-"""Words that complete "it must be ...", and the test; comparisons are such that NaN fails."""
+"""Words that complete "it must be ...", and the test, which NaN fails."""
 
-BUDGETS = ("max_time", "max_tokens", "max_flops")  # lengths of a run that are budgets
+BUDGETS = ("max_time", "max_tokens", "max_flops")  # options that limit a run by a budget
 AT_LEAST_ONE: Limit = ("at least 1", lambda value: 1 <= value < math.inf)
 POSITIVE_INT: Limit = ("at least 1", lambda value: value >= 1)
 NOT_NEGATIVE: Limit = ("0 or more", lambda value: 0 <= value < math.inf)
@@ -26,7 +26,7 @@ STEPS: Limit = (
 
 
 def option(default: Any, words: str, group: str | None = None, limit: Limit | None = None, **parser: Any) -> Any:
-    """Return a field with its help text, limit, and group of the help page, if that is not the one of its class.
+    """Return a field with its help text, limit, and group of the help page (default: that of its class).
 
     `parser` are arguments of `add_argument`.
     """

@@ -24,7 +24,7 @@ BOOL = "tag:yaml.org,2002:bool"
 
 
 class Parser(HfArgumentParser):
-    """A parser that reads on and off as it does yes and no, with a short help page, and no token in its messages."""
+    """A parser that also reads on and off as Booleans, prints a short help page, and hides tokens in its messages."""
 
     def __init__(self, types: Sequence[Any], page: HelpPage, **options: Any):
         self.page = page
@@ -35,7 +35,7 @@ class Parser(HfArgumentParser):
     def add_argument(self, *names: Any, **options: Any) -> Any:
         if options.get("type") is string_to_bool:
             options["type"] = _truth
-        options.pop("group", None)  # of the help page
+        options.pop("group", None)  # for the help page
         options.pop("limit", None)
         options.setdefault("action", StoreAction)
         action = super().add_argument(*names, **options)
@@ -63,13 +63,13 @@ def parse(
     """Read dataclasses from the command line, or from a file given first (.yaml, .json) whose values it overrides.
 
     `--help` shows the description, the notes on options by their fields, and at its end the lists of names by title.
-    Errors on an unknown option look into `elsewhere`, which returns the dataclasses of other programs by name, and say
-    how to set `config_fields`, those of configurations.
+    Errors for an unknown option search `elsewhere`, which returns the dataclasses of other programs by name, and say
+    how to set one of `config_fields`.
 
     Returns one instance per type, whose attribute `given` is the set of its fields that the command line or the file
     names, whatever their values (`was_given`). Raises ValueError for a settings file that is missing or not a mapping,
-    or a key that no field has, that is given twice, or whose value has another form than the field (null, a list, a
-    mapping). What is wrong on the command line ends the program with a message, as argparse does.
+    and for a key that is unknown, given twice, or whose value has the wrong form (null, a list, a mapping). Mistakes
+    on the command line end the program with a message, as argparse does.
     """
     types: list[Any] = [dataclass_types] if isinstance(dataclass_types, type) else list(dataclass_types)
     words = list(sys.argv[1:] if argv is None else argv)
@@ -90,9 +90,9 @@ def parse(
         settings = _by_field(read_settings(Path(words[0])), known, words[0])
         given |= settings.keys()
         _check_forms(settings, types, words[0])
-        # Values that one word cannot express: none, and lists, of which an item may begin with dashes
+        # Values that one word cannot express: None, and lists, whose items may begin with dashes
         parser.set_defaults(**{name: value for name, value in settings.items() if isinstance(value, list | None)})
-        words[:1] = [  # so that one reader checks both
+        words[:1] = [  # so that the same parser checks them
             f"--{name}={json.dumps(value) if isinstance(value, dict) else value}"
             for name, value in settings.items()
             if not isinstance(value, list | None)
@@ -112,7 +112,7 @@ def was_given(arguments: Any, name: str) -> bool:
 
 
 def _fields_by_name(types: Iterable[Any]) -> dict[str, str]:
-    """Return the field each accepted name stands for: its own name, and its aliases without dashes."""
+    """Return the field by each accepted name: its own name, and its aliases without dashes."""
     names = {}
     for declared in (entry for kind in types for entry in dataclasses.fields(kind) if entry.init):
         for name in (declared.name, *declared.metadata.get("aliases", ())):
@@ -121,7 +121,7 @@ def _fields_by_name(types: Iterable[Any]) -> dict[str, str]:
 
 
 def _by_field(settings: Mapping[str, Any], names: Names, where: str) -> dict[str, Any]:
-    """Return settings by the names of the fields."""
+    """Return settings by field name."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         if (written := str(key).replace("-", "_")) not in names.fields:
@@ -129,7 +129,7 @@ def _by_field(settings: Mapping[str, Any], names: Names, where: str) -> dict[str
         if (name := names.fields[written]) in found:
             raise ValueError(f"{where}: {name} is given twice, also as {key!r}")
         if name == "overrides" and isinstance(value, Mapping):
-            words = ("no", "off", "yes", "on")  # which stand for Booleans there
+            words = ("no", "off", "yes", "on")  # stand for Booleans there
             value = [f"{key}={one if str(one).lower() in words else json.dumps(one)}" for key, one in value.items()]
         found[name] = [str(item) for item in value] if _is_plain_list(value) else value
     return found
@@ -160,7 +160,7 @@ def _truth(word: Any) -> bool:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return what a settings file holds; raise ValueError if it is missing, not YAML or JSON, or not a mapping."""
+    """Return the content of a settings file; raise ValueError if it is missing, not YAML or JSON, or not a mapping."""
     if not path.is_file():
         raise ValueError(f"settings file {str(path)!r} does not exist or is not a file")
     try:
@@ -170,7 +170,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         else:
             content = yaml.load(text, SettingsLoader)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        reason = redact_tokens(" ".join(str(error).split()))  # which quotes the line
+        reason = redact_tokens(" ".join(str(error).split()))  # it quotes the line
         raise ValueError(f"{path} is not valid {path.suffix[1:].upper()}: {reason}") from None
     if content is not None and not isinstance(content, dict):
         raise ValueError(f"{path} must hold a mapping of argument names to values, not a {type(content).__name__}")
@@ -187,7 +187,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class SettingsLoader(yaml.SafeLoader):
-    """A reader of YAML to which no, off, yes and on are words, as in YAML 1.2, and a repeated key is an error."""
+    """A YAML reader in which no, off, yes and on are strings, as in YAML 1.2, and a repeated key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
@@ -205,7 +205,7 @@ SettingsLoader.add_implicit_resolver(BOOL, re.compile("^(?:true|True|TRUE|false|
 
 
 def yaml_value(entry: str, text: str) -> Any:
-    """Return a value written as YAML, with the numbers that YAML 1.1 takes for text (1e-4) as numbers."""
+    """Return a value written as YAML; numbers that YAML 1.1 reads as strings (1e-4) are numbers, too."""
     if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", text):
         return float(text)
     try:

@@ -1,7 +1,7 @@
-"""Running a program on the command line: an error of the user is one line, one of the program keeps its traceback.
+"""Running a program on the command line: a user's error is one line, a program's error keeps its traceback.
 
-Exit codes: 0 done, 1 an error named in one line, 2 wrong usage (argparse), 130 interrupted, 141 the reader of the
-output went away. `VANILLAFORMER_TRACEBACK=1` shows where an error was raised.
+Exit codes: 0 success, 1 an error reported in one line, 2 wrong usage (argparse), 130 interrupted, 141 the reader of
+the output is gone. `VANILLAFORMER_TRACEBACK=1` shows where an error was raised.
 """
 
 import argparse
@@ -30,15 +30,15 @@ USER_ERRORS = (ValueError, OSError, StrictDataclassError, HTTPError, SafetensorE
 
 
 def program(main: Main) -> Callable[..., None]:
-    """Return a `main` that ends with an exit code and, after an error of the user, one line on standard error."""
+    """Return a `main` that ends with an exit code and, after a user's error, one line on standard error."""
 
     @wraps(main)
     def run(argv: Sequence[str] | None = None) -> None:
         try:
             try:
                 main(argv)
-                # Leave the group of processes that train together: its threads may abort an exit. They end with the
-                # last reference to the group, and a trainer's references are circles
+                # Leave the process group of a distributed run: its threads may abort an exit. They end with the last
+                # reference to the group, and a trainer's references are cycles
                 distributed = sys.modules.get("torch.distributed")
                 if distributed is not None and distributed.is_available() and distributed.is_initialized():
                     distributed.destroy_process_group()
@@ -58,7 +58,7 @@ def program(main: Main) -> Callable[..., None]:
         except Exception as error:
             if not is_user_error(error) or os.environ.get(TRACEBACK, "") not in ("", "0"):
                 raise
-            if os.environ.get("RANK", "0") != "0":  # the launcher ends this process if the first one says the same
+            if os.environ.get("RANK", "0") != "0":  # if the first process reports the same, the launcher ends this one
                 time.sleep(2)
             raise SystemExit(f"{name()}: {one_line(error)}") from None
 
@@ -96,7 +96,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def hide_progress_bars() -> None:
-    """Show no progress bars of transformers and huggingface_hub where nobody watches."""
+    """Hide the progress bars of transformers and huggingface_hub if stderr is not a terminal."""
     from transformers.utils import logging
 
     if not sys.stderr.isatty():
@@ -105,15 +105,15 @@ def hide_progress_bars() -> None:
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Return whether an error is about something the user can change, a library that is not installed included."""
+    """Return whether an error is about something the user can change, such as a missing library."""
     if isinstance(error, ImportError):
         missing = isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("vanillaformer")
-        return missing or error.name is None  # without a name it was raised by hand, in words
+        return missing or error.name is None  # without a name it was raised with a message, by hand
     return isinstance(error, USER_ERRORS)
 
 
 def one_line(error: BaseException, default: str = "") -> str:
-    """Return an error's message without line breaks and tokens, for an error of the system its file and reason."""
+    """Return an error's message without line breaks and tokens; for a system error, its file and reason."""
     message = str(error)
     if isinstance(error, OSError) and error.strerror:
         message = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror

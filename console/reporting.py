@@ -1,4 +1,4 @@
-"""Messages of the programs, and the progress of what takes long: a bar on a terminal, elsewhere lines."""
+"""Messages of the programs, and the progress of long steps: a bar on a terminal, lines elsewhere."""
 
 import os
 import re
@@ -10,12 +10,12 @@ from threading import Event, Thread
 from typing import TextIO
 
 TOKEN = re.compile(r"hf_[\w-]{4,}")
-EVERY = 10.0  # seconds between two lines on a stage
+EVERY = 10.0  # seconds between two lines about a stage
 Advance = Callable[[int], None]
 
 
 def report(message: str, stream: TextIO | None = None) -> None:
-    """Print a line, by default to standard output, in the first of the processes of a distributed run only."""
+    """Print a line, by default to standard output; in a distributed run, only in the first process."""
     if os.environ.get("RANK", "0") == "0":
         print(message, file=stream, flush=True)
 
@@ -27,7 +27,7 @@ def warn(message: str) -> None:
 
 @contextmanager
 def optional(what: str, failed: list[str] | None = None) -> Iterator[None]:
-    """Report an error and continue without the result, which is noted among those that failed."""
+    """Report an error and continue without the result, which is added to those that failed."""
     try:
         yield
     except Exception as error:  # whatever the library raises
@@ -37,13 +37,13 @@ def optional(what: str, failed: list[str] | None = None) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the start of what an error says, without line breaks."""
+    """Return the beginning of an error's message, without line breaks."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 600 else f"{text[:600]} ..."
 
 
 def redact_tokens(text: str) -> str:
-    """Return a text with tokens left out.
+    """Return a text with tokens redacted.
 
     >>> redact_tokens("Bearer hf_abcdefgh is none")
     'Bearer hf_... is none'
@@ -61,9 +61,9 @@ def stage(
     bar: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> Iterator[Advance]:
-    """Print lines on a stage while it lasts, by `report` or `say`, unless it shows a bar of its own.
+    """Print lines about a stage while it lasts, by `report` or `say`, unless it shows its own bar.
 
-    It gets a function to be called with how many more are done, of a total if that is known.
+    Yields a function to be called with the number of further items done, out of `total` if that is known.
     """
     done, start, ended = [0], time.monotonic(), Event()
 
