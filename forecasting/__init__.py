@@ -1,1 +1,1 @@
-"""What smaller models say of a larger one: its best learning rate, and its loss."""
+"""Forecasts for a larger model from smaller ones: its best learning rate, and its loss."""

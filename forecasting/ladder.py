@@ -1,4 +1,4 @@
-"""A ladder of trainings, and the loss of a larger one, predicted before it is trained."""
+"""A ladder of trainings, from which the loss of a larger model is predicted before it is trained."""
 
 import json
 import math
@@ -28,10 +28,10 @@ from .transfer import sizes_at
 
 NOT_KEYS = ("variants", "budget", "tune", "tuning_seeds", "extend", "equal", "sequential", "family", "baseline")
 KEYS = ("widths", "tokens_per_parameter", "held_out")
-LEAST_RUNS = 8  # of which five numbers are fitted
-UNMEASURED = 1e15  # tokens, before it is known how many each run gets
+LEAST_RUNS = 8  # to which five numbers are fitted
+UNMEASURED = 1e15  # tokens, until it is known how many each run gets
 LONGER = "trust neither the prediction nor its interval. Longer runs may follow the law."
-BUDGETS = (1, 10, 100)  # of the held-out run, for which the report names the best model
+BUDGETS = (1, 10, 100)  # multiples of the held-out run's, for which the report names the best model
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Ladder:
     """Sizes and lengths of the trainings."""
 
     widths: tuple[int, ...]  # in ascending order; the last one is held out
-    ratios: tuple[float, ...]  # tokens for each parameter that the other widths are trained on
-    held_out: float  # and the last one
+    ratios: tuple[float, ...]  # tokens per parameter for all widths but the last
+    held_out: float  # tokens per parameter for the last width
 
 
 def read_ladder(path: Path, seeds: Sequence[int] | None = None) -> tuple[Plan, Ladder]:
-    """Return the plan of a file with a key `ladder`, a variant for each width, and its ladder."""
+    """Return the plan of a file with a key `ladder`, with a variant for each width, and the ladder."""
     content = read_settings(path)
     steps = mapping(path, "ladder", content.get("ladder"))
     if missing := [key for key in KEYS if key not in steps] + [key for key in steps if key not in KEYS]:
@@ -60,8 +60,8 @@ def read_ladder(path: Path, seeds: Sequence[int] | None = None) -> tuple[Plan, L
     runs = (len(widths) - 1) * len(ratios) if isinstance(widths, list) and isinstance(ratios, list) else 0
     if runs < LEAST_RUNS or min(len(widths) - 1, len(ratios)) < 3 or isinstance(steps["held_out"], list):
         raise ValueError(
-            f"{path}: ladder: three widths besides the largest, three tokens_per_parameter and {LEAST_RUNS} runs are "
-            "the least that the five numbers of the law follow from; held_out is one number"
+            f"{path}: ladder: the five numbers of the law need at least three widths besides the largest, three "
+            f"tokens_per_parameter and {LEAST_RUNS} runs; held_out is one number"
         )
     names = {f"width-{width}": width for width in widths}
     seeds = seeds or content.get("seeds", [1])
@@ -70,7 +70,7 @@ def read_ladder(path: Path, seeds: Sequence[int] | None = None) -> tuple[Plan, L
     return replace(plan, variants=sizes), Ladder(tuple(widths), tuple(ratios), steps["held_out"])
 
 
-class Climb:
+class LadderRuns:
     """The trainings of a ladder in a folder."""
 
     def __init__(self, plan: Plan, ladder: Ladder, folder: Path, jobs: int, overwrite: bool):
@@ -80,7 +80,7 @@ class Climb:
         self.epochs = 0.0  # of the run that read the data most often
 
     def measure(self) -> None:
-        """Train a few steps of each width: their parameters, and whether the shortest run is long enough."""
+        """Train a few steps of each width to count parameters; raise ValueError if a run would be too short."""
         self.work.measure()
         for width in self.ladder.widths:
             measured = self.folder / "measured" / f"width-{width}"
@@ -96,7 +96,7 @@ class Climb:
                 )
 
     def train(self, runs: list[tuple[int, float]]) -> list[tuple[int, int, Result]]:
-        """Train widths with tokens for each parameter; return parameters, tokens and the result of each seed."""
+        """Train widths with tokens per parameter; return parameters, tokens and result for each width and seed."""
         jobs: dict[tuple[int, int, int], Job] = {}
         for seed in self.plan.seeds:
             for width, ratio in runs:
@@ -118,46 +118,46 @@ class Climb:
 def forecast(path: Path, folder: Path, *, jobs: int = 1, overwrite: bool = False, seeds: Any = None) -> str:
     """Train a plan's ladder, predict the loss of its largest width, train that and write the report; return its text.
 
-    The prediction is in forecast.json before that training begins. Raises ValueError for a plan that cannot be.
+    The prediction is in forecast.json before that training begins. Raises ValueError for an invalid plan.
     """
     plan, ladder = read_ladder(path, seeds)
     if plan.score.name != "loss":
-        raise ValueError(f"{path}: score: {plan.score.name}; the law is one of the loss")
+        raise ValueError(f"{path}: score: {plan.score.name}; the law only predicts the loss")
     check_variants(plan)
     with locked(folder):
-        climb = Climb(plan, ladder, folder, jobs, overwrite)
-        climb.measure()
-        lower = climb.train([(width, ratio) for width in ladder.widths[:-1] for ratio in ladder.ratios])
+        ladder_runs = LadderRuns(plan, ladder, folder, jobs, overwrite)
+        ladder_runs.measure()
+        lower = ladder_runs.train([(width, ratio) for width in ladder.widths[:-1] for ratio in ladder.ratios])
         rows = [(parameters, tokens, run.score, run.consumed["flops"]) for parameters, tokens, run in lower]
-        *columns, flops = np.array(rows, dtype=float).T  # seeds are points of their own
+        *columns, flops = np.array(rows, dtype=float).T  # each seed is a point
         points = Points(*columns)
         law = fit(points)
         laws, residuals = resampled(points, law)
-        size = climb.parameters[ladder.widths[-1]]
+        size = ladder_runs.parameters[ladder.widths[-1]]
         tokens = round(ladder.held_out * size)
         low, high = interval(laws, residuals, size, tokens)
         predicted = float(law.loss(size, tokens))
         content: dict[str, Any] = {"law": asdict(law), "parameters": size, "tokens": tokens}
         content |= {"loss": predicted, "interval": [low, high], "lack_of_fit": lack_of_fit(residuals)}
         old = read_settings(file) if (file := folder / "forecast.json").exists() else {}
-        others = old.get("others", {})  # predictions that were followed by a training, by that
+        others = old.get("others", {})  # predictions that a training followed, by its size
         if old:
             others[f"{old['parameters']}-{old['tokens']}"] = [*old["earlier"], *[old["loss"]] * ("trained" in old)]
         known = others.pop(f"{size}-{tokens}", [])
         content |= {"earlier": [loss for loss in known if not math.isclose(loss, predicted)], "others": others}
         write_text(folder / "forecast.json", json.dumps(content, indent=2) + "\n")
         report(f"Predicted for width {ladder.widths[-1]}: loss {predicted:.4g} (90 %: {low:.4g} to {high:.4g}).")
-        top = climb.train([(ladder.widths[-1], ladder.held_out)])
+        top = ladder_runs.train([(ladder.widths[-1], ladder.held_out)])
     found = mean(run.score for _, _, run in top)
     write_text(folder / "forecast.json", json.dumps(content | {"trained": found}, indent=2) + "\n")
-    text = words(climb, law, laws, lower, top, content) + "\n" + budgets(law, points, flops, [*lower, *top])
+    text = words(ladder_runs, law, laws, lower, top, content) + "\n" + budgets(law, points, flops, [*lower, *top])
     draw(folder, law, points, (size, tokens, found))
     write_text(folder / "forecast.md", text + "\n")
     return text
 
 
-def words(climb: Climb, law: Law, laws: list[Law], lower: list, top: list, content: dict[str, Any]) -> str:
-    """Return the runs, the law and how near its prediction was."""
+def words(ladder_runs: LadderRuns, law: Law, laws: list[Law], lower: list, top: list, content: dict[str, Any]) -> str:
+    """Return the runs, the law and how close its prediction was."""
     lines = ["| parameters | tokens | loss | by the law |", "| --- | --- | --- | --- |"]
     for parameters, tokens, run in [*lower, *top]:
         by_law = float(law.loss(parameters, tokens))
@@ -171,15 +171,15 @@ def words(climb: Climb, law: Law, laws: list[Law], lower: list, top: list, conte
     notes = [f"- Earlier predictions here: {earlier}; the held-out run was known before this one."] * bool(earlier)
     if content["lack_of_fit"] < 0.01:
         notes.append(f"- These runs do not follow the law (lack of fit, p = {content['lack_of_fit']:.1g}): {LONGER}")
-    if rate := climb.plan.arguments.get("learning_rate"):
-        notes.append(f"- All widths have the learning rate {rate}, and so have the models below.")
-    if climb.epochs > 1.05:
-        notes.append(f"- Data were read up to {climb.epochs:.1f} times, and count as new ones each time.")
+    if rate := ladder_runs.plan.arguments.get("learning_rate"):
+        notes.append(f"- All widths, and the models below, have the learning rate {rate}.")
+    if ladder_runs.epochs > 1.05:
+        notes.append(f"- The data was read up to {ladder_runs.epochs:.1f} times, and counts as new each time.")
     return "\n".join([
         *lines, "",
         f"- L = E + A / N^a + B / D^b with E = {np.exp(law.e):.3f} {ranges['e']}, A = {np.exp(law.a):.4g}, a = "
         f"{law.alpha:.3f} {ranges['alpha']}, B = {np.exp(law.b):.4g}, b = {law.beta:.3f} {ranges['beta']}.",
-        f"- Width {climb.ladder.widths[-1]}, {content['parameters']:,} parameters, predicted from smaller ones: "
+        f"- Width {ladder_runs.ladder.widths[-1]}, {content['parameters']:,} parameters, predicted from smaller ones: "
         f"{content['loss']:.4f}, 90 % between {low:.4f} and {high:.4f}.",
         f"- Trained: {found:.4f}, {'inside' if low <= found <= high else 'outside'} the interval; the prediction was "
         f"off by {abs(content['loss'] / found - 1):.2%}.",
@@ -188,10 +188,10 @@ def words(climb: Climb, law: Law, laws: list[Law], lower: list, top: list, conte
 
 
 def budgets(law: Law, points: Points, flops: np.ndarray, runs: list) -> str:
-    """Return the best model for some budgets, and the time that it takes on this machine."""
+    """Return the best model for some budgets, and its training time on this machine."""
     size, length, last = runs[-1]
     cost = last.consumed["flops"]
-    per = cost / (size * length)  # of the largest model: those of small ones differ by their tables
+    per = cost / (size * length)  # of the largest model: tables weigh more in small ones
     speeds = [run.consumed["flops"] / run.seconds for _, _, run in runs if run.whole]
     unclear = " and ".join(law.undetermined(points))
     lines = ["", "| FLOPs | best parameters | tokens | loss | time on this machine |", f"{'| --- ' * 5}|"]

@@ -9,11 +9,11 @@ from scipy.optimize import least_squares
 from scipy.special import logsumexp
 from scipy.stats import f as fisher
 
-DELTA = 1e-3  # from where on Huber's loss of the difference of logarithms is linear
+DELTA = 1e-3  # difference of logarithms beyond which Huber's loss is linear
 EXPONENTS = (0.2, 0.5, 1.0)
 RESAMPLED = 200
 QUANTILES = (0.05, 0.95)
-FREE = 5  # numbers of the law
+FREE = 5  # constants of the law
 BOUNDS = [-20.0, -20.0, -20.0, 0.01, 0.01], [10.0, 40.0, 40.0, 3.0, 3.0]
 
 
@@ -42,7 +42,7 @@ class Law:
         return np.exp(logsumexp(np.stack(np.broadcast_arrays(self.e, *terms)), axis=0))
 
     def undetermined(self, points: Points) -> list[str]:
-        """Return which of N and D runs say little of: their term varies less than the noise, or is at a bound."""
+        """Return which of N and D runs leave open: the term varies less than noise, or its exponent is at a bound."""
         losses, low, high = self.loss(points.parameters, points.tokens), BOUNDS[0][-1], BOUNDS[1][-1]
         noise = np.median(losses) * max(DELTA, 2 * np.std(np.log(points.losses / losses)))
         terms = {"N": (self.a, self.alpha, points.parameters), "D": (self.b, self.beta, points.tokens)}
@@ -50,7 +50,7 @@ class Law:
         return [name for name in terms if span[name] < noise or not 1.01 * low < terms[name][1] < 0.99 * high]
 
     def best(self, flops: float, per: float) -> tuple[float, float]:
-        """Return the parameters and tokens of the lowest loss for a budget of FLOPs, `per` · N · D."""
+        """Return the parameters and tokens with the lowest loss for a budget of FLOPs, `per` · N · D."""
         size = (self.alpha / self.beta) * np.exp(self.a - self.b)
         parameters = (size * (flops / per) ** self.beta) ** (1 / (self.alpha + self.beta))
         return float(parameters), float(flops / per / parameters)
@@ -75,11 +75,11 @@ def fit(points: Points, start: Law | None = None) -> Law:
 
 
 def resampled(points: Points, law: Law) -> tuple[list[Law], np.ndarray]:
-    """Return laws that fit as well, by bootstrap of the residuals, and those (N, m), widened for what the fit took."""
+    """Return laws fitted to bootstraps of the residuals, and these (runs, seeds), widened for the fitted constants."""
     expected, rng = law.loss(points.parameters, points.tokens), np.random.default_rng(0)
     residuals = np.log(points.losses / expected)
-    seeds = np.unique([points.parameters, points.tokens], axis=1, return_inverse=True)[1].ravel()
-    order = np.argsort(seeds, kind="stable").reshape(seeds.max() + 1, -1)  # seeds of a run share what the law misses
+    runs = np.unique([points.parameters, points.tokens], axis=1, return_inverse=True)[1].ravel()
+    order = np.argsort(runs, kind="stable").reshape(runs.max() + 1, -1)  # seeds of a run share the law's error
     residuals = (residuals - residuals.mean()) * (len(order) / max(1, len(order) - FREE)) ** 0.5
     laws = []
     for _ in range(RESAMPLED):
@@ -97,17 +97,17 @@ def lack_of_fit(residuals: np.ndarray) -> float:
 
 
 def interval(laws: Sequence[Law], residuals: np.ndarray, parameters: float, tokens: float) -> tuple[float, float]:
-    """Return the 90 % interval of a run's loss: of what the laws say and of a run's own residual."""
+    """Return the 90 % interval of a run's loss, by the predictions of the laws and the residuals of runs."""
     losses = np.array([float(law.loss(parameters, tokens)) for law in laws])
     low, high = np.quantile(np.multiply.outer(losses, np.exp(residuals)), QUANTILES)
     return float(low), float(high)
 
 
 def iso_flop(points: Points, flops: np.ndarray, levels: Sequence[float]) -> list[tuple[float, float]]:
-    """Return for budgets of FLOPs the parameters with the lowest loss, as a parabola over log N says (approach 2).
+    """Return, for budgets of FLOPs, the parameters with the lowest loss, by a parabola over log N (approach 2).
 
-    Losses between the runs of one size are read off a line over the logarithm of the FLOPs; a budget that fewer than
-    three sizes have runs around, or whose best size is not between theirs, is left out.
+    Losses between the runs of one size are interpolated over the logarithm of the FLOPs; budgets that lie between the
+    runs of fewer than three sizes, or whose best size is not between theirs, are left out.
     """
     found = []
     for level in levels:

@@ -1,4 +1,4 @@
-"""How far the best learning rate moves with the width: the variants of a plan in several widths, all tuned alike."""
+"""How far the best learning rate moves with the width: each variant of a plan is tuned at several widths."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.hub.atomic_files import write_text
 
 RATE = "learning_rate"
-# Fields of the configuration that grow with `hidden_size`, so that heads keep their width
+# Config fields that grow with `hidden_size`, so that heads keep their width
 SIZES = (
     *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
     *("encoder_hidden_size", "encoder_intermediate_size"),
@@ -28,26 +28,26 @@ def sizes_at(options: Options, task: TaskName, width: int, source: str) -> Optio
     """Return the model sizes given in the options, scaled to another width; raise ValueError if they cannot be."""
     fields = fields_of(options.get("overrides"))
     if fields.get("hidden_size") is None:
-        raise ValueError(f"{source}: overrides: other widths need a hidden_size that sizes are relative to")
+        raise ValueError(f"{source}: overrides: other widths need a hidden_size to scale sizes from")
     if fields.get("stage_heads"):
         raise ValueError(
-            f"{source}: stage_heads={fields['stage_heads']}: heads that do not double have no other width"
+            f"{source}: stage_heads={fields['stage_heads']}: heads that do not double cannot be scaled to other widths"
         )
     given = {size: fields[size] for size in SIZES if fields.get(size) is not None}
     if wrong := [size for size, value in given.items() if type(value) is not int or value < 1]:
         raise ValueError(f"{source}: overrides: {wrong[0]}: {fields[wrong[0]]!r}; it must be a whole number above 0")
     preset = PRESETS.get(str(options.get("preset") or TASKS[task].preset))
     if preset and "intermediate_size" in preset.fields and "intermediate_size" not in fields:
-        raise ValueError(f"{source}: overrides: intermediate_size is the preset's in every width; give it, too")
+        raise ValueError(f"{source}: overrides: intermediate_size would be the preset's at every width; give it, too")
     sizes = {size: value * width / fields["hidden_size"] for size, value in given.items()}
     for size, value in sizes.items():
         if value % 1 or value < 1:
-            raise ValueError(f"{source}: {size}={value:g} in width {width}: give other widths")
+            raise ValueError(f"{source}: {size}={value:g} at width {width}: give other widths")
     return {size: int(value) for size, value in sizes.items()}
 
 
 def at_widths(plan: Plan, widths: Sequence[int]) -> Plan:
-    """Return a plan of which each variant is tuned in each width; raise ValueError if its sizes cannot be scaled."""
+    """Return a plan whose variants are tuned at each width; raise ValueError if their sizes cannot be scaled."""
     if [*plan.tune] != [RATE] or plan.equal:
         raise ValueError(f"--transfer draws scores over rates: it needs `tune: {{{RATE}: [...]}}` and no `equal`")
     variants: dict[str, Options] = {}
@@ -59,11 +59,11 @@ def at_widths(plan: Plan, widths: Sequence[int]) -> Plan:
 
 
 class Best(NamedTuple):
-    """The best rate of a variant in one width, and its score."""
+    """The best rate of a variant at one width, and its score."""
 
     rate: float
     score: float
-    inside: bool  # whether rates on both sides of it were tried, maybe without a score
+    inside: bool  # whether rates on both sides of it were tried, even without a score
 
 
 def best_rate(tried: Sequence[tuple[Options, float | None]], greater_is_better: bool) -> Best:
@@ -96,10 +96,10 @@ def write_transfer(plan: Plan, tuning: Tuning, folder: Path) -> str:
             points = sorted((options[RATE], score) for options, score in tried if score is not None)
             panel.plot(*zip(*points), label=str(width), marker="o", markersize=4, **style(number))
             found.append(best_rate(tried, bool(plan.score.greater_is_better)))
-            end = "" if found[-1].inside else " (the end of what was tried)"
+            end = "" if found[-1].inside else " (the end of the rates tried)"
             lines.append(f"| {name} | {width} | {found[-1].rate:.2g}{end} | {found[-1].score:.4g} |")
         move, ends = found[-1].rate / found[0].rate, f"{plan.widths[0]} to {plan.widths[-1]}"
-        open_end = "" if found[0].inside and found[-1].inside else "; it may be another one beyond what was tried"
+        open_end = "" if found[0].inside and found[-1].inside else "; with rates beyond those tried it may differ"
         moves.append(f"- {name}: from width {ends} the best rate changes by a factor of {move:.2f}{open_end}.")
         panel.set_xticks(rates, [f"{rate:g}" for rate in rates], rotation=45)
         panel.minorticks_off()  # a decade has too many

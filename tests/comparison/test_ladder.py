@@ -151,13 +151,13 @@ def plan_file(folder: Path, **changes: Any) -> Path:
 
 def test_the_largest_width_is_predicted_before_it_is_trained(tmp_path, pretended, monkeypatch, capsys):
     monkeypatch.setattr(law, "RESAMPLED", 20)
-    trained, train = [], ladder.Climb.train
+    trained, train = [], ladder.LadderRuns.train
 
-    def kept(climb: ladder.Climb, runs: list[tuple[int, float]]) -> list:
-        trained.append((runs, (climb.folder / "forecast.json").exists()))
-        return train(climb, runs)
+    def kept(ladder_runs: ladder.LadderRuns, runs: list[tuple[int, float]]) -> list:
+        trained.append((runs, (ladder_runs.folder / "forecast.json").exists()))
+        return train(ladder_runs, runs)
 
-    monkeypatch.setattr(ladder.Climb, "train", kept)
+    monkeypatch.setattr(ladder.LadderRuns, "train", kept)
     out = tmp_path / "out"
     program.main([str(plan_file(tmp_path)), "--output_dir", str(out), "--jobs", "2"])
     assert trained == [([(width, ratio) for width in (8, 16, 24) for ratio in (5, 10, 20)], False), ([(32, 10)], True)]
@@ -178,9 +178,9 @@ def test_the_largest_width_is_predicted_before_it_is_trained(tmp_path, pretended
     assert {path: path.read_text() for path in out.glob("runs/*/starts")} == starts
     assert json.loads((out / "forecast.json").read_text()) == found
     assert "Earlier predictions" not in text
-    assert "- All widths have the learning rate 0.25, and so have the models below." in text
+    assert "- All widths, and the models below, have the learning rate 0.25." in text
     assert found["lack_of_fit"] == 1.0  # by one seed
-    assert "- Data were read up to 2.3 times, and count as new ones each time." in text
+    assert "- The data was read up to 2.3 times, and counts as new each time." in text
     program.main([str(plan_file(tmp_path, ladder=LADDER | {"held_out": 12})), "--output_dir", str(out)])
     other = json.loads((out / "forecast.json").read_text())
     assert (other["earlier"], other["others"]) == ([], {"102400-1024000": [found["loss"]]})
@@ -197,13 +197,13 @@ def test_the_largest_width_is_predicted_before_it_is_trained(tmp_path, pretended
     ({"ladder": LADDER | {"widths": [8, 16.5, 24, 32]}}, [], "widths: [8, 16.5, 24, 32]; it must be numbers"),
     ({"ladder": LADDER | {"tokens_per_parameter": [5, 10]}}, [], "three tokens_per_parameter"),
     ({"ladder": LADDER | {"held_out": [10]}}, [], "held_out is one number"),
-    ({"ladder": LADDER | {"widths": [8, 12, 16, 24]}}, [], "num_attention_heads=1.5 in width 12"),
+    ({"ladder": LADDER | {"widths": [8, 12, 16, 24]}}, [], "num_attention_heads=1.5 at width 12"),
     ({"ladder": LADDER | {"held_out": float("nan")}}, [], "held_out: nan; it must be numbers above 0"),
     ({"arguments": {"overrides": FIELDS | {"hidden_size": "16"}}}, [], "'16'; it must be a whole number"),
-    *(({"arguments": {"overrides": {"hidden_size": 16}} | more} | program, [], "intermediate_size is the preset's")
+    *(({"arguments": {"overrides": {"hidden_size": 16}} | more} | program, [], "intermediate_size would be the preset's")
       for more, program in (({"preset": "llama-tiny"}, {}), ({}, {"program": "train-image-classifier"}))),
     *(({key: {}}, [], f"{key}: not in a plan with a ladder") for key in ("extend", "variants", "budget")),
-    ({"score": "accuracy"}, [], "score: accuracy; the law is one of the loss"),
+    ({"score": "accuracy"}, [], "score: accuracy; the law only predicts the loss"),
     ({}, ["--sequential"], "--sequential: not with a plan that has a ladder"),
     ({}, ["--transfer", "widths=8,16"], "--transfer: not with a plan that has a ladder"),
     ({"arguments": {"learning_rate": 0.25}}, [], "other widths need a hidden_size"),

@@ -38,9 +38,9 @@ def test_each_variant_is_tuned_in_each_width_and_nothing_else_is_trained(tmp_pat
     text = capsys.readouterr().out
     assert text.startswith("6 variants, 1 seed;")
     assert text.index("| pre | 16 | 0.001 |") < text.index("| pre | 32 | 0.001 |")
-    assert "| post | 16 | 0.01 (the end of what was tried) |" in text
+    assert "| post | 16 | 0.01 (the end of the rates tried) |" in text
     assert "- pre: from width 16 to 32 the best rate changes by a factor of 1.00.\n" in text
-    assert "- post: from width 16 to 32 the best rate changes by a factor of 1.00; it may be another one" in text
+    assert "- post: from width 16 to 32 the best rate changes by a factor of 1.00; with rates beyond those" in text
     assert (tmp_path / "out" / "transfer.md").read_text().startswith("| variant | width")
     assert len((tmp_path / "out" / "figures" / "transfer.csv").read_text().splitlines()) == 1 + 18
 
@@ -59,7 +59,7 @@ def test_the_best_rate_is_the_vertex_over_the_logarithm():
     ({}, "widths=16,32", "it needs `tune"),
     ({"tune": TUNE | {"seed": [1, 2]}}, "widths=16,32", "seed is the comparison's to set"),
     ({"tune": TUNE, "equal": "flops"}, "widths=16,32", "and no `equal`"),
-    ({"tune": TUNE}, "widths=16,20", "variant pre: num_attention_heads=2.5 in width 20: give other widths"),
+    ({"tune": TUNE}, "widths=16,20", "variant pre: num_attention_heads=2.5 at width 20: give other widths"),
     ({"tune": TUNE, "arguments": {}}, "widths=16,32", "variant pre: overrides: other widths need a hidden_size"),
     ({"tune": TUNE, "arguments": {"overrides": FIELDS | {"stage_heads": [2, 2]}}}, "widths=16,32", "stage_heads="),
     ({"tune": TUNE}, "widths=16,32 --seeds 1 2", "--seeds: not with --transfer"),  # rates have `tuning_seeds`
