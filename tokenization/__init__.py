@@ -10,7 +10,7 @@ __all__ += ["load_pair", "save_pair", "train", "train_pair"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return `train` or `train_pair`, which only new tokenizers need."""
+    """Return `train` or `train_pair`, only needed for new tokenizers."""
     if name in ("train", "train_pair"):
         from . import training
 

@@ -56,15 +56,15 @@ def byte_level_bpe(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
 
 
 def bpe(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
-    """Byte-pair encoding over characters, spaces as `▁`: lossless for the vocabulary's characters but `▁` itself."""
+    """Byte-pair encoding over characters, spaces as `▁`: lossless for known characters except `▁` itself."""
     tokenizer = space_keeping(models.BPE(unk_token=options.unk_token, fuse_unk=True), options)
     return _train_on_limited_texts(tokenizer, texts, trainers.BpeTrainer(**trainer_arguments(options)), options)
 
 
 def unigram(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
-    """Unigram language model (Kudo, 2018), spaces as `▁`: lossless for the vocabulary's characters but `▁` itself."""
+    """Unigram language model (Kudo, 2018), spaces as `▁`: lossless for known characters except `▁` itself."""
     arguments = trainer_arguments(options)
-    del arguments["min_frequency"]  # which it does not have
+    del arguments["min_frequency"]  # it has no such option
     trainer = trainers.UnigramTrainer(unk_token=options.unk_token, **arguments)
     trained = _train_on_limited_texts(space_keeping(models.Unigram(), options), texts, trainer, options)
     pieces = json.loads(trained.to_str())["model"]["vocab"][len(options.special_tokens) :]
@@ -84,7 +84,7 @@ def wordpiece(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
     tokenizer = bert(models.WordPiece(unk_token=options.unk_token), options)
     normalized, symbols = limited_symbols(passages(texts), tokenizer, options)
     trained = Tokenizer(models.WordPiece(unk_token=options.unk_token))
-    # Digits are set apart in training only. With no longer digit piece to be found, encoding separates them too,
+    # Digits are set apart in training only. As there are no longer pieces of digits, encoding separates them too,
     # but as parts of one word, so that decoding puts no spaces between them.
     trained.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, *digits(options)])
     # Named beforehand, the `##` symbols get fixed ids; left to the trainer, ids follow its random order of words.
@@ -159,16 +159,16 @@ def _train_on_limited_texts(
     stored, counts = normalize(texts, normalizer)
     normalized = without(by_frequency(counts, first=SPACE)[options.room :], stored)
     tokenizer.normalizer = None
-    tokenizer.train_from_iterator(passages(normalized), trainer)  # the start of a text is marked by now
+    tokenizer.train_from_iterator(passages(normalized), trainer)  # a text's start is marked already
     tokenizer.normalizer = normalizer
     return tokenizer
 
 
 def _settled(pieces: list[tuple[str, float]], room: int) -> list[tuple[str, float]]:
-    """Return the best pieces of a trained Unigram vocabulary without what the random order of words left in it.
+    """Return the best pieces of a trained Unigram vocabulary without traces of the random order of words.
 
-    That is the last digits of the scores, the order of equal scores, and which of the characters too rare for a score
-    of their own got which one (the trainer spreads them upwards from the lowest score in steps of 1e-4).
+    These are the last digits of the scores, the order of equal scores, and the scores of characters too rare to have
+    their own (the trainer spreads them upward from the lowest score in steps of 1e-4).
     """
     lowest = min((score for _, score in pieces), default=0.0)
     rare = lowest + 1e-4 * sum(len(piece) == 1 for piece, _ in pieces)
@@ -234,7 +234,7 @@ def without(characters: Iterable[str], texts: Iterable[str]) -> Iterator[str]:
 def space_keeping(model: models.Model, options: TrainingOptions) -> Tokenizer:
     """A tokenizer that turns each space into `▁`, puts one in front of the text, and undoes both when decoding.
 
-    The front one is put there by the normalizer: `Metaspace` itself does not distinguish " a" from "a".
+    The normalizer puts the front one there: `Metaspace` itself does not distinguish " a" from "a".
     """
     tokenizer = Tokenizer(model)
     lowercase = [normalizers.Lowercase()] if options.lowercase else []
@@ -242,7 +242,7 @@ def space_keeping(model: models.Model, options: TrainingOptions) -> Tokenizer:
     tokenizer.normalizer = normalizers.Sequence([*lowercase, *spaces])
     words = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
     lines = pre_tokenizers.Split(OTHER_WHITESPACE, "isolated")
-    # The names of control tokens in a text are split, so that no piece of text is one
+    # The names of control tokens in a text are split, so that no piece is one
     names = "|".join(rf"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in options.control_tokens)
     control = pre_tokenizers.Split(Regex(names), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([control, words, lines, *digits(options)])
@@ -269,17 +269,17 @@ def digits(options: TrainingOptions) -> list[pre_tokenizers.PreTokenizer]:
 
 
 def natural_decoder() -> decoders.Decoder:
-    """Join words by spaces and word pieces without, then remove the spaces nobody would write."""
+    """Join words with spaces and word pieces without, then remove the spaces that nobody would write."""
     removals = [decoders.Replace(Regex(spaces), "") for spaces in UNNATURAL_SPACES]
     return decoders.Sequence([decoders.WordPiece(prefix=CONTINUATION, cleanup=False), decoders.Fuse(), *removals])
 
 
 def added_tokens(options: TrainingOptions) -> list[AddedToken]:
-    """The special tokens as the library wants them: found in the text as it is, before any normalization."""
+    """Return the special tokens as the library expects them: found in the text before any normalization."""
     return [AddedToken(token, special=True, normalized=False) for token in options.special_tokens]
 
 
-# A new algorithm is one function above, one line here and one word in options.TokenizerAlgorithm.
+# A new algorithm is one function above, one line here and one name in `options.TokenizerAlgorithm`.
 ALGORITHMS: dict[TokenizerAlgorithm, Callable[[Iterable[str], TrainingOptions], Tokenizer]] = {
     "byte_level_bpe": byte_level_bpe,
     "bpe": bpe,

@@ -23,12 +23,12 @@ class TrainingOptions:
 
     vocab_size: int  # upper limit of the whole vocabulary, special tokens included
     special_tokens: tuple[str, ...]  # all of them in id order: token `i` gets id `i`
-    unk_token: str  # the one that stands for what the vocabulary does not cover
-    declared_tokens: tuple[str, ...] = ()  # those of them that are part of the text: its user has declared them
-    min_frequency: int | None = None  # how often something must occur to enter; None: the algorithm's default
+    unk_token: str  # the one for text that the vocabulary does not cover
+    declared_tokens: tuple[str, ...] = ()  # special tokens that a user declared, which are part of texts
+    min_frequency: int | None = None  # least count of a word, character or pair; None: the algorithm's default
     lowercase: bool = False
     split_digits: bool = False  # each digit is a token
-    strip_punctuation: bool = False  # leaves out what is neither letter nor digit, of words only
+    strip_punctuation: bool = False  # drops punctuation and other symbols; only for `word`
     show_progress: bool = False
 
     @property

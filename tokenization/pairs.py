@@ -11,11 +11,11 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBas
 
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]  # of source and target
 TARGET_SUBFOLDER = "target_tokenizer"
-# Stored in the source's tokenizer_config.json, so that loading never takes a missing target for a joint vocabulary.
+# Stored in the source's tokenizer_config.json, so that loading never mistakes a missing target for a joint vocabulary.
 MARKER = "target_tokenizer"
 # Files that only the package sentencepiece reads, if there is no tokenizer.json
 PIECES = ("*.spm", "spiece.model", "sentencepiece.bpe.model")
-# One of these is in a folder with a tokenizer; without any, transformers would make an empty one of some classes
+# A folder with a tokenizer has one of these; without any, transformers would make an empty tokenizer of some classes
 FILES = ("*tokenizer*.json", "vocab*", "*.model", "*.spm", "*.tiktoken")
 
 
@@ -64,16 +64,16 @@ def load_pair(path_or_hub_id: str | PathLike[str], **kwargs: Any) -> Pair:
         target = _padding(AutoTokenizer.from_pretrained(path_or_hub_id, subfolder=subfolder.as_posix(), **kwargs))
     except (OSError, ValueError) as error:
         raise OSError(
-            f"{path_or_hub_id} has a source tokenizer that goes with a separate target tokenizer, but none could be "
+            f"{path_or_hub_id} has a source tokenizer that belongs to a separate target tokenizer, but none could be "
             f"loaded from its sub-folder {subfolder.as_posix()}"
         ) from error
     return source, target
 
 
 def _side(tokenizer: Any, number: int) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of sources (0) or targets (1) that is in a Marian tokenizer with two vocabularies.
+    """Return the tokenizer for sources (0) or targets (1) from a Marian tokenizer with two vocabularies.
 
-    Marian's own reads sources and writes targets; each of these does both for its side.
+    Marian's encodes sources and decodes targets; each of these does both for its side.
     """
     side = copy.copy(tokenizer)
     if number:
@@ -82,11 +82,11 @@ def _side(tokenizer: Any, number: int) -> PreTrainedTokenizerBase:
         side.init_kwargs = dict(tokenizer.init_kwargs)
         side._update_total_vocab_size()
     side.decoder = {token_id: token for token, token_id in side.encoder.items()}
-    return copy.copy(side)  # which reads the files
+    return copy.copy(side)  # copying loads the `spm_files`
 
 
 def _padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Return a tokenizer that has a pad token, if it has any special token that can be one."""
+    """Return a tokenizer with a pad token, if it has any special token that can be one."""
     names = ("pad_token", "eos_token", "sep_token", "bos_token", "unk_token")
     special = tokenizer.special_tokens_map
     if "pad_token" not in special and (token := next(filter(None, map(special.get, names)), None)):

@@ -1,8 +1,8 @@
-"""Texts on their way to a tokenizer or its trainer: passages, words by their pieces, and names of control tokens.
+"""Preparation of texts for a tokenizer or its trainer: passages, words by their pieces, and names of control tokens.
 
-`tokenizers` and transformers take the name of a special token in a text for the token, so that HTML's `<s>` starts a
-new document, but whoever writes these names means text. Control tokens are the named ones of a tokenizer (`bos_token`,
-`mask_token` ...). Its other added tokens were declared by somebody, and are found in texts.
+`tokenizers` and transformers read the name of a special token in a text as the token, so that HTML's `<s>` would start
+a new document, although whoever writes these names means text. Control tokens are the named ones of a tokenizer
+(`bos_token`, `mask_token` ...). Its other added tokens were declared by a user, and are recognized in texts.
 """
 
 import copy
@@ -18,10 +18,10 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
-PAIR = "\ufdd0"  # between the two texts of a pair: a character that Unicode keeps for use inside programs
+PAIR = "\ufdd0"  # between the two texts of a pair: a character that Unicode reserves for use inside programs
 PASSAGE = 1 << 16
-"""Characters of a part of a long text. The library takes texts by 256 and works on many times their size."""
-IN_MEMORY = 1 << 26  # bytes of texts that are not put on disk
+"""Characters per part of a long text. The library takes 256 texts at once and needs many times their size."""
+IN_MEMORY = 1 << 26  # bytes of texts up to which nothing is put on disk
 # After a line's end between two visible characters: no algorithm has a word, or a run of white space, across it.
 BOUNDARY = re.compile(r"(?<=\S\n)(?=\S)")
 
@@ -52,14 +52,14 @@ class StoredTexts:
 
 
 def as_pair(text: str) -> Any:
-    """Return a text as tokenizers take it: of a pair both."""
+    """Return a text as tokenizers take it: for a pair, both texts."""
     return tuple(text.split(PAIR, 1)) if PAIR in text else text
 
 
 def first_pieces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int | None]:
-    """Return for each piece of a text, by where it begins and ends, the number of the word that it is the first of.
+    """Return, for each piece of a text given by its start and end, the index of the word it begins, or `None`.
 
-    Words are separated by single spaces, as `word_ids` of a tokenizer counts them that is given lists of words.
+    Words are separated by single spaces, and counted as by a tokenizer's `word_ids` for lists of words.
     """
     words = list(accumulate(character == " " for character in text))  # a space goes with the next word
     found: list[int | None] = []
@@ -75,14 +75,14 @@ def first_pieces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int | No
 def text_tokenizer(
     tokenizer: PreTrainedTokenizerBase, recognized: Collection[str] = (), unrecognized: Collection[str] = ()
 ) -> PreTrainedTokenizerBase:
-    """Return a copy of a tokenizer for texts of users: names of control tokens are text, but for `recognized` ones.
+    """Return a copy of a tokenizer for users' texts: names of control tokens are text, except `recognized` ones.
 
-    So are those of the `unrecognized` tokens, declared or not.
+    Names of `unrecognized` tokens are text as well, declared or not.
     """
     twin = copy.copy(tokenizer)
     twin.init_kwargs = {**tokenizer.init_kwargs, "split_special_tokens": True}
     twin.split_special_tokens = True
-    twin.model_max_length = twin.init_kwargs["model_max_length"] = VERY_LARGE_INTEGER  # who reads texts cuts them
+    twin.model_max_length = twin.init_kwargs["model_max_length"] = VERY_LARGE_INTEGER  # truncation is up to the caller
     if isinstance(twin, PreTrainedTokenizerFast):
         control = {*tokenizer.special_tokens_map.values()} - {*tokenizer.extra_special_tokens} - {*recognized}
         twin._tokenizer = with_special(tokenizer.backend_tokenizer, control | {*unrecognized})
@@ -90,7 +90,7 @@ def text_tokenizer(
 
 
 def with_special(backend: Tokenizer, tokens: Collection[str]) -> Tokenizer:
-    """Return a copy of a backend in which just these of its added tokens are special."""
+    """Return a copy of a backend in which exactly these of its added tokens are special."""
     content = json.loads(backend.to_str())
     for token in content["added_tokens"]:
         token["special"] = token["content"] in tokens

@@ -33,19 +33,19 @@ def train(
             come; for the other algorithms many texts are put into a temporary file.
         algorithm: One of `TokenizerAlgorithm`; `tokenization/algorithms.py` says what each does and what it loses.
         kind: The kind of model it is for, which decides special tokens, their ids and the template around a text.
-        vocab_size: The limit `len(tokenizer)` never exceeds; it stays below when the texts do not offer more.
+        vocab_size: Upper limit of `len(tokenizer)`, which stays below it if the texts do not offer more.
         min_frequency: How often a word, character or merged pair must occur to enter the vocabulary. Default 2, for
             the character algorithms 1. Unigram has no such limit.
-        lowercase: Lower-case all text, in training and later; `word` always does.
-        split_digits: Keep each digit a token of its own.
-        strip_punctuation: Leave out punctuation and other symbols; apostrophes within words stay. Only for `word`.
+        lowercase: Lower-case all text, in training and in use; `word` always does.
+        split_digits: Make each digit a separate token.
+        strip_punctuation: Drop punctuation and other symbols; apostrophes within words stay. Only for `word`.
         model_max_length: Stored length limit, used when the tokenizer is asked to truncate.
         extra_special_tokens: Placeholders and tags in the texts. They are never split, decoding keeps them, and they
             get the ids after the special ones, in this order.
         show_progress: Show progress bars.
 
     Raises:
-        ValueError: If an argument is not allowed, a text is not a string, or the texts hold nothing to learn from.
+        ValueError: If an argument is not allowed, a text is not a string, or the texts offer nothing to learn from.
     """
     sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "model_max_length": model_max_length}
     _check_arguments(algorithm, kind, strip_punctuation, sizes)
@@ -103,7 +103,7 @@ def train_pair(
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
     """Train the tokenizers of the source and target side of a translation, with the arguments of `train` for each.
 
-    A `joint` vocabulary is for both sides: the same tokenizer is returned twice.
+    With a `joint` vocabulary the same tokenizer is returned twice.
     """
     source, target = check_texts(source_texts, "source_texts"), check_texts(target_texts, "target_texts")
     if joint:
