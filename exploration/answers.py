@@ -1,4 +1,4 @@
-"""The models behind the page in the browser: answers of `vanillaformer generate`, with checks of what is sent."""
+"""The models behind the browser page, which answer as `vanillaformer generate` does, and checks of their inputs."""
 
 import re
 import shlex
@@ -31,7 +31,7 @@ MAX_SUGGESTIONS = 2
 
 
 class Option(NamedTuple):
-    """An argument of `vanillaformer generate` that is a field of the page, for some ways of decoding."""
+    """An argument of `vanillaformer generate` that is a field of the page, for some decodings."""
 
     label: str
     info: str
@@ -43,16 +43,16 @@ class Option(NamedTuple):
 OPTIONS = {
     "num_beams": Option("Beams", "1 is greedy search", 16, decodings=(AUTOREGRESSIVE, "mask_predict")),
     "max_new_tokens": Option("Maximum length", "In tokens", 512, decodings=tuple(DECODING_CHOICES)),
-    "temperature": Option("Temperature", "Samples: above 1 more varied, below 1 less", 10, is_whole=False),
-    "top_p": Option("Top-p", "Samples from the likeliest tokens with this total probability", 1, is_whole=False),
-    "seed": Option("Seed", "Seed of the sampling", 2**32 - 1),
+    "temperature": Option("Temperature", "Sampling: above 1 more varied, below 1 less", 10, is_whole=False),
+    "top_p": Option("Top-p", "Sampling from the likeliest tokens with this total probability", 1, is_whole=False),
+    "seed": Option("Seed", "Random seed of sampling", 2**32 - 1),
     "refinement_steps": Option("Refinement steps", "Passes over the output", 64, decodings=("mask_predict",)),
     "length_scale": Option("Length scale", "Factor on the predicted length", 4, False, ("mask_predict",)),
 }
 
 
 class TextModel:
-    """A model of texts, which answers as `vanillaformer generate` does; raises ValueError as that does."""
+    """A text model, which answers and raises ValueError as `vanillaformer generate` does."""
 
     def __init__(self, arguments: GenerateArguments):
         self.arguments = arguments
@@ -67,7 +67,7 @@ class TextModel:
         self.options = [name for name, field in OPTIONS.items() if self.generates and self.decoding in field.decodings]
 
     def answer(self, text: str | None, options: Mapping[str, Any]) -> Any:
-        """Return the output for a text, of a classifier the probability of each class."""
+        """Return the output for a text; for a classifier, the probability of each class."""
         arguments = replace(self.arguments, **numbers(options))
         check_limits(arguments, LIMITS)
         tasks.check_options(arguments, self.model.config, self.loaded.architecture, self.function, self.generates)
@@ -80,12 +80,12 @@ class TextModel:
         return next(tasks.run(self.loaded, self.function, [text], 1, **call_options(arguments)))
 
     def example(self, text: str, answer: Any, options: Mapping[str, Any]) -> Example:
-        """Return the text, cut as `answer` does, with the answer if the model reads it token by token."""
+        """Return an example of the text, truncated as in `answer`, with the answer if the model reads it by token."""
         reads = self.function is tasks.translate and self.decoding == AUTOREGRESSIVE
         return text_example(self.loaded, text, answer if reads and answer.strip() else None, self.cut(options))
 
     def cut(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return how `generate` cuts a long text."""
+        """Return how `generate` truncates a long text."""
         room = numbers(options).get("max_new_tokens", self.arguments.max_new_tokens) or 1
         return {"side": "left", "room": room} if self.function is tasks.continue_prompts else {}
 
@@ -93,7 +93,7 @@ class TextModel:
         return text_example(self.loaded, self.task.example.replace(MASK, self.mask))
 
     def suggestions(self) -> list[str]:
-        """Return texts to start with, which the model can use whole."""
+        """Return texts to start with, which the model can read without truncation."""
         folder = saved_folder(self.arguments.model_name_or_path, self.arguments.revision, exported=True)
         found = []
         for text in dict.fromkeys(card_texts(folder)):
@@ -105,7 +105,7 @@ class TextModel:
 
 
 class ImageModel:
-    """A classifier of images; raises ValueError where the folder has none."""
+    """An image classifier; raises ValueError if the folder has none."""
 
     task, classifies, options = IMAGES, True, ()
 
@@ -114,7 +114,7 @@ class ImageModel:
         self.model, self.processor = load_classifier(arguments)
 
     def answer(self, file: Any, options: Mapping[str, Any]) -> dict[str, float]:
-        """Return the probability of each class; raises ValueError for what is not an uploaded picture."""
+        """Return the probability of each class; raises ValueError unless it is an uploaded picture."""
         path = self.path_of(file)
         try:
             image = read_image(path)
@@ -149,12 +149,12 @@ def open_model(arguments: GenerateArguments, uploads: Path) -> TextModel | Image
 
 
 def by_class(model: Any, probabilities: torch.Tensor) -> dict[str, float]:
-    """Return probabilities (classes) by the names of the classes."""
+    """Return probabilities (classes) by class name."""
     return {model.config.id2label[label]: value for label, value in enumerate(probabilities.tolist())}
 
 
 def checked(text: str | None) -> str:
-    """Return a text that can be sent to the model, which may cut it, or raise ValueError."""
+    """Return a text that can be sent to the model, which may truncate it, or raise ValueError."""
     if not text or not text.strip():
         raise ValueError("Type a text first")
     if len(text) > MAX_CHARACTERS:
@@ -164,7 +164,7 @@ def checked(text: str | None) -> str:
 
 
 def numbers(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are filled in as numbers; one larger than a visitor may ask for is a ValueError."""
+    """Return the options that are filled in, as numbers; one above the page's limit is a ValueError."""
     found: dict[str, Any] = {}
     for name, word in ((name, str(value).strip()) for name, value in options.items() if value is not None):
         if not word:
@@ -186,13 +186,13 @@ def card_texts(folder: Path) -> Iterator[str]:
     card = folder / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     for command in re.findall(r"`([^`\n]*generate --model [^`\n]*)`", text):
-        with suppress(ValueError):  # quotes without an end, or no --text
+        with suppress(ValueError):  # unclosed quotes, or no --text
             words = shlex.split(command)
             yield from words[words.index("--text") + 1 :][:1]
 
 
 def sentence(words: str) -> str:
-    """Return a message as a sentence of the page, in which the options of the command line have the fields' labels."""
+    """Return a message as a sentence for the page, with labels of fields in place of command-line options."""
     message = " ".join(words.split())
     for name, option in OPTIONS.items():
         message = message.replace(f"--{name}", option.label)

@@ -1,4 +1,4 @@
-"""Attention of heads: maps, entropy and distance; of image models, where the pooled vector comes from.
+"""Attention of heads: maps, entropy and distance; for image models, what the pooled vector is made of.
 
 Shape letters: B batch, T query length, S key length, H heads, L layers.
 """
@@ -45,7 +45,7 @@ def attention_arrays(recording: Recording) -> dict[str, np.ndarray]:
 def entropy(probabilities: torch.Tensor) -> torch.Tensor:
     """Return the entropy `-Σ p log p` of each distribution over keys in nats, (..., S) → (...).
 
-    It is 0 where a head looks at one token and log S where it looks at all alike.
+    It is 0 if a head attends to a single token, and log S if it attends to all equally.
     """
     return torch.special.entr(probabilities.float()).sum(dim=-1)
 
@@ -53,7 +53,7 @@ def entropy(probabilities: torch.Tensor) -> torch.Tensor:
 def mean_distance(probabilities: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
     """Return the mean distance that each query attends over, `Σ p d / Σ p` (ViT, Dosovitskiy et al. 2021, figure 7).
 
-    Pairs whose distance (T, S) is NaN have none and are left out.
+    Pairs whose distance (T, S) is NaN are ignored.
 
     Shapes: (..., T, S), (T, S) → (..., T), NaN for a query without any distance.
     """
@@ -72,7 +72,7 @@ def head_entropies(recording: Recording) -> dict[str, np.ndarray]:
 
 
 def uniform_entropies(recording: Recording) -> dict[str, float]:
-    """Return by kind the entropy that heads would have if they looked at all tokens that they may, alike."""
+    """Return by kind the entropy of heads that attend equally to all tokens they can see."""
     return {
         kind: float(np.mean([float((layer > 0).sum(dim=-1).float().log().mean()) for layer in layers]))
         for kind, layers in needed(recording.attentions, NO_ATTENTION).items()
@@ -82,8 +82,8 @@ def uniform_entropies(recording: Recording) -> dict[str, float]:
 def head_distances(recording: Recording) -> dict[str, np.ndarray]:
     """Return the mean distance over the queries of each head by kind of self-attention, (L, H).
 
-    The distance is that of tokens in the text, or of patches in the image in units of a patch; tokens before the
-    patches have none. Raises `NotApplicable` without self-attention.
+    Distances are between tokens of a text, or between patches of an image, in patches; tokens before the patches have
+    none. Raises `NotApplicable` without self-attention.
     """
     found = {}
     for kind, layers in recording.attentions.items():
@@ -94,7 +94,7 @@ def head_distances(recording: Recording) -> dict[str, np.ndarray]:
 
 
 def per_head(layers: Iterable[torch.Tensor]) -> np.ndarray:
-    """Return the mean over rows and queries of each head's numbers, L of (B, H, T) → (L, H); NaN fills up stages."""
+    """Return the mean over rows and queries of each head's numbers, L of (B, H, T) → (L, H), padded with NaN."""
     means = [layer.nanmean(dim=(0, 2)).float() for layer in layers]
     return pad_sequence(means, batch_first=True, padding_value=torch.nan).cpu().numpy()
 
@@ -139,23 +139,23 @@ def image_rollout(model: Any, pixel_values: torch.Tensor, **options: Any) -> tor
     It is the class token's row of `attention_rollout`, or the mean of the patches' rows where those are pooled. The
     rest, up to 1, comes from the tokens before the patches.
 
-    The model has a head or not, and attends eagerly meanwhile; options such as `interpolate_pos_encoding` are passed
-    on to it. `NotApplicable` if it attends inside windows, or has stages: its layers do not have the same tokens.
+    The model may have a head, and uses eager attention meanwhile; options such as `interpolate_pos_encoding` are
+    passed on to it. Raises `NotApplicable` for windows or stages, where layers do not have the same tokens.
 
     Shapes: (B, C, height, width) → (B, rows, columns).
     """
-    check_meeting(model.config)
+    check_global_attention(model.config)
     recording = record(model, {"pixel_values": pixel_values, **options})
     return over_patches(recording, attention_rollout(recording.attentions["encoder"]))
 
 
-def check_meeting(config: Any) -> None:
-    """Raise `NotApplicable` for a model in which not all patches meet in every layer, or that has none."""
+def check_global_attention(config: Any) -> None:
+    """Raise `NotApplicable` unless all patches attend to each other in every layer."""
     if config.model_type != "vanilla_image_encoder":
         raise NotApplicable("only image models have patches")
     for name, one in (("window_size", config.window_size), ("depths", len(config.depths or [0]) > 1)):
         if one:
-            raise NotApplicable(f"{name}={getattr(config, name)}: roll-out needs layers in which all patches meet")
+            raise NotApplicable(f"{name}={getattr(config, name)}: roll-out needs attention between all patches")
 
 
 def over_patches(recording: Recording, weights: torch.Tensor) -> torch.Tensor:
@@ -173,7 +173,7 @@ def attention_maps(example: Example) -> list[Drawing]:
     drawings = []
     for kind, maps in attention_arrays(example.recording).items():
         rows = columns = example.tokens.get(kind, [])
-        axes = "token that reads", "token that is read"
+        axes = "query token", "key token"
         if kind in TO_SOURCE:
             rows, columns, axes = example.predicted, example.tokens["encoder"], ("predicted token", "source")
         name, cut = KINDS[kind].capitalize(), shortened(max(len(rows), len(columns)))
@@ -234,7 +234,7 @@ def head_map(name: str, values: np.ndarray, title: str, unit: str, remark: str =
 def rollout(example: Example) -> list[Drawing]:
     """Draw attention roll-out over the picture, and the attention of the pooled vector in every head."""
     recording = example.recording
-    check_meeting(recording.model.config)
+    check_global_attention(recording.model.config)
     layers = recording.attentions["encoder"]
     pooled = over_patches(recording, torch.stack(layers, dim=1).float())[0].cpu().numpy()  # (L, H, rows, columns)
     found = over_patches(recording, attention_rollout(layers))[0].cpu().numpy()
@@ -257,7 +257,7 @@ def rollout(example: Example) -> list[Drawing]:
 def over_picture(pixels: torch.Tensor, panels: dict[str, np.ndarray], title: str) -> Figure:
     """Draw an image (C, height, width) as the model sees it, and maps of its patches over it."""
     image = pixels.float().cpu().numpy().transpose(1, 2, 0)
-    image = (image - image.min()) / max(np.ptp(image), 1e-6)  # undoes the processor's normalization but for its scale
+    image = (image - image.min()) / max(np.ptp(image), 1e-6)  # undoes the processor's normalization, except its scale
     gray = image.mean(axis=-1)
     height, width = gray.shape
     figure = Figure(figsize=(3 * (1 + len(panels)), 3.4), layout="constrained")

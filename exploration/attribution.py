@@ -1,10 +1,9 @@
 """Contributions to a model's answer: of input tokens by integrated gradients (captum), of heads by patching.
 
-Integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365) follow the token vectors from those of a text that
-says nothing (x') to those of the text (x): `(x - x') ⊙ ∫ ∂f(x' + α (x - x')) / ∂x dα`, summed over the dimensions of a
-vector. They sum to `f(x) - f(x')`, up to the error of the integral. f is a logit; whatever else reads the ids of the
-tokens (n-grams beside the stack, copying) has those of the text all the way.
-
+Integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365) follow the token vectors from those of a neutral text
+(x') to those of the text (x): `(x - x') ⊙ ∫ ∂f(x' + α (x - x')) / ∂x dα`, summed over the dimensions of a vector. They
+sum to `f(x) - f(x')`, up to the error of the integral. f is a logit; other parts that read token ids (n-grams beside
+the stack, copying) always get those of the text.
 Shape letters: N outputs, T tokens of the input, D model width, V vocabulary, H heads, L layers.
 """
 
@@ -24,8 +23,8 @@ from .pictures import LONGEST, Drawing, NotApplicable, counted, heat_map, large_
 from .recording import Edit, eager, edited, logits_of, stacks, values
 
 STEPS = 50
-LEAST = 1e-6  # difference of two log probabilities from which on shares of it mean something
-ROWS = 64  # of a forward pass: some outputs at some points of the path
+LEAST = 1e-6  # difference of two log probabilities below which shares of it mean nothing
+ROWS = 64  # per forward pass: some outputs at some points of the path
 Outputs = list[tuple[int, int]]  # logits, each by its position (0 for a class) and its token or class
 
 
@@ -34,12 +33,12 @@ class Attributions:
     """Contributions of input tokens to some outputs."""
 
     values: np.ndarray  # (N, T)
-    deltas: np.ndarray  # (N): by how much the sum over the tokens misses the difference to the baseline
+    deltas: np.ndarray  # (N): difference between the sum over the tokens and the difference of the logits
     outputs: Outputs
 
 
 def chosen_class(model: Any, inputs: Mapping[str, torch.Tensor]) -> Outputs:
-    """Return the class that a classifier of texts chooses for a text (1, T)."""
+    """Return the class that a text classifier chooses for a text (1, T)."""
     with torch.no_grad():
         return [(0, int(model(**inputs).logits[0].argmax()))]
 
@@ -49,18 +48,18 @@ def next_tokens(inputs: Mapping[str, torch.Tensor], first: int = -1) -> Outputs:
     ids = inputs["input_ids"][0].tolist()
     start = first % len(ids)
     if start == 0:
-        raise ValueError(f"first={first}: of {len(ids)} tokens those from 1 to {len(ids) - 1} have one before them")
+        raise ValueError(f"first={first}: of {len(ids)} tokens only those from 1 to {len(ids) - 1} follow another")
     return list(zip(range(start - 1, len(ids) - 1), ids[start:]))
 
 
 def target_tokens(model: Any, inputs: Mapping[str, torch.Tensor]) -> Outputs:
     """Return the tokens of the target of an encoder-decoder, given as `decoder_input_ids` (1, N + 1).
 
-    A model that predicts its tokens in parallel, not one after the other, is a ValueError.
+    A model that predicts its tokens in parallel is a ValueError.
     """
     decoding = getattr(model.config, "decoding", "autoregressive")
     if decoding != "autoregressive":
-        raise ValueError(f"decoding={decoding!r} has no token that follows from those before it")
+        raise ValueError(f"decoding={decoding!r} does not predict each token from those before it")
     return list(enumerate(inputs["decoder_input_ids"][0, 1:].tolist()))
 
 
@@ -77,9 +76,9 @@ def filled_masks(model: Any, inputs: Mapping[str, torch.Tensor], mask_id: int | 
 def attributions(
     model: Any, inputs: Mapping[str, torch.Tensor], baseline_ids: torch.Tensor, outputs: Outputs, steps: int = STEPS
 ) -> Attributions:
-    """Return what each input token (1, T) contributes to some logits; needs captum.
+    """Return the contribution of each input token (1, T) to some logits; needs captum.
 
-    The path begins at a text of as many tokens that says nothing, and has `steps` points.
+    The path begins at a neutral text of as many tokens, and has `steps` points.
     """
     try:
         from captum.attr import IntegratedGradients
@@ -89,7 +88,7 @@ def attributions(
 
     def logits(vectors: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         rows = {name: value.expand(len(vectors), *value.shape[1:]) for name, value in inputs.items()}
-        left = [vectors]  # for the first call: a table that both sides share gives the target's vectors after that
+        left = [vectors]  # for the first call only: a table that both sides share is called for the target, too
         with layer.register_forward_hook(lambda module, args, output: left.pop() if left else None):
             found = logits_of(model(**rows))
         found = found if found.ndim == 3 else found.unsqueeze(1)  # (rows, T or 1, V)
@@ -97,7 +96,7 @@ def attributions(
 
     method, values, deltas = IntegratedGradients(logits), [], []
     with torch.inference_mode(False), torch.enable_grad():
-        inputs = {name: value.clone() for name, value in inputs.items()}  # they may be made for inference only
+        inputs = {name: value.clone() for name, value in inputs.items()}  # they may be inference tensors
         ends = [token_vectors(model, {**inputs, "input_ids": ids}) for ids in (inputs["input_ids"], baseline_ids)]
         for part in chosen.split(max(1, ROWS // steps)):
             x, baseline = (end.expand(len(part), -1, -1) for end in ends)
@@ -110,7 +109,7 @@ def attributions(
 
 
 def neutral_ids(input_ids: torch.Tensor, tokenizer: Any) -> torch.Tensor:
-    """Return a text that says nothing: the same special tokens (1, T), and padding in place of all others."""
+    """Return a neutral text: the same special tokens (1, T), and padding in place of all others."""
     ids = (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id, 0)
     padding = next(each for each in ids if each is not None)
     special = torch.tensor(sorted(tokenizer.all_special_ids), device=input_ids.device)
@@ -118,7 +117,7 @@ def neutral_ids(input_ids: torch.Tensor, tokenizer: Any) -> torch.Tensor:
 
 
 def vector_layer(model: Any) -> nn.Module:
-    """Return the module that gives the vectors of the input tokens (1, T, D), n-grams among them."""
+    """Return the module that computes the vectors of the input tokens (1, T, D), n-grams included."""
     return next((part for part in model.modules() if isinstance(part, NgramEmbeddings)), model.get_input_embeddings())
 
 
@@ -128,14 +127,14 @@ def token_vectors(model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tenso
     found: list[torch.Tensor] = []
     with vector_layer(model).register_forward_hook(lambda module, args, output: found.append(output)):
         model(**inputs)
-    return found[0]  # of a table that both sides share, the source's
+    return found[0]  # the source's, if both sides share a table
 
 
 def token_attributions(example: Example) -> list[Drawing]:
-    """Draw what each token of the text contributes to each answer, as a map."""
+    """Draw the contribution of each token of the text to each answer, as a map."""
     model, inputs = example.model, example.recording.inputs
     if example.tokenizer is None:
-        raise NotApplicable("attributions are of the tokens of texts")
+        raise NotApplicable("attributions need a text")
     neutral = neutral_ids(inputs["input_ids"], example.tokenizer)
     try:
         if not (outputs := outputs_of(example)):
@@ -147,7 +146,7 @@ def token_attributions(example: Example) -> list[Drawing]:
     rows = [example.answers(token) for _, token in found.outputs]
     cut = f" (the first {LONGEST})" if max(len(columns), len(outputs)) > LONGEST else ""
     caption = (
-        f"What each token of the text contributes to the logit of each answer{cut}, in place of padding; "
+        f"Contribution of each token of the text to the logit of each answer{cut}, compared with padding; "
         f"a row's sum misses the difference of the logits by at most {np.abs(found.deltas).max():.2g}."
     )
     shown, axes = found.values[:, :LONGEST], ("answer", "token")
@@ -175,7 +174,7 @@ def head_effects(
     """Return the indirect effect of each head on an answer, by kind of attention (L, H), nan where a layer lacks one.
 
     The model reads the corrupted input, with the output of one head as on the clean input: the effect is the share of
-    the difference in the answer's log probability that comes back, 0 for none and 1 for all of it (Vig et al. 2020,
+    the difference in the answer's log probability that is restored, 0 for none and 1 for all of it (Vig et al. 2020,
     arXiv 2004.12265; Meng et al. 2022). The inputs have the same shapes; `outputs` are the answer's tokens or class.
     """
     kinds = attention_layers(model)
@@ -203,7 +202,7 @@ def head_effects(
 
 
 def against(loaded: Any, example: Example, text: str) -> dict[str, torch.Tensor]:
-    """Return the inputs of a text to compare an example's with, which has as many tokens; its target is the same."""
+    """Return the inputs of a text to compare an example with, which has as many tokens, with the same target."""
     prefix = loaded.prefix if loaded.model.config.is_encoder_decoder and text.strip() else ""  # as of the example
     inputs = encoded(loaded.model, loaded.tokenizer, prefix + text, "--against")
     clean = example.recording.inputs
@@ -218,7 +217,7 @@ def patching(example: Example) -> list[Drawing]:
     model, clean = example.model, example.recording.inputs
     corrupted: Any = needed(example.against, "it needs a second text (--against)")
     needed(stacks(model), "a recurrent model has no heads")
-    is_language_model = getattr(model, "predicts_next_token", False)  # whose answer is the token after the text
+    is_language_model = getattr(model, "predicts_next_token", False)  # its answer is the next token
     try:
         answer = [(-1, int(example.recording.logits[0, -1].argmax()))] if is_language_model else outputs_of(example)
         effects = head_effects(model, clean, corrupted, answer)
@@ -226,7 +225,7 @@ def patching(example: Example) -> list[Drawing]:
         raise NotApplicable(str(error)) from error
     drawings = []
     for kind, found in effects.items():
-        caption = f"The share of the answer that one head of {NAMES[kind]} brings back, after the second text."
+        caption = f"Share of the answer that one head of {NAMES[kind]} restores when the model reads the second text."
         rows, title = [f"{kind}.{layer}" for layer in range(len(found))], f"Heads of {NAMES[kind]}"
         picture = heat_map(found, rows, counted(found.shape[1]), title, what="effect", signed=True, axes=("", ""))
         table = [(f"{rows[row]}.{head}", value) for (row, head), value in np.ndenumerate(found)]

@@ -28,17 +28,17 @@ class Example:
     """A model with one input, recorded."""
 
     recording: Recording  # the forward pass; `recording.model` is the model
-    tokens: dict[str, list[str]]  # names of the tokens by stack, "encoder" and "decoder"
-    text: str  # the input as it was given; the name of an image
-    output: str = ""  # the model's output, in words
+    tokens: dict[str, list[str]]  # their texts, by stack: "encoder" and "decoder"
+    text: str  # the input; for an image, its name
+    output: str = ""  # the model's output as text
     # The right token at each position of the last stack (T), -100 where there is none; None without tokens to predict
     targets: torch.Tensor | None = None
-    answers: Callable[[int], str] = str  # returns the name of a column of the logits: a token, or a class
-    tokenizer: Any = None  # of the text, None of an image
+    answers: Callable[[int], str] = str  # returns the name of a logit's index: a token, or a class
+    tokenizer: Any = None  # None for an image
     rows: Sequence[dict[str, Any]] = ()  # batches of held-out rows with labels, for the figures of the loss
-    replacement: Literal["zero", "mean"] = "zero"  # what replaces the output of an ablated head
+    replacement: Literal["zero", "mean"] = "zero"  # replacement of an ablated head's output
     against: dict[str, Any] | None = None  # inputs of the same shapes to compare with, for the figure of patching
-    notes: list[str] = field(default_factory=list)  # sentences that the page begins with, such as what was cut
+    notes: list[str] = field(default_factory=list)  # sentences at the top of the page, such as what was truncated
 
     @property
     def model(self) -> Any:
@@ -57,7 +57,7 @@ def text_example(
     """Run a model (`vanillaformer.inference.tasks.load`) on a text and return the example.
 
     An encoder-decoder reads the target, or else the output of the model's `generate`, in one pass. `cut` are arguments
-    of `loaded.encode`, which cuts a text that is too long; without them it is an error.
+    of `loaded.encode`, which truncates a text that is too long; without them that is an error.
     """
     stacks(loaded.model)  # refuses other models before they generate
     function = tasks.task_of(loaded.architecture, "")[1]
@@ -125,7 +125,7 @@ def continuation(loaded: tasks.LoadedModel, recording: Recording, text: str) -> 
     model, ids = loaded.model, recording.inputs["input_ids"][0]
     limit = getattr(model.config, "max_position_embeddings", None)
     room = CONTINUATION if limit is None else min(CONTINUATION, limit - len(ids))
-    # the saved max_length is taken back, of both transformers warns
+    # unset the saved max_length: given both, transformers warns
     options = {"max_new_tokens": room, "max_length": None}
     output = model.generate(**recording.inputs, **options)[0, len(ids) :] if room else ids[:0]
     targets = torch.cat([ids[1:], ids.new_full((1,), IGNORE_INDEX)])
@@ -155,7 +155,7 @@ ANSWERS: dict[Any, Callable[[tasks.LoadedModel, Recording, str], Answers]] = {
     tasks.classify: likeliest_class,
     tasks.find_entities: tags,
 }
-"""By what a model does with a text; of a masked language model the right token of a mask is the one it fills in."""
+"""By the function of the model's task; for a masked language model, the right token of a mask is the one filled in."""
 
 
 def likeliest(recording: Recording, names: Mapping[int, str]) -> str:
@@ -165,7 +165,7 @@ def likeliest(recording: Recording, names: Mapping[int, str]) -> str:
 
 
 def image_example(model: Any, processor: Any, path: Path) -> Example:
-    """Run a classifier of images on an image and return the example."""
+    """Run an image classifier on an image and return the example."""
     pixels = processor([read_image(path)], return_tensors="pt")["pixel_values"].to(model.device, model.dtype)
     recording, config, names = record(model, {"pixel_values": pixels}), model.config, model.config.id2label
     patches = [f"{row},{column}" for row in range(config.grid[0]) for column in range(config.grid[1])]

@@ -2,7 +2,7 @@
 
 A figure is a function from an `Example` (a model with one input, recorded) to drawings: it calls a function that gives
 the numbers, such as `attention.entropy`, and one of `pictures` that draws them. It raises `NotApplicable` with the
-reason, a sentence, where a model has no such thing. To add a figure, write such a function and a row of `FUNCTIONS`,
+reason, a sentence, if it does not apply to the model. To add a figure, write such a function and a row of `FUNCTIONS`,
 and its words in `figures.yaml`: program, page and browser read both. `draw_all` calls the functions:
 
     example = text_example(load(GenerateArguments("runs/demo"))[0], "May 6, 2031")
@@ -35,7 +35,7 @@ from .stream import factors, stream, sublayers
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure in the list."""
+    """An entry of `FIGURES`."""
 
     name: str  # for `--figures`
     function: Callable[[Example], list[Drawing]]  # draws it; raises `NotApplicable`
@@ -106,7 +106,7 @@ def write_page(example: Example, drawn: Drawn, missing: dict[str, str], folder: 
 
 
 def model_name(path: str) -> str:
-    """Return the name of a model without the folders or the user that it belongs to."""
+    """Return the name of a model without the folders or the user before it."""
     return Path(os.path.abspath(path)).name
 
 

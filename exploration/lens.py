@@ -21,7 +21,7 @@ CLASSES = len(COLORS)
 
 
 class Lens(NamedTuple):
-    """Predictions of a model of tokens after each layer; all arrays are (L + 1, T), the last row the model's own."""
+    """Token predictions after each layer; all arrays are (L + 1, T), the last row that of the model itself."""
 
     token: np.ndarray  # the likeliest token
     probability: np.ndarray  # its probability
@@ -34,8 +34,8 @@ def lens_logits(recording: Recording) -> Iterator[torch.Tensor]:
     """Yield the logits that a model's head gives for the stream after each layer, L + 1 of (B, T, V) or (B, C).
 
     The state before the first and after each layer of the last stack goes through the stack's final norm and all that
-    follows (nostalgebraist 2020). The last logits are those of the model. Of an image model with stages, only the
-    layers of the last one fit its head. `NotApplicable` if the model is recurrent or has no head.
+    follows (nostalgebraist 2020). The last logits are those of the model. In an image model with stages, only the
+    layers of the last stage fit the head. `NotApplicable` if the model is recurrent or has no head.
     """
     sides = stacks(recording.model)
     if not sides or recording.logits is None:
@@ -50,7 +50,7 @@ def lens_logits(recording: Recording) -> Iterator[torch.Tensor]:
 
 
 def token_lens(recording: Recording, targets: torch.Tensor) -> Lens:
-    """Return what a model of tokens would predict after each layer in the first row of the batch.
+    """Return the tokens that a model would predict after each layer in the first row of the batch.
 
     Targets are the right token at each position (T), -100 where there is none; raises as `lens_logits`.
     """
@@ -79,14 +79,14 @@ def class_lens(recording: Recording) -> np.ndarray:
 
 
 def lens(example: Example) -> list[Drawing]:
-    """Draw the logit lens of a model of tokens or of classes."""
+    """Draw the logit lens of a model that predicts tokens or classes."""
     if example.targets is None:
         return [classes_over_layers(example)]
     found, right = token_lens(example.recording, example.targets), example.predicted
     read = example.tokens[list(stacks(example.model))[-1]]
     depth, length = found.token.shape
     layers, cut, shown = counted(depth), shortened(length), slice(LONGEST)
-    known, shifted = found.right_rank[-1] > 0, right[:-1] == read[1:]  # or each position predicts its own token
+    known, shifted = found.right_rank[-1] > 0, right[:-1] == read[1:]  # otherwise each position predicts its own token
     names = [
         f"{label(old)} → {label(new)}" if wanted and (shifted or new != old) else label(old)
         for old, new, wanted in zip(read, right, known)
@@ -118,7 +118,7 @@ def lens(example: Example) -> list[Drawing]:
 
 
 def classes_over_layers(example: Example) -> Drawing:
-    """Draw the probability of each class after each layer, of many the likeliest ones at the end."""
+    """Draw the probability of each class after each layer; of many classes, those that are likeliest at the end."""
     found = class_lens(example.recording)
     total = example.recording.hidden_states[list(stacks(example.model))[-1]]
     likeliest = np.argsort(-found[-1], kind="stable")[:CLASSES]

@@ -1,8 +1,8 @@
-"""The loss on held-out rows: as a whole, by position, and how much worse it is without a part of the model.
+"""The loss on held-out rows: in total, by position, and how much it grows without a part of the model.
 
-Rows are batches: the keyword arguments of the model's `forward`, with what it is compared with (`labels` or
-`bool_masked_pos`). A head is named by its attention (`encoder` and `decoder` for the self-attention of a stack,
-`cross` for that of the decoder to the encoder), its layer and its number.
+Rows are batches: the keyword arguments of the model's `forward`, targets included (`labels` or `bool_masked_pos`). A
+head is named by its attention (`encoder` and `decoder` for the self-attention of a stack, `cross` for that of the
+decoder to the encoder), its layer and its index.
 
 Shape letters: B batch, T length, V vocabulary, H heads, K head width, L layers.
 """
@@ -44,7 +44,7 @@ def held_out_loss(model: Any, batches: Iterable[Batch]) -> float:
     for batch in batches:
         name = targets_name(batch)
         count = 0 if name is None else int(count_targets(model, batch[name]))
-        if count:  # the mean over none is not a number
+        if count:  # the mean over no targets is NaN
             total += model(**batch).loss.item() * count
             targets += count
     if not targets:
@@ -56,7 +56,7 @@ def held_out_loss(model: Any, batches: Iterable[Batch]) -> float:
 def loss_by_position(model: Any, batches: Sequence[Batch]) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean loss at each position and the number of targets there, both (T) with T the longest row.
 
-    A position is that of the token that is predicted: of a causal language model, position 0 has no target. The means
+    A position is that of the predicted token: in a causal language model, position 0 has no target. The means
     weighted by the numbers are the model's loss; where the number is 0, the mean is nan. `NotApplicable` if the model
     does not predict tokens one by one.
     """
@@ -112,7 +112,7 @@ def count_passes(model: Any) -> int:
 def head_ablation(
     model: Any, batches: Sequence[Batch], replacement: Replacement = "zero", advance: Advance = lambda: None
 ) -> dict[str, np.ndarray]:
-    """Return by how much the loss grows without each head, by kind of attention (L, H), nan where a layer lacks one.
+    """Return how much the loss grows without each head, by kind of attention (L, H), nan where a layer lacks one.
 
     The head's output is replaced before the output projection, whose bias belongs to no head and stays: without all
     heads of a layer (by zeros), attention gives that bias (Michel et al. 2019, arXiv 1905.10650). `advance` is called
@@ -137,10 +137,10 @@ def head_ablation(
 
 
 def sublayer_ablation(model: Any, batches: Sequence[Batch], advance: Advance = lambda: None) -> dict[str, np.ndarray]:
-    """Return by how much the loss grows without each of `PARTS`, by stack (L, 4), nan where a layer lacks a sublayer.
+    """Return how much the loss grows without each of `PARTS`, by stack (L, 4), nan where a layer lacks a sublayer.
 
-    Without a sublayer its residual connection adds 0, or without a residual connection is 0: nothing of it remains,
-    neither biases nor what a norm inside the connection makes of 0. Without a layer its input is its output.
+    Without a sublayer, its residual connection adds 0, or returns 0 if it has no sum: neither biases nor norms inside
+    the connection add anything. Without a layer, its input is its output.
     """
     attention_layers(model)
     loss = held_out_loss(model, batches)
@@ -163,7 +163,7 @@ def parts_of(layer: nn.Module) -> list[str]:
 
 @contextmanager
 def without_part(layer: Any, part: str) -> Iterator[None]:
-    """Leave out a sublayer of a layer, or with `part="layer"` all of it."""
+    """Skip a sublayer of a layer, or with `part="layer"` all of it, inside the `with` block."""
     with ExitStack() as until_the_end:
         if part == "layer":
             until_the_end.enter_context(layer.register_forward_hook(lambda module, args, output: args[0]))
@@ -176,7 +176,7 @@ def without_part(layer: Any, part: str) -> Iterator[None]:
 
 @torch.no_grad()
 def mean_outputs(model: Any, batches: Sequence[Batch]) -> dict[Attention, torch.Tensor]:
-    """Return the mean output of each head (H, K) over all tokens of the rows, padding left out."""
+    """Return the mean output of each head (H, K) over all tokens of the rows except padding."""
     sums: dict[Attention, torch.Tensor] = {}
     counts: Counter[Attention] = Counter()
 
@@ -203,7 +203,7 @@ def mean_outputs(model: Any, batches: Sequence[Batch]) -> dict[Attention, torch.
 
 
 def ablations(example: Example) -> list[Drawing]:
-    """Draw by how much the loss grows without each head, and without each sublayer and layer."""
+    """Draw how much the loss grows without each head, and without each sublayer and layer."""
     model, rows = example.model, needed(example.rows, NO_ROWS)
     needed(stacks(model), "a recurrent model has no heads")
     with stage("Ablation", count_passes(model), "passes") as advance:

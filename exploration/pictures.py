@@ -12,21 +12,21 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from vanillaformer.console.drawing import COLORS, style, visible
 
-LONGEST = 40  # tokens that are drawn of a text, so that their names can be read
+LONGEST = 40  # tokens of a text that are drawn, so that their names can be read
 WIDEST = 12  # characters of a token's name
-CROWDED = 10  # times the smallest number up to which all marks of a logarithmic scale have room for a number
-NUMBERED = 256  # cells of a map up to which each has its number
-PROBABILITIES = (0, 0.05, 0.2, 0.5, 1)  # named on a scale of color, which is that of their square roots
+CROWDED = 10  # ratio of the ends of a logarithmic scale up to which all its marks have room for numbers
+NUMBERED = 256  # cells of a map up to which each shows its number
+PROBABILITIES = (0, 0.05, 0.2, 0.5, 1)  # marks of a color scale, which follows their square roots
 ONE_SIDED, TWO_SIDED = "Blues", "PuOr_r"
 Found = TypeVar("Found")
 
 
 class NotApplicable(ValueError):
-    """A model has nothing that a figure could show; the message says why."""
+    """A figure does not apply to a model; the message says why."""
 
 
 def needed(found: Found, reason: str) -> Found:
-    """Return what a figure shows; raise `NotApplicable` with the reason if that is nothing."""
+    """Return what a figure shows; raise `NotApplicable` with the reason if it is empty."""
     if not found:
         raise NotApplicable(reason)
     return found
@@ -34,17 +34,17 @@ def needed(found: Found, reason: str) -> Found:
 
 @dataclass
 class Drawing:
-    """A picture (matplotlib) with its numbers, and a caption that says what is special about this one."""
+    """A picture (matplotlib) with its numbers, and a caption that sums them up."""
 
     name: str  # of its files, without ending
     caption: str
     figure: Figure
     header: Sequence[str] = ()
     rows: Iterable[Sequence[Any]] = field(default_factory=list)
-    data: str = ""  # the picture as the address of an image, once it is written
+    data: str = ""  # the picture as a data URL, once it is written
 
     def __post_init__(self) -> None:
-        """Round the numbers as they are written."""
+        """Round the numbers for the CSV file."""
         self.rows = [
             [f"{value:.4g}" if isinstance(value, float | np.floating) else value for value in row] for row in self.rows
         ]
@@ -56,7 +56,7 @@ class Drawing:
 
     @property
     def remark(self) -> str:
-        """The caption without the title that the picture has itself."""
+        """The caption without the picture's title."""
         rest = self.caption.removeprefix(self.figure.axes[0].get_title()).lstrip(".,:; ")
         return rest[:1].upper() + rest[1:]
 
@@ -82,7 +82,7 @@ def counted(count: int) -> list[str]:
 
 
 def canvas(size: tuple[float, float], title: str, axes: tuple[str, str], **options: Any) -> tuple[Figure, Axes]:
-    """Return a picture of a size in inches with a title, and its plot; axes are the names of y and x."""
+    """Return a figure of a size in inches with a title, and its plot; axes are the names of y and x."""
     figure = Figure(figsize=size, layout="constrained")
     plot = figure.add_subplot(**options)
     plot.set_title(title, fontsize=10)
@@ -92,7 +92,7 @@ def canvas(size: tuple[float, float], title: str, axes: tuple[str, str], **optio
 
 
 def color_bar(figure: Figure, image: Any, name: str, ticks: Sequence[float] | None = None) -> Axes:
-    """Add the scale of colors of a map, no longer than three inches; return its axes."""
+    """Add the color bar of a map, at most three inches long; return its axes."""
     bar = figure.colorbar(image, ticks=ticks, shrink=min(1.0, 3 / figure.get_figheight()), aspect=15)
     bar.set_label(name, fontsize=8)
     bar.ax.tick_params(labelsize=8)
@@ -159,7 +159,7 @@ def heat_map(
 ) -> Figure:
     """Draw numbers as colors, each with its number or word where there is room: (R, C), NaN for none.
 
-    The scale of color is `norm`, by default from 0 to the largest; that of `signed` numbers is centered at 0.
+    The color scale is `norm`, by default from 0 to the largest; that of `signed` numbers is centered at 0.
     """
     wide = 0.78 if words is not None else 0.42
     size = (2.2 + max(wide * len(columns), 1.5), 1.3 + max(0.24 * len(rows), 0.8))
@@ -178,7 +178,7 @@ def heat_map(
                 red, green, blue, _ = image.to_rgba(value)
                 color = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else "black"
                 cell = plot.text(column, row, text, ha="center", va="center", fontsize=7, color=color)
-                cell.set_in_layout(False)  # it lies inside the axes: looking for room takes most of the time
+                cell.set_in_layout(False)  # it is inside the axes: including it in the layout takes most of the time
     return figure
 
 

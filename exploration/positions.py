@@ -19,7 +19,7 @@ from .pictures import Drawing, NotApplicable, curves, large_map, map_grid, neede
 from .recording import stacks
 
 LONGEST_DISTANCE = 128
-PLANES = 4  # of a rotation that are drawn, besides the mean of all
+PLANES = 4  # planes of a rotation that are drawn, besides the mean of all
 
 
 def table_similarity(stack: Stack) -> np.ndarray:
@@ -109,10 +109,10 @@ def grid_bias(stack: Stack) -> list[np.ndarray]:
 
 
 def positions(example: Example) -> list[Drawing]:
-    """Draw how each stack of the model distinguishes positions, once where both do it in the same way."""
+    """Draw how each stack of the model distinguishes positions, only once if both do it in the same way."""
     model = example.model
     drawings: dict[str, Drawing] = {}
-    reason = "a recurrent model has no position scheme: it reads one token after the other"
+    reason = "a recurrent model has no position scheme: it reads one token after another"
     for name, stack in needed(stacks(model), reason).items():
         for drawing in drawings_of(model, stack, name):
             drawings.setdefault(str(drawing.rows), drawing)

@@ -1,4 +1,4 @@
-"""One forward pass of a model with everything that is computed on the way, or with other values in some places.
+"""One forward pass of a model with all intermediate values, or with other values in some places.
 
 A place is named by its stack (`encoder` or `decoder`): `decoder.input` is the first block's input and `decoder.0` the
 output of block 0, both (B, T, D); `decoder.0.mlp`, `decoder.0.self_attn` and `decoder.0.cross_attn` are the outputs of
@@ -24,7 +24,7 @@ from vanillaformer.modeling.stack import Stack
 
 SUBLAYERS = ("self_attn", "cross_attn", "mlp")
 Edit = torch.Tensor | Callable[[torch.Tensor], torch.Tensor]  # a value for a place, or a function of the one there
-# The parts of a placement's sum from the stream and from the sublayer, where they are not x and the branch
+# The two terms of a placement's sum, from the stream and from the sublayer, if they are not x and the branch
 TERMS: dict[type[Residual], Callable[[Any, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = {
     DeepNorm: lambda residual, x, branch: (residual.alpha * x, branch),
     AdminResidual: lambda residual, x, branch: (residual.omega * x, branch),
@@ -37,7 +37,7 @@ TERMS: dict[type[Residual], Callable[[Any, torch.Tensor, torch.Tensor], tuple[to
 class Sublayer:
     """One sublayer's input, output and terms of the sum with the stream, all (B, T, D).
 
-    The stream after it is `kept + added`, in the placements that end with a norm its norm.
+    The stream after it is `kept + added`, normalized in placements that end with a norm.
     """
 
     layer: int  # index of the layer in its stack
@@ -50,18 +50,18 @@ class Sublayer:
 
 @dataclass
 class Recording:
-    """One forward pass of a model with the values that were computed on the way."""
+    """One forward pass of a model with its intermediate values."""
 
     model: Any
     inputs: dict[str, Any]  # the model's arguments
     # Probabilities (B, H, T, S) of each layer, by kind: "encoder", "decoder", "cross", and "copy" (B, 1, T, S) of a
-    # head that copies, the first of equal tokens having what all of them get; of windows (B · windows, H, S, S)
+    # pointer-generator, where the first of equal source tokens gets the sum; of windows (B · windows, H, S, S)
     attentions: dict[str, tuple[torch.Tensor, ...]] = field(default_factory=dict)
     # The first block's input and each block's output (B, T, D), L + 1 of them, by stack: "encoder", "decoder". All are
     # before the stack's final norm.
     hidden_states: dict[str, tuple[torch.Tensor, ...]] = field(default_factory=dict)
     sublayers: dict[str, list[Sublayer]] = field(default_factory=dict)  # by stack, in the order in which they ran
-    logits: Any = None  # a tensor, None of a model without a head
+    logits: Any = None  # a tensor, or None for a model without a head
 
 
 def stacks(model: Any) -> dict[str, Stack]:
@@ -84,7 +84,7 @@ def stacks(model: Any) -> dict[str, Stack]:
 
 @contextmanager
 def eager(model: Any) -> Iterator[None]:
-    """Let a model attend eagerly, which gives the probabilities, and without dropout."""
+    """Use eager attention, which returns probabilities, and no dropout inside the `with` block."""
     with ExitStack() as until_the_end:
         until_the_end.callback(model.train, model.training)
         if (implementation := model.config._attn_implementation) is not None:
@@ -110,7 +110,7 @@ def places(model: Any) -> list[str]:
 
 @contextmanager
 def edited(model: Any, edits: Mapping[str, Edit]) -> Iterator[None]:
-    """Put other values in places of a model while this lasts; ValueError for a place that it does not have."""
+    """Replace values in places of a model inside the `with` block; ValueError for an unknown place."""
     known = places(model)
     with ExitStack() as hooks:
         for place, edit in edits.items():
@@ -140,7 +140,7 @@ def _hook(model: Any, place: str, edit: Edit) -> Any:
 
 
 def head_hook(attention: Attention, head: int, edit: Edit | float) -> Any:
-    """Let a head of an attention give another value, or a function of its output (B, T, K)."""
+    """Replace the output (B, T, K) of an attention's head by another value, or by a function of it."""
 
     def before(module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         by_head = args[0].unflatten(-1, (-1, attention.head_dim)).clone()  # (B, T, H, K)
@@ -154,9 +154,9 @@ def head_hook(attention: Attention, head: int, edit: Edit | float) -> Any:
 def record(model: Any, inputs: dict[str, Any], edits: Mapping[str, Edit] | None = None) -> Recording:
     """Run a model once, in evaluation mode and with eager attention, and return what happens inside it.
 
-    Edits put other values in places of the model, each by its name (`places`).
+    Edits replace values in places of the model, by name (`places`).
 
-    It is a model of this package, with a head or without. Inputs are the arguments of its `forward`; an
+    The model is one of this package, with or without a head. Inputs are the arguments of its `forward`; an
     encoder-decoder needs the target too, as `decoder_input_ids`.
     """
     found, sides = Recording(model, inputs), stacks(model)
@@ -166,7 +166,7 @@ def record(model: Any, inputs: dict[str, Any], edits: Mapping[str, Edit] | None 
         if isinstance(pointer := getattr(model, "pointer", None), PointerGenerator):
             hook = pointer.register_forward_hook(lambda _, args, out: found.attentions.update(copy=(out[1][:, None],)))
             hooks.enter_context(hook)
-        options = {} if sides else {"output_attentions": True}  # of a recurrent model, which hooks do not know
+        options = {} if sides else {"output_attentions": True}  # recurrent models have no hooks
         outputs = model(**inputs, **options)
     if not sides and outputs.cross_attentions is not None:
         found.attentions["cross"] = outputs.cross_attentions
@@ -175,7 +175,7 @@ def record(model: Any, inputs: dict[str, Any], edits: Mapping[str, Edit] | None 
 
 
 def values(model: Any, inputs: Mapping[str, Any], names: Iterable[str]) -> dict[str, torch.Tensor]:
-    """Return what is in places of a model when it reads inputs."""
+    """Return the values in places of a model when it reads inputs."""
     found: dict[str, torch.Tensor] = {}
 
     def keep(place: str, value: torch.Tensor) -> torch.Tensor:
@@ -187,13 +187,13 @@ def values(model: Any, inputs: Mapping[str, Any], names: Iterable[str]) -> dict[
 
 
 def logits_of(outputs: Any) -> Any:
-    """Return the logits in a model's output, of BERT's two heads those of tokens, `None` if it has none."""
+    """Return the logits in a model's output (with BERT's two heads, those of tokens), `None` if it has none."""
     return outputs.get("logits", outputs.get("prediction_logits"))
 
 
 @contextmanager
 def listening(stack: Stack, name: str, found: Recording) -> Iterator[None]:
-    """Add the values of one stack to a recording."""
+    """Record the values of one stack inside the `with` block."""
     probabilities: dict[str, list[torch.Tensor]] = {name: []}
     states: list[torch.Tensor] = []
     sublayers = found.sublayers[name] = []
@@ -217,7 +217,7 @@ def listening(stack: Stack, name: str, found: Recording) -> Iterator[None]:
 
 
 def replace_after(residual: Residual, layer: int, name: str, sublayers: list[Sublayer]) -> None:
-    """Let a residual connection add a `Sublayer` to the list whenever it runs, until the two methods are deleted."""
+    """Make a residual connection add a `Sublayer` to the list whenever it runs, until both methods are deleted."""
     after, branch, branches = residual.after, residual.branch, []
     terms = TERMS.get(type(residual), lambda residual, x, branch: (x, branch))
 

@@ -1,4 +1,4 @@
-"""Held-out rows from a file, as the batches that the model is scored on: read and tokenized as the run's own data."""
+"""Held-out rows from a file, as the batches on which the model is scored: read and tokenized like the run's data."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -39,7 +39,7 @@ READING = LENGTHS | {
     *("source_prefix", "task_column", "target_lang_column"),
     *("csv_separator", "csv_quoting", "long_texts", "sample_by", "packing", "reverse_turns", "truncation_side"),
 }
-"""Settings of how a file is read; the others say which files, and how much of them."""
+"""Settings of how a file is read; the others say which files are read, and how much of them."""
 
 
 def held_out_rows(
@@ -54,14 +54,14 @@ def held_out_rows(
 ) -> list[dict[str, torch.Tensor]]:
     """Return batches of at most `count` rows, or blocks of running text, of a file, on the model's device.
 
-    They are read as the run.json in the model's folder says, if there is one, and as `options`, which take precedence.
-    Masks are those of an evaluation after training. Of more rows than wanted, some are drawn, always the same. Of
-    images the tokenizers are the image processor.
+    They are read with the settings of the run.json in the model's folder, if there is one, and `options`, which take
+    precedence. Masks are those of an evaluation after training. If there are more rows, a fixed sample is drawn. For
+    images, `tokenizers` holds the image processor.
     """
     architecture = type(model).__name__
     task = next((name for name in ROWS if architecture.endswith(TASKS[name].architectures)), None)
     if task is None:
-        raise ValueError(f"{architecture} is scored on no rows here")
+        raise ValueError(f"{architecture} cannot be scored on rows")
     data, training = recorded_settings(folder)
     known = {field.name for field in fields(DATA_ARGUMENTS[task])}
     if unknown := sorted({*(options or {})} - known):
@@ -93,7 +93,7 @@ def held_out_rows(
 
 
 def recorded_settings(folder: Path) -> tuple[Settings, Settings]:
-    """Return how the run in a folder read its data, and the settings of its training; empty where there is no run."""
+    """Return how the run in a folder read its data, and the settings of its training; empty if there is no run."""
     path = folder / RECORD
     if not path.is_file():
         return {}, {}

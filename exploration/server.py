@@ -1,6 +1,6 @@
-"""The page in the browser, a `gradio.Blocks` that asks one model and shows what happens inside it, and its server.
+"""The browser page, a `gradio.Blocks` that queries one model and shows what happens inside it, and its server.
 
-The server is for this machine, and has no paths of Gradio that the page does not need.
+The server is for this machine, and only has the paths of Gradio that the page needs.
 """
 
 import json
@@ -38,12 +38,12 @@ UPLOADS = (f"{API}/upload", f"{API}/upload_progress")
 MAX_BYTES = 2**18  # of a request, except for uploads
 MAX_UPLOAD = "20mb"
 POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; object-src 'none'"
-"""The browser loads nothing from other places either."""
-MAX_WAITING = 16  # requests
-WITHOUT = ("run_history", "show_error", "enable_monitoring", "ssr_mode", "mcp_server", "pwa")  # what Gradio could do
+"""The browser loads nothing from other hosts either."""
+MAX_WAITING = 16  # requests in the queue
+WITHOUT = ("run_history", "show_error", "enable_monitoring", "ssr_mode", "mcp_server", "pwa")  # features that are off
 ONE_AT_A_TIME = {"concurrency_id": "model", "concurrency_limit": 1}
 BUTTONS = {"translation": "Translate", "text-generation": "Continue", "fill-mask": "Fill in"}
-FAILED = "The model failed at this input. The output of the server says why."
+FAILED = "The model failed on this input. The output of the server says why."
 HOUR = 3600  # seconds
 STYLE = """
 .classes :not(dd) { min-width: 0; overflow-wrap: anywhere; }
@@ -92,7 +92,7 @@ def build_page(model: TextModel | ImageModel) -> Any:
             notes = "".join(f"<p>{escape(sentence(note))}</p>" for note in model.notes)
             return result, notes, (question, result, options)
 
-        first, _ = signature(ask).parameters.values()  # clients of the API name the options
+        first, _ = signature(ask).parameters.values()  # API clients pass options by name
         named = [Parameter(each, Parameter.POSITIONAL_OR_KEYWORD, default=None) for each in model.options]
         ask.__signature__ = Signature([first, *named])  # type: ignore[attr-defined]
         images = isinstance(model, ImageModel)
@@ -114,7 +114,7 @@ def text_field(gradio: Any, model: TextModel) -> Any:
     with gradio.Row(elem_classes="examples"):
         for text in model.suggestions():
             button = gradio.Button(f"Example: {shorten(text, 60, placeholder=' ...')}", size="sm")
-            # In the browser: Gradio's own examples need an endpoint that passes by the queue
+            # In the browser: Gradio's examples need an endpoint that bypasses the queue
             button.click(None, None, field, js=f"() => {json.dumps(text)}", api_visibility="private")
     return field
 
@@ -150,7 +150,7 @@ def add_figures(gradio: Any, model: TextModel | ImageModel, asking: Any, asked: 
 
 
 def figure_html(name: str, example: Example) -> str:
-    """Return a figure as HTML that needs no file, with what it shows."""
+    """Return a figure with its explanation as HTML that needs no file."""
     figure = next(each for each in FIGURES if each.name == name)
     with tempfile.TemporaryDirectory() as folder:
         pictures = [written(drawing, Path(folder)) for drawing in figure.function(example)]
@@ -162,7 +162,7 @@ def figure_html(name: str, example: Example) -> str:
 
 
 def alert(error: Exception) -> str:
-    """Return an error as a sentence of the page; one that no input should cause is written out on the server."""
+    """Return an error as a sentence for the page; one that no input should cause is printed by the server."""
     if not isinstance(error, ValueError):
         traceback.print_exception(error)
     return f"<p role='alert'>{escape(sentence(str(error)) if isinstance(error, ValueError) else FAILED)}</p>"
@@ -170,7 +170,7 @@ def alert(error: Exception) -> str:
 
 # ----------------------------------------------------------------------------------------------------- the server
 def gate(folder: str | None) -> Callable[..., Any]:
-    """Return the middleware that only lets the requests of a page through, with a folder if it takes uploads."""
+    """Return middleware that only passes the requests that a page needs, with uploads if it has a folder for them."""
     from fastapi.responses import JSONResponse
 
     def allowed(path: str) -> bool:
@@ -200,7 +200,7 @@ def names_address(body: bytes) -> bool:
     try:
         waiting = [json.loads(body or b"null")]
     except (ValueError, RecursionError):
-        return False  # which Gradio refuses
+        return False  # Gradio refuses it
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict) and str(value.get("path")).lower().startswith(("http:", "https:")):
@@ -220,8 +220,8 @@ def private_gradio() -> Iterator[str]:
 def build_app(arguments: GenerateArguments, folder: str, host: str) -> Any:
     """Return the ASGI app of a model's page, with a folder of uploads, for a server that listens on an address.
 
-    On one of this machine's, other names are refused, so that no web page reaches the server by a name that it has
-    made an address of this machine.
+    On a local address, other host names are refused, so that no web page reaches the server by pointing its own name
+    to this machine (DNS rebinding).
     """
     try:
         import gradio
@@ -232,7 +232,7 @@ def build_app(arguments: GenerateArguments, folder: str, host: str) -> Any:
 
     model = open_model(arguments, Path(folder))
     theme = gradio.themes.Default(primary_hue="blue", font=("system-ui", "sans-serif"), font_mono="monospace")
-    theme.set(  # letters that everybody can read; no font is fetched
+    theme.set(  # readable contrast; no font is fetched
         button_primary_background_fill="*primary_700",
         block_info_text_color="*neutral_600",
         input_placeholder_color="*neutral_500",
@@ -247,14 +247,14 @@ def build_app(arguments: GenerateArguments, folder: str, host: str) -> Any:
 
 
 def server_of(app: Any) -> Any:
-    """Return the server of a page, a `uvicorn.Server` that ends although browsers stay connected."""
+    """Return the server of a page, a `uvicorn.Server` that shuts down even while browsers are connected."""
     import uvicorn
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             for route in app.routes:
                 if page := getattr(route, "app", None):
-                    page.stop_event.set()  # of Gradio's, which ends the stream that it keeps open to every browser
+                    page.stop_event.set()  # ends the stream that Gradio keeps open to every browser
             await super().shutdown(sockets)
 
     return Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))

@@ -69,7 +69,7 @@ FACTORS: dict[type, tuple[str, Callable[[Any], torch.Tensor | float]]] = {
     ReZero: ("α on the sublayer (ReZero)", lambda residual: residual.alpha),
     DeepNorm: ("α on the stream (DeepNorm, fixed)", lambda residual: residual.alpha),
     AdminResidual: ("ω on the stream (Admin)", lambda residual: residual.omega),
-}  # layer scale has a module of its own
+}  # layer scale is a separate module
 
 
 def residual_factors(model: Any) -> dict[str, list[Factors]]:
@@ -102,7 +102,7 @@ def stream(example: Example) -> list[Drawing]:
         caption = f"{title}: {lines['mean'][0]:.3g} before the first layer, {lines['mean'][-1]:.3g} after the last"
         axes = "norm of a token's vector", "layers passed"
         picture = curves(lines, range(len(layers)), title, axes=axes, log=True)
-        tokens = dict(enumerate(example.tokens.get(name, [])))  # merged patches are numbers
+        tokens = dict(enumerate(example.tokens.get(name, [])))  # merged patches are numbered
         rows = [
             (layer, tokens.get(position, position + 1), value)
             for layer, values in enumerate(layers)

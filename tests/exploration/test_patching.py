@@ -89,7 +89,7 @@ def test_the_program_draws_the_effects_of_two_texts_of_one_length(folder, tmp_pa
     other = next(text for text in texts if text[0] != "a" and len(tokenizer(text)["input_ids"]) == count)
     words = [str(folder), "--text", "a line of words", "--figures", "patching", "--output_dir", str(tmp_path / "look")]
     explore.main([*words, "--against", other])
-    assert "The share of the answer that one head of the decoder brings back" in capsys.readouterr().out
+    assert "Share of the answer that one head of the decoder restores" in capsys.readouterr().out
     with (tmp_path / "look/figures/patching_decoder.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["head"] for row in rows] == [f"decoder.{layer}.{head}" for layer in range(2) for head in range(4)]
