@@ -1,4 +1,4 @@
-"""Options of `generate`, and what can be checked of them before a model is loaded."""
+"""Options of `generate`, and the checks of them that need no model."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -29,7 +29,7 @@ CLASSIFIERS, LANGUAGES = "Classifiers", "Languages"
 
 @dataclass
 class GenerateArguments:
-    """Arguments of using a model."""
+    """Arguments of `generate`."""
 
     HELP_GROUP = "Model"
 
@@ -48,7 +48,7 @@ class GenerateArguments:
     top_k: int | None = option(None, "Number of most likely tokens to draw from; 0 for all", SAMPLING_GROUP)
     top_p: float | None = option(None, "Total probability of the most likely tokens to draw from", SAMPLING_GROUP)
     max_new_tokens: int | None = option(None, "Maximum length of an output in tokens (default: the model's)", SEARCH)
-    seed: int = option(42, "Seed of the sampling", SAMPLING_GROUP)
+    seed: int = option(42, "Random seed of sampling", SAMPLING_GROUP)
     source_lang: str | None = option(None, "Code of the source's language (multilingual translators)", LANGUAGES)
     target_lang: str | None = option(None, "Code of the language to translate into; both or none", LANGUAGES)
     device: str | None = option(None, "Device: cpu, cuda, ... (default: a GPU if there is one)", MACHINE)
@@ -59,12 +59,12 @@ class GenerateArguments:
     early_stopping: bool | None = option(None, "Beam search: stop as soon as --num_beams outputs are complete", SEARCH)
     refinement_steps: int | None = option(None, "Mask-predict: number of passes over an output", SEARCH)
     length_scale: float | None = option(None, "Mask-predict: factor on the predicted length", SEARCH)
-    repetition_penalty: float | None = option(None, "Penalty of tokens that occurred already; above 1", SEARCH)
+    repetition_penalty: float | None = option(None, "Penalty on tokens that occurred already; above 1", SEARCH)
     reject_below: float | None = option(None, "Probability below which a label becomes (uncertain)", CLASSIFIERS)
     chat: bool = option(
         False,
-        "Chat with a model of dialogues (--turns_column), one line of input per turn; /reset forgets the "
-        "dialogue, /quit ends it. Samples unless --num_beams is given",
+        "Chat with a dialogue model (--turns_column), one line of input per turn; /reset forgets the dialogue, "
+        "/quit ends it. Samples unless --num_beams is given",
         CHAT,
     )
     max_history: int | None = option(None, "Maximum number of turns seen (default: all that fit)", CHAT)
@@ -82,7 +82,7 @@ class GenerateArguments:
 
 
 def check_arguments(arguments: GenerateArguments) -> None:
-    """Raise ValueError for options that make no sense, before anything is read or loaded."""
+    """Raise ValueError for invalid or contradictory options, before anything is read or loaded."""
     check_limits(arguments, LIMITS)
     check_text("--text", arguments.text)
     if arguments.text_pair and len(arguments.text_pair) != len(arguments.text):

@@ -1,4 +1,4 @@
-"""Talking with a language model of dialogues, on the terminal or by the lines of a file."""
+"""Chat with a dialogue model, on the terminal or with the lines of a file."""
 
 import itertools
 import sys
@@ -30,7 +30,7 @@ class Chat:
 
     model: Any
     tokenizer: PreTrainedTokenizerBase
-    max_history: int | None = None  # turns that the model sees, the latest; None for as many as fit
+    max_history: int | None = None  # latest turns that the model sees; None for as many as fit
     candidates: int = 1  # replies that the reranker chooses from
     reranker: Any = None  # a model trained on `--reverse_turns`, with the same tokens
     options: dict[str, Any] = field(default_factory=dict)  # for `model.generate`
@@ -79,7 +79,7 @@ class Chat:
         return [list(itertools.takewhile(lambda token: token not in self.ends, ids)) for ids in replies]
 
     def prompt(self) -> list[int]:
-        """Return `<s> turn [SEP] ... turn [SEP]`: the latest turns that fit, of a single one that does not its end."""
+        """Return `<s> turn [SEP] ... turn [SEP]`: the latest turns that fit, or the end of the last one."""
         *earlier, kept = self._turns()
         if self.limit is None:
             return [*self.start, *itertools.chain(*earlier), *kept]
@@ -95,7 +95,7 @@ class Chat:
         limit = getattr(self.reranker.config, "max_position_embeddings", None)
         longest = max(map(len, replies))
         context = [token for turn in reversed(self._turns()) for token in turn]
-        if limit is not None:  # the same tokens for every candidate: sums over more would not compare
+        if limit is not None:  # the same tokens for every candidate, so that sums are comparable
             context = context[: max(1, limit - len(self.start) - longest - 1)]
         losses = []
         for reply in replies:
@@ -114,7 +114,7 @@ class Chat:
 
 
 def open_chat(args: GenerateArguments) -> Chat:
-    """Return a dialogue with the model; raise ValueError unless it, and the reranker, are language models of it."""
+    """Return a chat with the model; raise ValueError unless it and the reranker are causal models of equal tokens."""
     loaded, function, _ = load(args)
     path, judge_path = args.model_name_or_path, args.rerank_model
     if function is not continue_prompts or not isinstance(loaded.model, PreTrainedModel):
@@ -140,7 +140,7 @@ def replies(chat: Chat, turns: Iterable[str]) -> Iterator[str]:
 
 
 def converse(generate_args: GenerateArguments) -> None:
-    """Answer turn by turn, to what a person types or to the lines given."""
+    """Answer turn by turn, to a person or to the lines given."""
     is_given = bool(generate_args.text or generate_args.input_file)
     given = read_texts(generate_args.text, generate_args.input_file) if is_given else None
     chat = open_chat(generate_args)

@@ -1,7 +1,7 @@
-"""Texts in, results out: what `vanillaformer generate` does with a model, by `--engine auto` on the fastest engine.
+"""Texts in, results out: how `vanillaformer generate` runs a model, with `--engine auto` on the fastest engine.
 
-That is the engine that gives the same output as torch, exported to once for each model. From one file of lines to
-another of any size: bounded memory, order kept, resumed after a kill.
+That is CTranslate2 if its output is the same as torch's; a model is exported to it once. A file of lines may have any
+size: memory is bounded, the order is kept, and a killed run is resumed.
 """
 
 import copy
@@ -30,20 +30,20 @@ from .arguments import GenerateArguments
 from .tasks import AUTO, SORTED, Function, LoadedModel, load, results_of_part, run
 from .text_files import hint, output_stream, progress, read_lines, read_texts
 
-ENGINE = "ctranslate2"  # several times faster than torch, and exported to in a second
+ENGINE = "ctranslate2"  # several times faster than torch; an export takes a second
 CACHE = Path(HF_HOME) / "vanillaformer" / "exports"
 COMPARED = 8  # texts whose results are compared with those of torch
 PROBABILITY = re.compile(r"\t\d\.\d{4}")  # after a label
-NO_INFLUENCE = {"output_file", "device"}
-# Not all of a folder: that of a run also has what evaluation writes, and perhaps the output
+NO_INFLUENCE = {"output_file", "device"}  # options on which results do not depend
+# Not the whole folder: that of a run also has the files of evaluations, and perhaps the output
 MODEL_FILES = (*NEEDED, EXPORT, *EXPORTED_FILES)
 
 
 def call_options(generate_args: GenerateArguments) -> dict[str, Any]:
-    """Return the options that the function of a model's task is called with."""
+    """Return the options with which the function of a model's task is called."""
     options = generate_args.options()
     if "max_new_tokens" in options:
-        options["max_length"] = None  # saved with the model; of both, transformers warns at every batch
+        options["max_length"] = None  # unset the saved one: given both, transformers warns at every batch
     if generate_args.reject_below is not None:
         options["reject_below"] = generate_args.reject_below
     return options
@@ -77,7 +77,7 @@ def generate_texts(generate_args: GenerateArguments) -> None:
 
 
 def fastest(loaded: LoadedModel, function: Function, texts: Sequence[str], **options: Any) -> LoadedModel:
-    """Return a model on the engine, or as it is with the reason on the standard error stream."""
+    """Return the model on the engine, or unchanged, with the reason on the standard error stream."""
     if not isinstance(loaded.model, PreTrainedModel):
         return loaded  # an export
     try:
@@ -86,69 +86,69 @@ def fastest(loaded: LoadedModel, function: Function, texts: Sequence[str], **opt
         faster.model = on_engine(loaded.model, Path(str(loaded.model.name_or_path)))
         sample = [text for text in texts if text.strip()][:COMPARED]
         if function(faster, sample, **options) != function(loaded, sample, **options):
-            raise ValueError("its output is not that of torch")
+            raise ValueError("its output differs from that of torch")
     except (ImportError, OSError, ValueError) as error:
         hint(f"--engine auto: torch, not {ENGINE}: {error}")
         return loaded
-    hint(f"--engine auto: {ENGINE}; the first {len(sample)} outputs are those of torch")
+    hint(f"--engine auto: {ENGINE}; the first {len(sample)} outputs are the same as those of torch")
     return faster
 
 
 def report_rounding(
     loaded: LoadedModel, function: Function, texts: Sequence[str], arguments: GenerateArguments, **options: Any
 ) -> None:
-    """Say how many results of the first of many texts are those of the exact weights, but for numbers."""
+    """For many texts, report how many of the first results are the same with exact weights, probabilities aside."""
     sample = [text for text in texts if text.strip()][: COMPARED + 1]
     is_number = getattr(loaded.model.config, "problem_type", None) == "regression"
     if len(sample) <= COMPARED or is_number or generation_settings(loaded.model, options)["do_sample"]:
         return
     exact, *_ = load(replace(arguments, quantization=None))
-    with torch.inference_mode(), suppress(ValueError):  # of a text that cannot be worked on: said at its turn
+    with torch.inference_mode(), suppress(ValueError):  # a text that fails is reported at its turn
         results = [function(each, sample[:COMPARED], **options) for each in (loaded, exact)]
         same = sum(PROBABILITY.sub("", one) == PROBABILITY.sub("", other) for one, other in zip(*results))
         hint(f"--quantization {arguments.quantization}: {same} of the first {COMPARED} results are as without it")
 
 
 def generation_settings(model: PreTrainedModel, options: dict[str, Any]) -> dict[str, Any]:
-    """Return how a model searches: by the options given, and by those saved with it."""
+    """Return the search settings of a model: the options given, and those saved with it."""
     saved = getattr(model, "generation_config", None)
     return {name: getattr(saved, name, None) for name in ("do_sample", "num_beams", "early_stopping")} | options
 
 
 def check_model(model: PreTrainedModel, options: dict[str, Any]) -> None:
-    """Raise ValueError where torch is faster, or where the outputs of the two cannot be the same."""
+    """Raise ValueError if torch is faster, or if the outputs of the two cannot be the same."""
     settings = generation_settings(model, options)
     if model.device.type != "cpu" or model.dtype.itemsize < 4:
         raise ValueError(f"the model is on {model.device.type} in {str(model.dtype).removeprefix('torch.')}")
     if settings["do_sample"]:
         raise ValueError("sampling draws different tokens there")
     if (settings["num_beams"] or 1) > 1 and settings["early_stopping"] is not True:
-        raise ValueError("its beam search stops early; equal are --early_stopping true and --num_beams 1")
+        raise ValueError("its beam search stops early; --early_stopping true or --num_beams 1 makes them equal")
 
 
 def on_engine(model: PreTrainedModel, folder: Path) -> Any:
-    """Return a model on the engine, exported if the cache does not hold it."""
-    from vanillaformer.conversion.exports import EngineModel, export, load_engine  # which takes a moment
+    """Return the model on the engine, exported unless the cache has it."""
+    from vanillaformer.conversion.exports import EngineModel, export, load_engine  # slow to import
 
-    digest = hashlib.blake2b(digest_size=16)  # of all that an export depends on
+    digest = hashlib.blake2b(digest_size=16)  # of everything that an export depends on
     for path in sorted([*folder.glob("*.safetensors"), folder / CONFIG, folder / GENERATION]):
         if path.is_file():
             digest.update(path.name.encode())
             with path.open("rb") as stream:
-                hashlib.file_digest(stream, lambda: digest)  # which adds to it
+                hashlib.file_digest(stream, lambda: digest)  # updates the digest
     cached = CACHE / f"{ENGINE}-{digest.hexdigest()}"
     if not cached.is_dir():
         cached.parent.mkdir(parents=True, exist_ok=True)
         export(model, cached, ENGINE)
     engine = load_engine(cached)
-    if model.can_generate():  # into a language that may have been set for this call
-        engine.generation_config = model.generation_config  # type: ignore[assignment]  # `None` of others only
+    if model.can_generate():  # its language may have been set for this call
+        engine.generation_config = model.generation_config  # type: ignore[assignment]  # `None` only for others
     return EngineModel(engine)
 
 
 # --------------------------------------------------------------------------------------------------------- whole files
 def lines_of(path: str, report: Callable[[str], None]) -> Iterator[str]:
-    """Yield the lines of a file; one that is not UTF-8 is empty, and reported."""
+    """Yield the lines of a file; one that is not UTF-8 is reported and yielded as empty."""
     with open(path, "rb") as stream:
         yield from read_lines(stream, f"--input_file {path}", report)
 
@@ -159,7 +159,7 @@ def summary(path: str) -> tuple[int, int, str]:
     digest = hashlib.blake2b(digest_size=16)
     with open(path, "rb") as stream:
         for line in stream:
-            if not lines and line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):  # whose other lines could pass for UTF-8
+            if not lines and line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):  # other lines could pass for UTF-8
                 raise ValueError(f"--input_file {path} is UTF-16: it must be UTF-8")
             digest.update(line)
             lines, filled = lines + 1, filled + bool(line.strip())
@@ -171,10 +171,10 @@ def generate_file(
 ) -> None:
     """Write a line of output for each line of `--input_file`, in the same order, to `--output_file`.
 
-    The output grows beside its name, as `NAME.part`, and gets the name when it is whole. Stopped at any moment, the
-    same command continues after the last part that was written, with the results of an uninterrupted run. A line
-    that cannot be worked on has an empty result, and is named on the standard error stream; where that is so of all
-    lines of the first part, its error is raised. `open_model` gets the first texts.
+    The output is written as `NAME.part`, and renamed when it is complete. If it was interrupted, the same command
+    continues after the last complete part, with the results of an uninterrupted run. A line that fails has an empty
+    result, and is reported on the standard error stream; if all lines of the first part fail, the first error is
+    raised. `open_model` gets the first texts.
     """
     source, target = str(arguments.input_file), Path(str(arguments.output_file)).resolve()
     if not Path(source).is_file():
@@ -188,7 +188,7 @@ def generate_file(
     record = part.with_suffix(".part.json")
     is_foreign = part.exists() and part.stat().st_size > 0 and not record.exists()
     if is_foreign or Path(source).resolve() in (part, record):
-        raise ValueError(f"--output_file {target} grows as {part}, which is another file: rename that")
+        raise ValueError(f"--output_file {target} is first written as {part}, which is another file: rename that")
     with part.open("ab") as stream, ExitStack() as until_the_end, torch.inference_mode():
         try:
             lock = locked(part)
@@ -206,25 +206,25 @@ def generate_file(
                 if not (texts := list(islice(lines, size))):
                     break
                 torch.manual_seed(arguments.seed + number)
-                if hasattr(loaded.model, "engine"):  # which draws by a seed of its own
+                if hasattr(loaded.model, "engine"):  # it samples with its own seed
                     loaded.model.seed = arguments.seed + number
                 batch_size, errors = arguments.batch_size, list[ValueError]()
                 found = results_of_part(loaded, function, texts, batch_size, advance, errors=errors, **options)
                 if errors and number == 0 and len(errors) == sum(bool(text.strip()) for text in texts):
                     record.unlink()
-                    raise errors[0]  # of an option rather than of a line
+                    raise errors[0]  # an option rather than a line is wrong
                 written = found if total == 1 else [result.replace("\n", "\\n") for result in found]
                 stream.write("".join(f"{result}\n" for result in written).encode())
                 stream.flush()
                 os.fsync(stream.fileno())
-        stream.close()  # Windows renames no open file
+        stream.close()  # Windows cannot rename an open file
         os.replace(part, target)
         record.unlink()
 
 
 def job(arguments: GenerateArguments, loaded: LoadedModel) -> dict[str, Any]:
-    """Return what the results follow from beside the input: the options, and the files of the model."""
-    folder = Path(loaded.tokenizer.name_or_path)  # also where the model is one of the Hub
+    """Return what the results depend on besides the input: the options, and the files of the model."""
+    folder = Path(loaded.tokenizer.name_or_path)  # also for a model from the Hub
     files = sorted(path for pattern in MODEL_FILES for path in folder.glob(pattern))
     stamps = [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     given = {name: value for name, value in asdict(arguments).items() if name not in NO_INFLUENCE}
@@ -232,12 +232,12 @@ def job(arguments: GenerateArguments, loaded: LoadedModel) -> dict[str, Any]:
 
 
 def resumed(part: Path, record: Path, wanted: dict[str, Any], size: int) -> int:
-    """Return how many lines a stopped run of the same job has left in `part`, in whole parts; cut off the rest."""
+    """Return how many lines a stopped run of the same job left in `part`, in complete parts; truncate the rest."""
     try:
         same = json.loads(record.read_text(encoding="utf-8")) == wanted
     except (OSError, ValueError):
         same = False
-    if not same:  # first of all: lines of another job must never lie beside the record of this one
+    if not same:  # first of all: lines of another job must never be next to this one's record
         os.truncate(part, 0)
     record.write_text(json.dumps(wanted), encoding="utf-8")
     kept = done = end = 0

@@ -26,8 +26,9 @@ Scores = dict[str, float]
 class HeldOutRows:
     """Held-out rows of the task of a model, and the model to score on them.
 
-    Translations are scored by BLEU and its like, classes by accuracy and F1, and language models by the perplexity of
-    the tokens of each text after the first. `columns` are options of the training programs, such as `source_column`.
+    Translations are scored by BLEU and similar scores, classes by accuracy and F1, and language models by the
+    perplexity of the tokens of each text after the first. `columns` are options of the training programs, such as
+    `source_column`.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class HeldOutRows:
         self.count = len(rows)
 
     def compare(self, export: str) -> str:
-        """Return a table of the scores and of rows per second, of the model and of its export in a folder."""
+        """Return a table of scores and rows per second, for the model and its export in a folder."""
         exported, *_ = load(GenerateArguments(export))
         results = {self.source: self.score(self.loaded), export: self.score(exported)}
         names = [name for name in results[export] if name != SPEED]
@@ -79,7 +80,7 @@ class HeldOutRows:
         return "\n".join([f"{self.count:,} rows of {', '.join(self.files)}:", *table])
 
     def score(self, loaded: LoadedModel) -> Scores:
-        """Return the scores of a model, and the rows that it works on in a second."""
+        """Return the scores of a model, and its rows per second."""
         start = time.perf_counter()
         with torch.inference_mode():
             scores = self.scores(loaded, self.rows)
@@ -108,7 +109,7 @@ def token_scores(loaded: LoadedModel, rows: Rows) -> Scores:
                 losses.append(-math.fsum(token_log_probabilities(loaded.model, block.to(loaded.model.device))))
                 counts.append(block.shape[1] - 1)
     if not losses:
-        raise ValueError("--validation_file: no text has two tokens, the first of which a language model continues")
+        raise ValueError("--validation_file: no text has two tokens; the first one is not predicted")
     return {"perplexity": corpus_perplexity(losses, counts)}
 
 
@@ -126,4 +127,4 @@ SCORERS: dict[Callable[..., Any], tuple[TaskName, Callable[[LoadedModel, Rows], 
     classify: ("classification", class_scores),
     continue_prompts: ("causal", token_scores),
 }
-"""By what a model does: its task, and how its rows are scored."""
+"""By function: the task, and how its rows are scored."""

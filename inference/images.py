@@ -1,4 +1,4 @@
-"""Images in, labels out: what `vanillaformer generate --image` does with a classifier of images."""
+"""Images in, labels out: how `vanillaformer generate --image` runs an image classifier."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ TASK = TASKS["image_classification"]
 
 
 def find_images(names: list[str]) -> list[Path]:
-    """Return the images that names of files and folders stand for; raise ValueError where there are none."""
+    """Return the images in a list of files and folders; raise ValueError for a missing path or an empty folder."""
     paths: list[Path] = []
     for name in names:
         path = Path(name)
@@ -34,7 +34,7 @@ def find_images(names: list[str]) -> list[Path]:
 
 
 def load_classifier(arguments: GenerateArguments) -> tuple[Any, Any]:
-    """Return a classifier of images and its image processor; ValueError if the model does not classify images."""
+    """Return an image classifier and its image processor; ValueError if the model does not classify images."""
     path = arguments.model_name_or_path
     folder, exported, _, architecture = open_folder(arguments)
     if not architecture.endswith(TASK.architectures):
@@ -73,7 +73,7 @@ def classified(
 
 
 def classify_images(arguments: GenerateArguments) -> None:
-    """Write label and probability of each image, several with names; ValueError at the end if one is unreadable."""
+    """Write label and probability of each image, of several with names; ValueError at the end if one is unreadable."""
     pillow()
     paths = find_images(arguments.image)
     model, processor = load_classifier(arguments)

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.limits import Limit
 
-# Arguments of the template's function, which a request would otherwise replace: the template itself among them
+# Arguments of `apply_chat_template`, which a request could otherwise replace, even the template itself
 TEMPLATE_ARGUMENTS = frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
 
 
@@ -31,7 +31,7 @@ class Limits(NamedTuple):
 
 
 def integer(low: int, high: int) -> Limit:
-    """Return the limit of a whole number within bounds, and no Boolean."""
+    """Return the limit of an integer within bounds, Booleans excluded."""
     return f"an integer from {low:,} to {high:,}", lambda value: type(value) is int and low <= value <= high
 
 
@@ -54,7 +54,7 @@ def number(low: float, high: float) -> Limit:
 
 
 def only(value: Any) -> Limit:
-    """Return the limit of a field that may only have the value that asks for nothing."""
+    """Return the limit of a field that may only have its neutral value."""
     words = f"{json.dumps(value)}, others are not supported"
     return words, lambda given: given == value and isinstance(given, bool) == isinstance(value, bool)
 
@@ -106,7 +106,7 @@ def check_fields(body: dict[str, Any], fields: dict[str, Limit], content: str) -
 
 
 def unpack_generation_config(body: dict[str, Any]) -> None:
-    """Replace the generation config that `transformers chat` sends, as JSON, by the fields that mean the same."""
+    """Replace the generation config that `transformers chat` sends, as JSON, by the equivalent fields."""
     try:
         config = json.loads(body.pop("generation_config", "{}"))
         config.pop("transformers_version", None)
@@ -124,7 +124,7 @@ def unpack_generation_config(body: dict[str, Any]) -> None:
 
 
 def check_completion(body: dict[str, Any], limits: Limits) -> None:
-    """Raise RequestError for a request of /v1/completions that cannot be served; one prompt in a list is taken out."""
+    """Raise RequestError for a request of /v1/completions that cannot be served; unpack a list of one prompt."""
     check_fields(body, {"max_tokens": integer(1, limits.max_tokens), **COMPLETION_FIELDS}, "prompt")
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) > 1 and is_list(prompt, is_text):
@@ -139,7 +139,8 @@ def check_chat(body: dict[str, Any], limits: Limits) -> None:
     """Raise RequestError for a request of /v1/chat/completions that cannot be served."""
     unpack_generation_config(body)
     lengths = dict.fromkeys(LENGTHS, integer(1, limits.max_tokens))
-    lengths["max_new_tokens"] = integer(1, 2**63 - 1)  # 256 by default, of which as many are written as may be
+    # `transformers chat` sends 256 by default, of which as many are generated as allowed
+    lengths["max_new_tokens"] = integer(1, 2**63 - 1)
     check_fields(body, lengths | CHAT_FIELDS, "messages")
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -175,14 +176,14 @@ def is_call(call: Any) -> bool:
 
 
 def new_tokens(body: dict[str, Any], prompt: int, positions: int | None, limits: Limits) -> int:
-    """Return the number of tokens to write after a prompt: that asked for, or what model and limits allow."""
+    """Return the number of tokens to generate after a prompt: that requested, or what model and limits allow."""
     longest = limits.max_prompt_tokens if positions is None else min(limits.max_prompt_tokens, positions - 1)
     if not 1 <= prompt <= longest:
         raise RequestError(f"the prompt has {prompt:,} tokens, it must be from 1 to {longest:,}")
     room = limits.max_tokens if positions is None else min(limits.max_tokens, positions - prompt)
     name = next((name for name in reversed(LENGTHS) if name in body), None)  # as transformers chooses
     if name is None:
-        return min(room, body.get("max_new_tokens", room))  # which `transformers chat` sets, whatever the model reads
+        return min(room, body.get("max_new_tokens", room))  # set by `transformers chat`, regardless of the model
     if body[name] > room:
         raise RequestError(f"{name}={body[name]}: after {prompt:,} tokens of prompt at most {room:,} fit")
     return body[name]

@@ -1,6 +1,6 @@
 """The server of one model: transformers' handlers, with requests checked first, and no other endpoints.
 
-An answer ends before the first stop sequence, also where it is sent piece by piece.
+An answer ends before the first stop sequence, also when it is streamed.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from vanillaformer.console.reporting import one_line
 
 from .requests import Limits, RequestError, check_chat, check_completion, new_tokens
 
-KEPT = ("/health",)  # of transformers' endpoints, as they are
+KEPT = ("/health",)  # endpoints of transformers that stay
 LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 BODY: ContextVar[dict[str, Any]] = ContextVar("body")  # of the request, with a list of stop sequences
@@ -38,7 +38,7 @@ def stopped(text: str, stops: Sequence[str]) -> str:
 
 
 class StopText(StoppingCriteria):
-    """Ends a generation once there is a stop sequence in the text after the prompt."""
+    """Ends a generation once the text after the prompt contains a stop sequence."""
 
     def __init__(self, stops: Sequence[str], tokenizer: Any, prompt_length: int):
         self.stops, self.tokenizer, self.prompt_length = stops, tokenizer, prompt_length
@@ -49,9 +49,9 @@ class StopText(StoppingCriteria):
 
 
 class StoppedAnswer:
-    """One of transformers' managers for one answer, and the queue of its pieces.
+    """Stands for a generation manager of transformers, and for its queue of pieces, for one answer.
 
-    What could be the beginning of a stop sequence is held back until that is clear.
+    Text that could be the beginning of a stop sequence is held back until that is clear.
     """
 
     def __init__(self, manager: Any, stops: Sequence[str], config: Any):
@@ -76,11 +76,11 @@ class StoppedAnswer:
     def cut(self, text: str) -> str:
         kept = stopped(text, self.stops)
         if kept != text:
-            self.config.max_new_tokens = None  # so that "length" is not why it ended
+            self.config.max_new_tokens = None  # so that the finish reason is not "length"
         return kept
 
     def released(self, piece: Any) -> Any:
-        """Return what can be sent once a piece is there: text, or the end (`None`) and other objects as they are."""
+        """Return what can be sent after a piece: text, or the end (`None`) and other objects unchanged."""
         if type(piece) is not str:
             text, self.held = self.held, ""
             self.ready += [piece] if text else []
@@ -99,7 +99,7 @@ class StoppedAnswer:
 
 
 class Limited:
-    """The limits, stop sequences and model name of a request, for the handlers of both endpoints."""
+    """Applies the limits, stop sequences and model name of a request, in the handlers of both endpoints."""
 
     limits: Limits
     model_manager: Any
@@ -109,18 +109,18 @@ class Limited:
         return self.model_manager.force_model, model, processor  # as clients know it, without a revision
 
     def _limited(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the arguments of both ways to answer, with the limits of the request in them."""
+        """Return the arguments of `_streaming` or `_non_streaming`, with the limits of the request."""
         request_id, model, processor, model_id, inputs, generation_config, *more = given
         ids, batched = inputs["input_ids"], isinstance(inputs["input_ids"], list)
         prompt = len(ids) if batched else ids.shape[-1]
         positions = getattr(model.config, "max_position_embeddings", None)
         generation_config.max_new_tokens = new_tokens(BODY.get(), prompt, positions, self.limits)
-        if {"temperature", "top_p"} & BODY.get().keys():  # which a model that is greedy by default would ignore
+        if {"temperature", "top_p"} & BODY.get().keys():  # a model that is greedy by default would ignore them
             generation_config.do_sample = BODY.get().get("temperature") != 0
         gone = GONE.get()
         criteria: list[Any] = [lambda ids, scores: ids.new_full((len(ids),), gone.is_set()).bool()]
         if stops := BODY.get()["stop"]:
-            generation_config.stop_strings = None  # which would also find what begins in the prompt
+            generation_config.stop_strings = None  # they would also find what begins in the prompt
             criteria.append(StopText(stops, processor, prompt))
             holder: Any
             holder, key = (named, "gen_manager") if "gen_manager" in named else (more, 0)
@@ -148,7 +148,7 @@ class LimitedChat(Limited, ChatCompletionHandler):
         return name, model, processor
 
     def _build_completion(self, request_id: str, content: str, *given: Any, **named: Any) -> Any:
-        content = stopped(content, BODY.get()["stop"])  # parsed again where the model has a response template
+        content = stopped(content, BODY.get()["stop"])  # parsed again if the model has a response template
         return super()._build_completion(request_id, content, *given, **named)
 
 
@@ -159,8 +159,8 @@ class LimitedCompletion(Limited, CompletionHandler):
 def builder(limits: Limits, host: str) -> Callable[..., FastAPI]:
     """Return a function that builds the app in place of transformers' `build_server`, with the same arguments.
 
-    On a host of this machine, other names are refused, so that no web page reaches the server by a name that it has
-    made an address of this machine.
+    On a local address, other host names are refused, so that no web page reaches the server by pointing its own name
+    to this machine (DNS rebinding).
     """
 
     def build(manager: Any, chat_handler: Any, *handlers: Any, **named: Any) -> FastAPI:
@@ -173,7 +173,7 @@ def builder(limits: Limits, host: str) -> Callable[..., FastAPI]:
         add_endpoint(app, "/v1/completions", completion, check_completion)
         started = int(time.time())
 
-        @app.post("/load_model")  # which `transformers chat` asks for first
+        @app.post("/load_model")  # `transformers chat` requests it first
         async def ready(request: Request) -> Response:
             model = (await json_body(request, limits.max_body_bytes)).get("model")
             if model != manager.force_model:
@@ -187,7 +187,7 @@ def builder(limits: Limits, host: str) -> Callable[..., FastAPI]:
 
         app.add_exception_handler(RequestError, lambda _, error: refusal(one_line(error), error.status))
         app.add_exception_handler(HTTPException, lambda _, error: refusal(str(error.detail), error.status_code))
-        app.add_exception_handler(Exception, lambda *_: refusal("the server failed, its log says how", 500))
+        app.add_exception_handler(Exception, lambda *_: refusal("the server failed: see its log", 500))
         if host in LOCAL:
             app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(LOCAL), www_redirect=False)
         return app
@@ -196,7 +196,7 @@ def builder(limits: Limits, host: str) -> Callable[..., FastAPI]:
 
 
 def refusal(message: str, status: int) -> JSONResponse:
-    """Return an error in the form of the protocol."""
+    """Return an error in the format of the protocol."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": None}}, status)
 
@@ -210,20 +210,20 @@ def add_endpoint(app: FastAPI, path: str, handler: Any, check: Callable[[dict[st
         check(body, handler.limits)
         stop = body.get("stop", [])
         BODY.set({**body, "stop": [stop] if isinstance(stop, str) else stop})
-        body.pop("max_new_tokens", None)  # which handlers do not know, and the limits take care of
+        body.pop("max_new_tokens", None)  # unknown to the handlers; the limits cover it
         try:
             return await answered(request, handler.handle_request(body, request.state.request_id))
         except RequestError:
             raise
-        except (ValueError, TemplateError) as error:  # of a template that takes no such messages, or is not there
+        except (ValueError, TemplateError) as error:  # the template rejects such messages, or is missing
             raise RequestError(one_line(error)) from error
 
 
 async def json_body(request: Request, largest: int) -> dict[str, Any]:
     """Return the fields of a request that are not null.
 
-    Refused is one that is too large, no JSON object, or not declared as JSON, as what a web page sends without asking
-    is not.
+    Raises RequestError if the body is too large, not a JSON object, or not declared as JSON: a web page cannot send
+    that without asking (CORS).
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -243,11 +243,11 @@ async def json_body(request: Request, largest: int) -> dict[str, Any]:
 
 
 async def answered(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """Return a handler's answer; should the client go before that, have the handler stop generating."""
+    """Return a handler's answer; if the client disconnects before, make the handler stop generating."""
     gone = threading.Event()
     GONE.set(gone)
     task = asyncio.create_task(work)
-    watch = asyncio.ensure_future(request.receive())  # of a request that was read to its end: that the client has gone
+    watch = asyncio.ensure_future(request.receive())  # after the body, only a disconnect arrives
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

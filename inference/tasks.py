@@ -26,12 +26,12 @@ from .text_files import hint, progress
 
 TORCH, AUTO = "torch", "auto"
 
-NEW_TOKENS = 256  # tokens that follow a prompt if nothing else is asked for, as in transformers' pipelines
-SORTED = 20  # batches
+NEW_TOKENS = 256  # tokens to generate by default, as in transformers' pipelines
+SORTED = 20  # batches whose texts are sorted by length together
 UNREJECTED = ("regression", "multi_label_classification")  # problems without a likeliest label
-UNCERTAIN = "(uncertain)"  # in place of the label of a text that is rejected
+UNCERTAIN = "(uncertain)"  # in place of a rejected label
 Function = Callable[..., list[str]]
-"""A function of a task, of a `LoadedModel` and texts."""
+"""The function of a task, which takes a `LoadedModel` and texts."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class LoadedModel:
     target_tokenizer: PreTrainedTokenizerBase
     architecture: str
     report: Callable[[str], None] = hint
-    """Prints what was cut."""
+    """Reports texts that were truncated."""
 
     def __post_init__(self) -> None:
         fills = task_of(self.architecture, "")[1] is fill_masks
@@ -54,10 +54,11 @@ class LoadedModel:
         return getattr(self.model.config, "prefix", None) or ""
 
     def encode(self, texts: list[str], *, room: int = 0, side: str | None = None) -> Any:
-        """Return a padded batch on the model's device, each text cut to leave `room` for new tokens.
+        """Return a padded batch on the model's device, each text truncated to leave `room` for new tokens.
 
-        Padding and cut are at the given side, or the padding on the right and the cut where the tokenizer has it.
-        Names of control tokens in the texts are text, but for the mask token that a masked language model fills in.
+        Padding and truncation are on the given side; by default padding is on the right, and truncation where the
+        tokenizer has it. Names of control tokens in the texts are text, except the mask token of a masked language
+        model.
         """
         limit = loading.readable_length(self.model.config)
         length = None if limit is None else limit - room
@@ -69,7 +70,7 @@ class LoadedModel:
             batch = self.tokenizer(pairs, return_tensors="pt", padding=True, **truncation)
         if batch.encodings is not None:
             cut = [bool(encoding.overflowing) for encoding in batch.encodings]
-        else:  # of a tokenizer that is not fast, and does not tell
+        else:  # a slow tokenizer does not tell
             whole = self.tokenizer(pairs, verbose=False)["input_ids"]
             cut = [length is not None and len(ids) > length for ids in whole]
         for text, is_cut in zip(texts, cut):
@@ -78,7 +79,7 @@ class LoadedModel:
         return batch.to(self.model.device)
 
     def with_length(self, options: dict[str, Any], start: int) -> dict[str, Any]:
-        """Return options of `generate` by which `NEW_TOKENS` follow the first `start`, if nothing else is said."""
+        """Return options of `generate` by which `NEW_TOKENS` follow the first `start`, unless a length is given."""
         saved = getattr(self.model, "engine", self.model).generation_config
         lengths = (saved.max_length, saved.max_new_tokens, options.get("max_new_tokens"))
         if any(length is not None for length in lengths):
@@ -88,29 +89,30 @@ class LoadedModel:
 
 
 def translate(loaded: LoadedModel, texts: list[str], **options: Any) -> list[str]:
-    """Return the translations of texts, before which stands what the model was trained with before its sources."""
+    """Return the translations of texts, with the model's source prefix in front of each."""
     texts = [loaded.prefix + text for text in texts]
     output = loaded.model.generate(**loaded.encode(texts), **loaded.with_length(options, 1))
     return loaded.target_tokenizer.batch_decode(output, skip_special_tokens=True)
 
 
 def continue_prompts(loaded: LoadedModel, texts: list[str], **options: Any) -> list[str]:
-    """Return prompts with what the model makes follow them, `NEW_TOKENS` by default, and no more than it reads."""
+    """Return prompts with their continuations, `NEW_TOKENS` by default, within the model's maximum length."""
     inputs = loaded.encode(texts, room=options.get("max_new_tokens", 1), side="left")
     output = loaded.model.generate(**inputs, **loaded.with_length(options, inputs["input_ids"].shape[1]))
     return loaded.tokenizer.batch_decode(output, skip_special_tokens=True)
 
 
 def class_probabilities(loaded: LoadedModel, texts: list[str]) -> torch.Tensor:
-    """Return the probability of each class for each text (texts, classes); a single output is a yes or no."""
+    """Return the probability of each class for each text (texts, classes); of a single output its sigmoid."""
     logits = loaded.model(**loaded.encode(texts)).logits.float()
     return logits.sigmoid() if logits.shape[-1] == 1 else logits.softmax(dim=-1)
 
 
 def classify(loaded: LoadedModel, texts: list[str], *, reject_below: float = 0.0) -> list[str]:
-    """Return the likeliest label of each text and its probability, separated by a tab; or its labels, or its number.
+    """Return the likeliest label of each text and its probability, separated by a tab.
 
-    Below a probability of `reject_below`, `UNCERTAIN` stands in place of the label.
+    Of a multi-label problem these are all labels above 0.5, of a regression the number. Below a probability of
+    `reject_below`, `UNCERTAIN` replaces the label.
     """
     names, problem = loaded.model.config.id2label, getattr(loaded.model.config, "problem_type", None)
     if problem == "regression":
@@ -138,8 +140,8 @@ def fill_masks(loaded: LoadedModel, texts: list[str]) -> list[str]:
 
 
 def find_entities(loaded: LoadedModel, texts: list[str]) -> list[str]:
-    """Return the entities of each text, `kind: words`, parted by tabs; of tags without B- or I- every word's tag."""
-    from seqeval.metrics.sequence_labeling import get_entities  # only here: others need not load it
+    """Return each text's entities, `kind: words`, separated by tabs; if tags have no B- or I-, every word's tag."""
+    from seqeval.metrics.sequence_labeling import get_entities  # not needed by other tasks
 
     texts = [" ".join(text.split()) for text in texts]
     inputs = loaded.encode(texts)
@@ -170,7 +172,7 @@ FUNCTIONS: dict[TaskName, Function] = {
 
 
 def load(arguments: GenerateArguments) -> tuple[LoadedModel, Function, bool]:
-    """Return the model with its tokenizers, the function that uses it, and whether that takes generation options."""
+    """Return the model with its tokenizers, the function of its task, and whether that takes generation options."""
     source_name = f"--model {arguments.model_name_or_path}"
     folder, exported, config, architecture = open_folder(arguments)
     auto_class, function, generates = task_of(architecture, arguments.model_name_or_path)
@@ -186,7 +188,7 @@ def load(arguments: GenerateArguments) -> tuple[LoadedModel, Function, bool]:
 
 
 def open_folder(arguments: GenerateArguments) -> tuple[Path, Any, Any, str]:
-    """Return the folder of `--model`, an exported model as an engine runs it or `None`, config and architecture."""
+    """Return the folder of `--model`, the exported model on its engine or `None`, config and architecture."""
     hide_progress_bars()
     folder = loading.saved_folder(arguments.model_name_or_path, arguments.revision, exported=True)
     asked = f"--engine {arguments.engine}: --model {arguments.model_name_or_path}"
@@ -195,7 +197,7 @@ def open_folder(arguments: GenerateArguments) -> tuple[Path, Any, Any, str]:
             raise ValueError(f"{asked} is not a folder made by vanillaformer export")
         config = loading.open_config(folder)
         return folder, None, config, next(iter(config.architectures or []), "none")
-    from vanillaformer.conversion.exports import EngineModel, exporter_of, load_engine, read_record  # no part of torch
+    from vanillaformer.conversion.exports import EngineModel, exporter_of, load_engine, read_record  # not for torch
 
     runtime = exporter_of(read_record(folder)["engine"]).info.runtime
     if arguments.engine not in (None, AUTO, runtime):
@@ -208,7 +210,7 @@ def open_folder(arguments: GenerateArguments) -> tuple[Path, Any, Any, str]:
 
 
 def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments) -> Any:
-    """Return the model of a folder, if it can be as one of ours, on `--device`, by default a GPU if there is one."""
+    """Return the model of a folder, as one of ours if possible, on `--device` (default: a GPU if there is one)."""
     device = arguments.device or ("cuda" if torch.cuda.is_available() and not arguments.quantization else "cpu")
     try:
         torch.zeros(1, device=device).item()
@@ -219,18 +221,18 @@ def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments
     dtype = torch.float32 if rounded else inference_dtype(torch.device(device).type, arguments.bf16)
     source = f"--model {arguments.model_name_or_path}"
     model, found = loading.open_model(model_class, folder, source, dtype=dtype, output_loading_info=True)
-    if missing := found["missing_keys"]:  # of a model saved for another task
+    if missing := found["missing_keys"]:  # saved for another task
         raise ValueError(f"{source} has weights without {few(missing)}, which a {type(model).__name__} has")
     if not isinstance(model, VanillaPreTrainedModel):
-        from vanillaformer.conversion.convert import take_over  # with the tables of all architectures
+        from vanillaformer.conversion.convert import take_over  # loads the tables of all architectures
 
-        with suppress(ValueError):  # where none of ours computes the same
+        with suppress(ValueError):  # no model of ours computes the same
             model = take_over(model)
     return to_int8(model) if arguments.quantization else model.to(device).eval()
 
 
 def task_of(architecture: str, path: str) -> tuple[Any, Function, bool]:
-    """Return an architecture's Auto class, the function that uses its models, and whether they generate."""
+    """Return an architecture's Auto class, the function of its task, and whether its models generate."""
     for name, function in FUNCTIONS.items():
         task = TASKS[name]
         if architecture.endswith(task.architectures):
@@ -244,7 +246,7 @@ def task_of(architecture: str, path: str) -> tuple[Any, Function, bool]:
 def check_options(
     arguments: GenerateArguments, config: Any, architecture: str, function: Any, generates: bool
 ) -> None:
-    """Raise ValueError for options of generation that the model has no use or no room for."""
+    """Raise ValueError for generation options that the model does not use or has no room for."""
     options = arguments.options()
     if options and not generates and not arguments.chat:
         names = ", ".join(f"--{name}" for name in options if getattr(arguments, name))
@@ -267,7 +269,7 @@ def check_options(
 def run(loaded: LoadedModel, function: Function, texts: list[str], batch_size: int, **options: Any) -> Iterator[str]:
     """Yield the result for each text, an empty one for an empty text.
 
-    Texts of similar length make a batch, among as many as `SORTED` batches hold. More than one batch shows progress
+    Texts are batched by similar length, among those of `SORTED` batches. With more than one batch, progress is shown
     on the standard error stream.
     """
     total = sum(bool(text.strip()) for text in texts)
@@ -289,7 +291,7 @@ def results_of_part(
 ) -> list[str]:
     """Return the results for texts, batched by their lengths.
 
-    With `errors`, a text that cannot be worked on has an empty result, and its error is appended to them.
+    With `errors`, a text that fails has an empty result, and its error is appended to them.
     """
     order = sorted((row for row, text in enumerate(texts) if text.strip()), key=lambda row: len(texts[row]))
     results = [""] * len(texts)
@@ -300,7 +302,7 @@ def results_of_part(
         except ValueError as error:
             if errors is None:
                 raise
-            if len(rows) > 1:  # which of them it was
+            if len(rows) > 1:  # to find out which one
                 found = results_of_part(loaded, function, [texts[r] for r in rows], 1, errors=errors, **options)
             else:
                 loaded.report(f"no result for {texts[rows[0]][:60]!r}: {error}")

@@ -19,8 +19,8 @@ STANDARD_INPUT = "standard input"
 def read_lines(stream: Iterable[bytes], source: str, report: Callable[[str], None] | None = None) -> Iterator[str]:
     """Yield the lines of a UTF-8 stream, separated by line feeds only: other separators may occur within a sentence.
 
-    A byte order mark at the start and the carriage return of a Windows line end are not part of the text. ValueError
-    names a line that is not UTF-8; with `report` it is empty, and reported.
+    A byte order mark at the start and the carriage return of a Windows line end are not part of the text. A line that
+    is not UTF-8 is a ValueError, or with `report` empty and reported.
     """
     for number, line in enumerate(stream, start=1):
         data = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
@@ -74,7 +74,7 @@ def hint(message: str, end: str = "\n") -> None:
 
 @contextmanager
 def progress(total: int, unit: str, shown: bool) -> Iterator[Callable[[int], object]]:
-    """Show how many of all are done, on the standard error stream; it gets a function to be called with the number."""
+    """Show progress on the standard error stream; yield a function to be called with the number of items done."""
     if sys.stderr.isatty():
         with tqdm(total=total, unit=f" {unit}", disable=not shown) as bar:
             yield bar.update
@@ -111,5 +111,5 @@ def check_output(path: str | None, source: str | None = None) -> None:
 
 
 def output_stream(path: str | None) -> AbstractContextManager[TextIO]:
-    """Open the file to write to, or give standard output."""
+    """Return the opened file to write to, or standard output."""
     return nullcontext(sys.stdout) if path is None else open(path, "w", encoding="utf-8", newline="\n")

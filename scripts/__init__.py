@@ -1,4 +1,4 @@
-"""The command-line programs: thin mains on top of `vanillaformer.training`."""
+"""The command-line programs: thin entry points of the package."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,8 +8,8 @@ from vanillaformer.console.program import program
 
 
 def training_program(name: str) -> tuple[Callable[..., Any], Callable[..., None]]:
-    """Return the training of a program's task, which returns its run, and the program that does it."""
-    from vanillaformer.training.run import train  # seconds to import, for trainings only
+    """Return the function that trains a program's task and returns the run, and the program that calls it."""
+    from vanillaformer.training.run import train  # takes seconds to import, and only trainings need it
     from vanillaformer.training.tasks import task_of
 
     train_task = partial(train, task_of(name))

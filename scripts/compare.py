@@ -4,7 +4,7 @@ A plan is a YAML file: a training program, its arguments, the variants, a budget
 docs/comparing.md has an example. Runs are kept: the same command resumes an interrupted comparison. The report is
 written as report.html, report.md and report.json, with its figures as PNG and their numbers as CSV.
 
-With --transfer it only tunes the learning rate, in several widths. A plan with the key `ladder` trains small models
+With --transfer it only tunes the learning rate, at several widths. A plan with the key `ladder` trains small models
 and predicts the loss of a larger one.
 
 With --json the exit code is 0 if a variant (those of --add, if there are any) is better than the baseline, 3 if the
@@ -50,21 +50,21 @@ def build_parser() -> argparse.ArgumentParser:
     runs = parser.add_argument_group("Comparison")
     runs.add_argument("--seeds", type=int, nargs="+", help="Seeds of every variant (default: those of the plan)")
     runs.add_argument("--jobs", type=int, default=1, help="Parallel runs, which share the cores (default: 1)")
-    words = "Tune an option for every variant by as many runs, with other seeds; may be repeated"
+    words = "Tune an option for every variant, with equally many runs and separate seeds; may be repeated"
     runs.add_argument("--tune", action="append", type=grid, metavar="OPTION=A,B,...", help=words)
-    words = "Tuning: where the best number is at an end, try up to three beyond it"
+    words = "Tuning: if the best number is at an end, try up to three beyond it"
     runs.add_argument("--extend", action="store_true", default=None, help=words)
-    words = "Begin with two seeds; train with more, up to all, only what is undecided"
+    words = "Begin with two seeds; train only undecided variants with more, up to all"
     runs.add_argument("--sequential", action="store_true", default=None, help=words)
-    words = "Add a variant, for good, to the plan of the folder; may be repeated"
+    words = "Add a variant to the folder's plan permanently; may be repeated"
     runs.add_argument("--add", action="append", type=variant, default=[], metavar="NAME={OPTIONS}", help=words)
     words = "Number of variants that will be tested in all (needed for --add)"
     runs.add_argument("--family", type=int, metavar="N", help=words)
-    words = "Only tune learning_rate, in these widths, and draw how far the best rate moves"
+    words = "Only tune learning_rate, at these widths, and draw how far the best rate moves"
     runs.add_argument("--transfer", type=widths, metavar="widths=A,B,...", help=words)
     words = "Share the work with the same command in other processes and on other hosts"
     runs.add_argument("--share", action="store_true", help=words)
-    words = "Train again what was made with other settings, data or another version; move it to replaced/"
+    words = "Train again runs of other settings, data or versions; move the old ones to replaced/"
     runs.add_argument("--overwrite", action="store_true", help=words)
     runs.add_argument("--equal", choices=EQUAL, help="Match the baseline's parameters or FLOPs by intermediate_size")
     words = "Print report.json instead of the table, messages to standard error; see above for the exit code"
@@ -73,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def read(form: str, kind: type, example: str, word: str) -> tuple[str, Any]:
-    """Return the name and the value of a word, read as in a plan."""
+    """Return the name and the value of an argument, read as in a plan."""
     name, _, text = word.lstrip("-").partition("=")
     try:
         found = yaml.load(form.replace("{}", text), SettingsLoader)

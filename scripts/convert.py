@@ -1,6 +1,6 @@
 """Convert a saved model without loss: ours to a native architecture of transformers, or a native one to ours.
 
-Both models compute logits on the same random input, and only if they agree the new folder appears. Tokenizer,
+Both models compute logits on the same random input, and the new folder only appears if they agree. Tokenizer,
 generation config and model card are copied. A state dict has no model to compare with.
 
 Examples:

@@ -1,8 +1,8 @@
 """The whole path in a few minutes on a CPU: train a translator, score it, load it again, use it, look inside.
 
-Trains an encoder-decoder on the embedded corpus (English to German dates, times, numbers, amounts), by the same
-program and options that everyone has. An interrupted demo is resumed; a finished one uses the model it finds. Options
-of `train-translation` can be given too, and take precedence.
+Trains an encoder-decoder on the embedded corpus (English to German dates, times, numbers, amounts), with the same
+program and options as any other training. An interrupted demo is resumed; a finished one uses the model it finds.
+Options of `train-translation` can be given too, and take precedence.
 """
 
 import sys

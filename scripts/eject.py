@@ -1,7 +1,7 @@
 """Write the code of a model as two files: all that it needs of this package, to read or to start research from.
 
 The files configuration_<type>.py and modeling_<type>.py import torch and transformers. They are the package's source,
-cut to what the config of the model or preset names, and stand beside every saved model too. The folder also gets its
+reduced to what the model's or preset's config uses, and are saved beside every model, too. The folder also gets its
 config.json, so that `AutoModel.from_config(AutoConfig.from_pretrained(folder, trust_remote_code=True),
 trust_remote_code=True)` builds the model, in programs that do not import vanillaformer.
 

@@ -68,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def options_of(args: argparse.Namespace) -> GenerateArguments:
-    saved_folder(args.model, args.revision, "MODEL")  # whose message on an exported model says what opens it
+    saved_folder(args.model, args.revision, "MODEL")  # its error for an exported model says what opens it
     return GenerateArguments(model_name_or_path=args.model, revision=args.revision, device=args.device)
 
 

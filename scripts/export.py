@@ -34,8 +34,8 @@ def parser() -> CommandParser:
     engine.add_argument("--engine", required=True, choices=list(EXPORTERS), help=f"Engine. {models}")
     allowed = "; ".join(f"{name}: {', '.join(exporter.quantizations)}" for name, exporter in EXPORTERS.items())
     engine.add_argument("--quantization", help=f"Data type of the weights (default: the first). {allowed}")
-    words = "Folder in which npm installed @huggingface/transformers: the page of --engine web gets a copy"
-    engine.add_argument("--transformers_js", metavar="FOLDER", help=f"{words} (default: it has the address of one)")
+    words = "Folder in which npm installed @huggingface/transformers, copied to the page of --engine web"
+    engine.add_argument("--transformers_js", metavar="FOLDER", help=f"{words} (default: linked from a CDN)")
     rows = made.add_argument_group("Held-out rows")
     rows.add_argument("--validation_file", nargs="+", help="Files with rows to score the model and its export on")
     rows.add_argument("--validation_target_file", nargs="+", help="Target lines of a .txt --validation_file")
@@ -54,7 +54,7 @@ def held_out_rows(args: Namespace) -> Any:
         if given:
             raise ValueError(f"--{next(iter(given))} needs a --validation_file")
         return None
-    from vanillaformer.inference.held_out import HeldOutRows  # which takes a moment
+    from vanillaformer.inference.held_out import HeldOutRows  # slow to import
 
     return HeldOutRows(args.source, args.revision, args.validation_file, **given)
 

@@ -1,10 +1,10 @@
 r"""Use a trained model: translate lines, continue prompts, classify texts or images, find entities.
 
 What is done follows from the model: an encoder-decoder translates, a causal language model continues, a masked one
-fills in every [MASK], a classifier prints label and probability, one of tokens the entities that it finds. Input is
+fills in every [MASK], a classifier prints label and probability, a token classifier the entities it finds. Input is
 `--text ...`, the lines of `--input_file`, or standard input. Several texts give one line of output each (a line break
-within one is written `\n`). With --input_file and --output_file, a command that was stopped continues where it was. A
-classifier of images takes `--image ...`, files or folders.
+within one is written `\n`). With --input_file and --output_file, a command that was stopped continues where it was. An
+image classifier takes `--image ...`, files or folders.
 
 A folder made by `vanillaformer export` runs on its engine, with the same options.
 

@@ -1,8 +1,8 @@
 """Push a saved model to the Hugging Face Hub: a run's folder, a converted one, an export.
 
-The token is that of `hf auth login`, or HF_TOKEN. Uploaded are weights (safetensors), configs, tokenizers, the model's
-code, card, pictures and scores; not optimizers, checkpoints, records or pickles. An interrupted push can be
-repeated: files that have arrived are not sent again. Edits of the model card on the Hub stay.
+The token is that of `hf auth login`, or HF_TOKEN. Weights (safetensors), configs, tokenizers, the model's code, card,
+pictures and scores are uploaded; optimizers, checkpoints, records and pickles are not. An interrupted push can be
+repeated: files that have arrived are not sent again. Edits of the model card on the Hub are kept.
 
 Examples:
   vanillaformer push runs/translation user/dates-en-de
@@ -30,17 +30,17 @@ def parser() -> CommandParser:
     model = made.add_argument_group("Model")
     model.add_argument("folder", metavar="FOLDER", type=Path, help="Folder of the saved model")
     words = (
-        "Push it as a model of transformers that computes the same, without code of ours: native, or the name of one "
-        "of the architectures that fit"
+        "Push an equivalent native model of transformers, without our code: native, or the name of one of the "
+        "architectures that fit"
     )
     model.add_argument("--as", dest="form", metavar="ARCHITECTURE", help=words)
     repository = made.add_argument_group("Repository")
     repository.add_argument("repo", metavar="REPO", help="user/name, or your own name; created if missing")
     repository.add_argument("--revision", metavar="BRANCH", help="Branch to push to; created from main if missing")
-    repository.add_argument("--private", action="store_true", default=None, help="Make a new repository a private one")
+    repository.add_argument("--private", action="store_true", default=None, help="Make a new repository private")
     upload = made.add_argument_group("Upload")
-    upload.add_argument("--pr", action="store_true", help="Open a pull request; for repositories of others too")
-    upload.add_argument("--message", default="Upload model", help="Message of the commit")
+    upload.add_argument("--pr", action="store_true", help="Open a pull request, also in repositories of others")
+    upload.add_argument("--message", default="Upload model", help="Commit message")
     words = "List the files that would be uploaded, send nothing"
     upload.add_argument("--dry_run", "--dry-run", action="store_true", help=words)
     return made
@@ -56,7 +56,7 @@ def listing(files: dict[str, Path], rest: list[str]) -> str:
 
 @contextmanager
 def published(folder: Path, form: str | None) -> Iterator[Path]:
-    """Yield the folder to push: as it is, or with a native model in place of ours, and all else that is published."""
+    """Yield the folder to push: the given one, or one with a native model in place of ours and the other files."""
     if form is None:
         yield folder
         return
@@ -65,7 +65,7 @@ def published(folder: Path, form: str | None) -> Iterator[Path]:
     if not isinstance(config, VanillaConfig) and form in ("native", config.model_type):
         yield folder
         return
-    from vanillaformer.conversion.folders import convert_folder  # with the tables of all architectures
+    from vanillaformer.conversion.folders import convert_folder  # loads the tables of all architectures
 
     with TemporaryDirectory() as parent:
         converted = Path(parent, folder.resolve().name)

@@ -1,7 +1,7 @@
-"""Serve a language model by the OpenAI protocol: transformers' own server, for one model and within limits.
+"""Serve a language model with the OpenAI protocol: transformers' own server, for one model and within limits.
 
 POST to http://localhost:8000/v1/chat/completions (models with a chat template) or /v1/completions, with any client of
-that protocol. No other model is loaded, and transformers' other endpoints are not there.
+that protocol. No other model is loaded, and transformers' other endpoints are removed.
 
 Examples:
   vanillaformer serve runs/language_model
@@ -31,7 +31,7 @@ LIMITS = {
     "max_prompt_tokens": (8192, "Maximum length of a prompt in tokens, also limited by the model's"),
     "max_body_bytes": (2**18, "Maximum size of a request in bytes"),
 }
-# Options of transformers' command that people use, by group; the others follow
+# Most used options of transformers' command, by group; the others follow
 GROUPS = {
     "Model": ("device", "dtype", "attn_implementation", "quantization", "compile", "trust_remote_code"),
     "Server": ("host", "port", "enable_cors", "log_level", "continuous_batching"),
@@ -56,7 +56,7 @@ def help_page(command: Any) -> str:
 
 
 def server_command() -> Any:
-    """Return transformers' command with our limits, able to load our language models; no library is needed yet."""
+    """Return transformers' command with our limits, able to load our language models; imports no library of it."""
     from click import IntRange, Option
     from transformers.cli.transformers import app
 
@@ -77,7 +77,7 @@ def server_command() -> Any:
         from vanillaformer.inference.serving import builder
 
         limits = Limits(**{name: options.pop(name) for name in LIMITS})
-        server.build_server = builder(limits, options["host"])  # which `serve` looks up there
+        server.build_server = builder(limits, options["host"])  # `serve` looks it up there
         return serve_models(**options)
 
     command.callback = run
@@ -85,7 +85,7 @@ def server_command() -> Any:
 
 
 def check_model(name: str | None, continuous_batching: bool = False, trust_remote_code: bool = False) -> None:
-    """Raise ValueError for no model, or one that the server cannot run as it is asked to."""
+    """Raise ValueError if no model is named, or if the server cannot run it as requested."""
     if name is None:
         raise ValueError("name the model to serve: vanillaformer serve MODEL, a folder or Hub id")
     if name.endswith(".gguf"):
@@ -96,9 +96,7 @@ def check_model(name: str | None, continuous_batching: bool = False, trust_remot
         config: Any = AutoConfig.from_pretrained(path, **options)
     except (OSError, ValueError) as error:
         if "trust_remote_code" in str(error):
-            raise ValueError(
-                f"{name} has code of its own: --trust-remote-code runs it, once you have read it"
-            ) from error
+            raise ValueError(f"{name} has its own code: --trust-remote-code runs it, once you have read it") from error
         raise ValueError(f"{name} is not a model: {error}") from error
     if not trust_remote_code:
         saved_folder(path, revision or None, "MODEL")

@@ -1,4 +1,4 @@
-"""Train a classifier of texts."""
+"""Train a text classifier."""
 
 from vanillaformer.scripts import training_program
 

@@ -1,4 +1,4 @@
-"""Train a model of images."""
+"""Train an image model."""
 
 from vanillaformer.scripts import training_program
 

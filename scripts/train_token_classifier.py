@@ -1,4 +1,4 @@
-"""Train a classifier of tokens."""
+"""Train a token classifier."""
 
 from vanillaformer.scripts import training_program
 

@@ -356,7 +356,7 @@ def test_what_cannot_be_served_is_refused_before_the_server_starts(saved, folder
 def test_code_of_a_model_runs_only_with_the_option(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "odd", "auto_map": {"AutoConfig": "odd.Odd"}}')
     (tmp_path / "odd.py").write_text('raise ValueError("it has run")\n')
-    ends("has code of its own: --trust-remote-code runs it, once you have read it", serve.main, tmp_path)
+    ends("has its own code: --trust-remote-code runs it, once you have read it", serve.main, tmp_path)
     ends("it has run", serve.main, tmp_path, "--trust-remote-code")
 
 

@@ -123,7 +123,7 @@ def test_a_file_of_the_users_is_not_taken_for_the_beginning_of_the_output(source
     for name in ("in.txt", *({source} if "json" in source else {"out.txt.part"})):
         (tmp_path / name).write_text("import os\nimport re\n")
     files = "--input_file", tmp_path / source, "--output_file", tmp_path / "out.txt"
-    ends(r"out.txt grows as .*out.txt.part", generate.main, "--model", trained("causal"), *files)
+    ends(r"out.txt is first written as .*out.txt.part", generate.main, "--model", trained("causal"), *files)
     assert {path.read_text() for path in tmp_path.iterdir()} == {"import os\nimport re\n"}
 
 
@@ -168,7 +168,7 @@ def test_the_fastest_engine_gives_the_same_output(kind: str, trained, tmp_path: 
     outputs = [generated(capfd, *words, "--engine", engine) for engine in ("torch", "auto", "auto")]
     assert outputs[0].out == outputs[1].out == outputs[2].out
     assert outputs[0].err == ""
-    said = "--engine auto: ctranslate2; the first 2 outputs are those of torch\n"
+    said = "--engine auto: ctranslate2; the first 2 outputs are the same as those of torch\n"
     assert {output.err for output in outputs[1:]} == {said}
     assert len(list((tmp_path / "exports").iterdir())) == 1
 
@@ -199,7 +199,7 @@ def test_torch_where_another_engine_would_give_other_output(trained, tmp_path: P
     monkeypatch.setattr(generation, "load", lambda arguments: (tasks.load(arguments)[0], differing, True))
     differing = lambda loaded, texts, **options: [f"{loaded.model is None}"] * len(texts)  # noqa: E731
     captured = generated(capfd, *words, "--num_beams", "1")
-    assert captured.err == "--engine auto: torch, not ctranslate2: its output is not that of torch\n"
+    assert captured.err == "--engine auto: torch, not ctranslate2: its output differs from that of torch\n"
     assert captured.out == "False\n"
 
 

@@ -79,7 +79,7 @@ def test_answers_are_those_of_transformers(folder: Path, engine: str, capsys: An
     text = TEXT + " [MASK]" * (folder.name == "bert")
     out, err = generated(capsys, "--model", folder, "--text", text, "--device", "cpu", "--engine", engine)
     assert out.rstrip("\n") == expected(folder.name, folder).rstrip("\n")
-    assert engine == "torch" or "outputs are those of torch" in err
+    assert engine == "torch" or "outputs are the same as those of torch" in err
     assert type(load(GenerateArguments(str(folder), device="cpu"))[0].model).__name__.startswith("Vanilla")
 
 
