@@ -106,7 +106,7 @@ def attention(
         queries = query[:, :, start : start + CHUNK]
         first, end = 0, start + queries.shape[2] if causal else key.shape[2]
         part = None if mask is None else mask if mask.shape[2] == 1 else mask[:, :, start : start + CHUNK]
-        if part is not None and part.dtype == torch.bool:  # of a window, only the keys that are seen
+        if part is not None and part.dtype == torch.bool:  # skip keys outside the window
             seen = part.flatten(0, 2).any(dim=0).nonzero()
             first, end = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, end)
             part = part[..., first:end]

@@ -17,7 +17,7 @@ from .plain import is_plain, is_unchanged
 
 LOGITS = {"cpu": 2**21, "cuda": 2**27}
 """Logits per chunk: few enough for a CPU's caches, enough to keep a GPU busy."""
-BYTES = 2**11  # of a chunk's logits per token of the vocabulary, at least: fewer would read the weights too often
+BYTES = 2**11  # least bytes of a chunk's logits per token of the vocabulary: fewer would read weights too often
 BLOCK = {"cpu": 2**20, "cuda": 2**25}
 """Logits of a chunk that are normalized at once, in float32: they stay in a CPU's cache."""
 WORDS = {"cpu": 2**10}  # tokens of the vocabulary whose gradients are added at once, for the same reason
@@ -94,7 +94,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         matrix: Any
         rows, matrix, offsets = (None if value is None else value.to(dtype) for value in (states, weight, bias))
         total = torch.zeros((), dtype=exact, device=states.device)
-        sums = [  # of products in `dtype`, whose rounding would add up
+        sums = [  # in float32 or more: rounding errors of `dtype` would add up
             torch.zeros(value.shape, dtype=exact, device=states.device) if value is not None and wanted else None
             for value, wanted in zip((states, weight, bias), needed)
         ]

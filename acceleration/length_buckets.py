@@ -28,7 +28,7 @@ class LengthBuckets:
     """Takes the place of the attention mask of rows in which each text attends only to itself."""
 
     def __init__(self, buckets: list[Bucket]):
-        self.buckets = buckets  # in the order of the rows, which they cover
+        self.buckets = buckets  # cover the rows, in order
 
     def attend(
         self, function: Callable[..., Any], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor

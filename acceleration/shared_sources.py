@@ -91,7 +91,7 @@ class SharedSourceCache(EncoderDecoderCache):
         # Per layer and bucket: the indices of its sources, keys, values and mask
         self.parts: dict[int, list[tuple[torch.Tensor, ...]]] = {}
         self.order = torch.cat([rows for rows, _ in buckets] or [torch.empty(0)])  # sources, bucket by bucket
-        self.positions = self.order.argsort()  # of each source in that order
+        self.positions = self.order.argsort()  # position of each source in that order
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Replace row i of self-attention by row `beam_idx[i]`."""

@@ -35,7 +35,7 @@ class UnfinishedRows:
 
     def __call__(self, **inputs: Any) -> Any:
         """Return the model's output for one more token of each row (B, 1): logits (B, 1, V), 0 for dropped rows."""
-        cache_name = CACHE_NAME if CACHE_NAME in inputs else "past_key_values"  # of native models, or of ours
+        cache_name = CACHE_NAME if CACHE_NAME in inputs else "past_key_values"  # the native models' name, or ours
         cache = inputs.pop(cache_name)
         tokens = inputs["decoder_input_ids" if self.model.config.is_encoder_decoder else "input_ids"]
         rows = torch.arange(len(tokens)) if self.rows is None else self.rows

@@ -26,7 +26,7 @@ from .verdicts import Verdict, judge
 
 MEASURED_STEPS = 4  # steps by whose mean a budget is found too small
 EXTENSIONS = 3  # maximum number of values tried beyond the tuning's grid, on request
-MULTIPLE = 8  # of which widths of feed-forward layers are multiples
+MULTIPLE = 8  # feed-forward widths are rounded to multiples of it
 Tuning = dict[str, list[tuple[Options, float | None]]]
 
 
@@ -36,7 +36,7 @@ class Comparison:
 
     plan: Plan
     variants: dict[str, VariantResult]
-    verdicts: dict[str, Verdict]  # of the variants other than the baseline
+    verdicts: dict[str, Verdict]  # for all variants but the baseline
     tuning: Tuning = field(default_factory=dict)
     chosen: dict[str, Options] = field(default_factory=dict)  # the tuned values that each variant is trained with
 
@@ -132,7 +132,7 @@ class Work:
                 return model.num_parameters()
             source, target = row_lengths(record["details"]["data"]["train"], config)
             lengths = (target, source) if config.is_encoder_decoder else (source, source)
-            # of the forward pass over a row of mean length
+            # FLOPs of the forward pass over a row of mean length
             return sum(flops_of(model, 1, *(max(1, round(length)) for length in lengths)).values())
 
         target = measure(AutoConfig.from_pretrained(self.run_folder("measured", self.plan.baseline)))

@@ -40,8 +40,8 @@ POLL = 1.0  # seconds between checks of another process's work
 class Job:
     """A training to run."""
 
-    name: str  # of its folder, settings and log
-    options: Options  # of the program, output_dir included
+    name: str  # name of its folder, settings and log
+    options: Options  # options of the program, output_dir included
 
     @property
     def folder(self) -> Path:
@@ -159,7 +159,7 @@ class Runner:
                 os.replace(job.folder, aside / f"{job.name}.{1 + len([*aside.glob(f'{job.name}.*')])}")
             old = self._read("settings", job) | {"output_dir": str(job.folder)}  # the folder may have been moved
             if old != job.options or not job.folder.exists():
-                self._file("outcomes", job).unlink(missing_ok=True)  # of another run
+                self._file("outcomes", job).unlink(missing_ok=True)  # it belongs to another run
             self._write("settings", job, job.options)
 
     def _changes(self, job: Job, begun: bool = False) -> str:
@@ -199,7 +199,7 @@ class Runner:
             time.sleep(POLL)
             return None
         try:
-            if self._written(job) not in (None, self.before[job.name]):  # by another process
+            if self._written(job) not in (None, self.before[job.name]):  # another process wrote it
                 if why := self._changes(job, begun=True):
                     raise ValueError(f"--share: another process trained {job.name} differently ({why})")
                 return Outcome(**self._read("outcomes", job))

@@ -20,7 +20,7 @@ from scipy import optimize, stats
 
 CONFIDENCE = 0.95
 TINY = float(np.finfo(np.float64).tiny)
-SPENDING = 1.5  # of looks: 1 spends evenly, 3 nearly all at the end; in between, most is found with fewest runs
+SPENDING = 1.5  # exponent: 1 spends evenly, 3 nearly all at the end; in between, most is found with fewest runs
 OUTLYING = 0.01  # probability, among as many equal variances, below which a variance is outlying
 
 
@@ -169,7 +169,7 @@ def levels_of_looks(counts: tuple[int, ...], level: float) -> tuple[float, ...]:
     for normal scores: tests by Student's t use its levels, not its bounds (Jennison & Turnbull 2000, 3.8).
     """
     nodes, weights = np.polynomial.legendre.leggauss(80)
-    sums, density, found = np.zeros(1), np.ones(1), []  # of the scores so far, given that no look found a difference
+    sums, density, found = np.zeros(1), np.ones(1), []  # sums of scores, if no look has found anything
     for before, count in pairwise((0, *counts)):
         spread = math.sqrt(count - before)
         due = level * ((count / counts[-1]) ** SPENDING - (before / counts[-1]) ** SPENDING)

@@ -18,7 +18,7 @@ class Verdict:
 
     word: Word
     test: Test | None  # the one that decided, or the last one; None if it could not be tested
-    seeds: tuple[int, ...]  # of the runs that were tested
+    seeds: tuple[int, ...]  # seeds of the tested runs
 
     @property
     def decided(self) -> bool:

@@ -21,7 +21,7 @@ def image_sides(size: int | list[int] | tuple[int, ...]) -> list[int]:
 class Stage(NamedTuple):
     """Layers of one width on one grid of patches."""
 
-    config: BlockConfig  # of its parts
+    config: BlockConfig  # config of its parts
     depth: int  # number of layers
     grid: tuple[int, int]  # rows and columns of patches
     window: tuple[int, int]  # rows and columns of a window, at most those of the grid; the grid itself without windows
@@ -93,7 +93,7 @@ class VanillaImageEncoderConfig(BlockConfig):
         self._check_depths()
         for name in ("image_size", "depths", "stage_heads"):
             if isinstance(getattr(self, name), tuple):
-                setattr(self, name, list(getattr(self, name)))  # as it is read from `config.json`
+                setattr(self, name, list(getattr(self, name)))  # as read from `config.json`
         super().__post_init__(**kwargs)
 
     def _check_image_size(self) -> None:

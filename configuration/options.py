@@ -43,7 +43,7 @@ class PlacementChoice(Choice):
     # Values of `block_layout` that it fits: parallel sublayers need a sum at the end, and a shared norm needs a single
     # norm, before them
     layouts: tuple[str, ...] = ("sequential",)
-    initialization: str | None = None  # that it was published with, the default
+    initialization: str | None = None  # the one it was published with, its default
 
 
 NormPlacement = Literal[

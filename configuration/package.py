@@ -121,7 +121,7 @@ class PackageConfig(SavedConfig):
 
     def check_given(self, given: dict[str, Any]) -> None:
         self.refuse_unknown(given)
-        given.pop("pruned_heads", None)  # of earlier versions
+        given.pop("pruned_heads", None)  # written by earlier versions
         check_limits(vars(self) | given)  # before lists with an entry per layer or label are made
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:

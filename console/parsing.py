@@ -129,7 +129,7 @@ def _by_field(settings: Mapping[str, Any], names: Names, where: str) -> dict[str
         if (name := names.fields[written]) in found:
             raise ValueError(f"{where}: {name} is given twice, also as {key!r}")
         if name == "overrides" and isinstance(value, Mapping):
-            words = ("no", "off", "yes", "on")  # stand for Booleans there
+            words = ("no", "off", "yes", "on")  # Booleans there
             value = [f"{key}={one if str(one).lower() in words else json.dumps(one)}" for key, one in value.items()]
         found[name] = [str(item) for item in value] if _is_plain_list(value) else value
     return found

@@ -203,7 +203,7 @@ def head_effects(
 
 def against(loaded: Any, example: Example, text: str) -> dict[str, torch.Tensor]:
     """Return the inputs of a text to compare an example with, which has as many tokens, with the same target."""
-    prefix = loaded.prefix if loaded.model.config.is_encoder_decoder and text.strip() else ""  # as of the example
+    prefix = loaded.prefix if loaded.model.config.is_encoder_decoder and text.strip() else ""  # as in the example
     inputs = encoded(loaded.model, loaded.tokenizer, prefix + text, "--against")
     clean = example.recording.inputs
     counts = [each["input_ids"].shape[1] for each in (clean, inputs)]

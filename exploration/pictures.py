@@ -36,7 +36,7 @@ def needed(found: Found, reason: str) -> Found:
 class Drawing:
     """A picture (matplotlib) with its numbers, and a caption that sums them up."""
 
-    name: str  # of its files, without ending
+    name: str  # name of its files, without ending
     caption: str
     figure: Figure
     header: Sequence[str] = ()

@@ -35,7 +35,7 @@ PATHS = (
     *(f"{API}/{name}" for name in ("queue/join", "queue/data", "cancel", "reset")),
 )
 UPLOADS = (f"{API}/upload", f"{API}/upload_progress")
-MAX_BYTES = 2**18  # of a request, except for uploads
+MAX_BYTES = 2**18  # size of a request, except for uploads
 MAX_UPLOAD = "20mb"
 POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; object-src 'none'"
 """The browser loads nothing from other hosts either."""
@@ -73,7 +73,7 @@ def build_page(model: TextModel | ImageModel) -> Any:
                 for option in model.options:
                     default = getattr(model.arguments, option)
                     hint = "model default" if default is None else str(default)
-                    label, info, *_ = OPTIONS[option]  # in a Textbox: Gradio shows an empty number as 0
+                    label, info, *_ = OPTIONS[option]  # a Textbox, as Gradio shows an empty number as 0
                     fields.append(gradio.Textbox(label=label, info=info, placeholder=hint, max_lines=1, min_width=200))
         button = gradio.Button(BUTTONS.get(model.task.pipeline_tag, "Classify"), variant="primary")
         message = gradio.HTML(elem_classes="message")

@@ -77,7 +77,7 @@ class LadderRuns:
         self.plan, self.ladder, self.folder = plan, ladder, folder
         self.work = Work(plan, folder, Runner(plan, folder, jobs, overwrite=overwrite))
         self.parameters: dict[int, int] = {}
-        self.epochs = 0.0  # of the run that read the data most often
+        self.epochs = 0.0  # largest number of passes over the data
 
     def measure(self) -> None:
         """Train a few steps of each width to count parameters; raise ValueError if a run would be too short."""

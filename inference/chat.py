@@ -17,7 +17,7 @@ from .tasks import continue_prompts, load
 from .text_files import hint, output_stream, prompted, read_texts, standard_input
 
 RESET, QUIT = "/reset", "/quit"
-TOKENS = 64  # of a reply, by default
+TOKENS = 64  # default length of a reply
 
 
 @dataclass

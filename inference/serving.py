@@ -28,7 +28,7 @@ from .requests import Limits, RequestError, check_chat, check_completion, new_to
 KEPT = ("/health",)  # endpoints of transformers that stay
 LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
 
-BODY: ContextVar[dict[str, Any]] = ContextVar("body")  # of the request, with a list of stop sequences
+BODY: ContextVar[dict[str, Any]] = ContextVar("body")  # body of the request, with a list of stop sequences
 GONE: ContextVar[threading.Event] = ContextVar("gone")
 
 

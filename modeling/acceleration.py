@@ -1,4 +1,4 @@
-"""Hooks by which a faster but equal computation may replace the plain one."""
+"""Hooks through which a faster but equal computation may replace the plain one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,19 +14,19 @@ class Acceleration:
         """Called when a model is made."""
 
     def packed_masks(self, stack: Any, position_ids: Any, attention_mask: Any, rows: int) -> dict[str, Any] | None:
-        """Return what stands for the masks of packed texts (rows, T) in `attend`, `None` for ordinary masks."""
+        """Return a replacement for the masks of packed texts (rows, T) in `attend`, `None` for ordinary masks."""
         return None
 
     def attend(self, function: Callable[..., Any], *inputs: Any) -> Any:
-        """Return what an attention function gives for query, key, value and mask."""
+        """Return the output of an attention function for query, key, value and mask."""
         return function(*inputs)
 
     def cross_attend(self, attention: nn.Module, hidden_states: torch.Tensor, **inputs: Any) -> Any:
-        """Return what a layer of cross-attention gives for states (B, T, D)."""
+        """Return the output of a cross-attention layer for states (B, T, D)."""
         return attention(hidden_states, **inputs)
 
     def loss(self, model: Any, states: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor | None:
-        """Return a language model's loss for states (..., D) and targets (...), `None` to take it from the logits."""
+        """Return a language model's loss for states (..., D) and targets (...), `None` to use the logits."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""The base class of the models: what the parts can do, and how their weights are initialized."""
+"""The base class of the models: what the parts support, and how their weights are initialized."""
 
 import copy
 import fnmatch
@@ -26,11 +26,11 @@ CACHE_NAME = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ 
 In these models it is `past_key_values`: `VanillaPreTrainedModel.__call__` takes the other name too.
 """
 
-ENGINES = ("vllm", "sglang", "tgi")  # whose attention masks by itself
+ENGINES = ("vllm", "sglang", "tgi")  # engines whose attention functions mask by themselves
 
 
 class VanillaPreTrainedModel(PreTrainedModel):
-    """Base of the models: declares to transformers what the parts can do and initializes weights."""
+    """Base of the models: declares to transformers what the parts support, and initializes weights."""
 
     config: BlockConfig
     base_model_prefix = "model"
@@ -50,7 +50,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
 
     def __init__(self, config: VanillaConfig, *args: Any, **kwargs: Any):
-        # Fields may have been set since the config was made: what saving refuses is refused before training
+        # Fields may have been set since the config was made: fail now, not when the trained model is saved
         config.validate()  # type: ignore[attr-defined]
         super().__init__(config, *args, **kwargs)
 
@@ -72,7 +72,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
         if (reason := self.config.attention_obstacle(attn_implementation)) is not None:
             raise ValueError(reason)
         name = super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
-        # transformers would leave the mask out without a word
+        # transformers would silently leave the mask out
         if name is not None and "paged|" not in name and name not in {*ALL_MASK_ATTENTION_FUNCTIONS, *ENGINES}:
             raise ValueError(
                 f"attn_implementation={name!r} has no mask function: padding and later tokens would be seen. Register "
@@ -82,7 +82,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def enter_name(cls, auto_class: str) -> None:
-        """Enter the class by its name, by which Trainer and cards know a task, in the table of an Auto class."""
+        """Add the class's name to the table of an Auto class, by which Trainer and cards recognize a task."""
         config_class: Any = cls.config_class
         getattr(transformers, auto_class)._model_mapping._model_mapping[config_class.model_type] = cls.__name__
 
@@ -93,16 +93,16 @@ class VanillaPreTrainedModel(PreTrainedModel):
         return super().init_continuous_batching(*args, **kwargs)  # type: ignore[misc]  # of the models that generate
 
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """Let the model read texts of up to this many tokens; training scripts call this when theirs are longer.
+        """Let the model read texts of up to this many tokens; training scripts call this for longer texts.
 
-        Position tables keep the rows that both lengths have; a learned one has new rows as at the start of a training.
+        Position tables keep the rows that both lengths have; new rows of a learned one are initialized.
         """
         if not hasattr(self.config, "max_position_embeddings"):
             raise ValueError(f"a {type(self).__name__} has no positions, it reads texts of any length")
         config = copy.deepcopy(self.config)
         config.max_position_embeddings = new_num_position_embeddings
         with torch.device("meta"):
-            resized = type(self)(config)  # whose tables tell how long each is: that of a CTC decoder is longer
+            resized = type(self)(config)  # has the new length of each table: that of a CTC decoder is longer
         self.config.max_position_embeddings = new_num_position_embeddings
         for name, module in resized.named_modules():
             if hasattr(module, "set_length"):  # a position table, or rotary frequencies
@@ -115,14 +115,14 @@ class VanillaPreTrainedModel(PreTrainedModel):
         if (peft := sys.modules.get("peft.utils.constants")) is not None:  # only if the program has imported it
             table = peft.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
             table.setdefault(self.config.model_type, list(self.lora_targets))
-        # accelerate's FSDP wraps the classes named here, and fails for one that this model has no module of
+        # accelerate's FSDP wraps the classes named here, and fails for one that is not in this model
         self._no_split_modules = {*self._no_split_modules} & {type(module).__name__ for module in self.modules()}
 
     def init_parallel_plans(self) -> None:
         super().init_parallel_plans()
         tp_plan, fsdp_plan = self._tp_plan or {}, self._fsdp_plan or {}
         if tp_plan and POSITION_CHOICES[self.config.position_embedding_type].is_biased:
-            # A bias per head that is not split as the heads are keeps attention whole on every device
+            # A bias per head is not split with the heads, so attention stays whole on every device
             tp_plan = {key: style for key, style in tp_plan.items() if "self_attn" not in key}
         elif tp_plan and QUERY_KEY_NORM_CHOICES[self.config.qk_norm].spans_heads:
             kept = {key: style for key, style in tp_plan.items() if not key.endswith(("q_norm", "k_norm"))}
@@ -133,7 +133,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
         self._fsdp_plan = {key: style for key, style in fsdp_plan.items() if fnmatch.filter(names, key)}
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
-        # transformers skips modules of custom code without tensors of their own, such as the list of blocks, because
+        # transformers skips modules of custom code without direct tensors, such as the list of blocks, because
         # such code may overwrite loaded tensors; ours draws by `transformers.initialization`, which does not.
         super()._initialize_weights(module, is_custom_code=False)
 

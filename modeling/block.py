@@ -1,4 +1,4 @@
-"""The Transformer blocks, with their sublayers one after the other or in parallel, and layer drop.
+"""The Transformer blocks, with their sublayers one after another or in parallel, and layer drop.
 
 Shape letters: B batch, T query length, S key length or length of the source, D model width, H query heads.
 """
@@ -77,7 +77,7 @@ class CrossAttentionBlock(SelfAttentionBlock):
 
     def cross_attend(self, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """Return the output of cross-attention for the stream `x`."""
-        kwargs.pop("first_values", None)  # of self-attention
+        kwargs.pop("first_values", None)  # only for self-attention
         return acceleration.cross_attend(self.cross_attn, self.cross_attn_residual.before(x), **kwargs)[0]
 
     def forward(  # type: ignore[override]  # a third argument is required
@@ -194,7 +194,7 @@ WINDOW_BLOCKS: dict[str, type[SelfAttentionBlock]] = {
 
 
 def build_block(config: BlockConfig, layer_idx: int, is_causal: bool, cross_attention: bool) -> SelfAttentionBlock:
-    """Return the block that `config` names, with or without cross-attention."""
+    """Return the block that `config` selects, with or without cross-attention."""
     if config.window_size is not None:
         return WINDOW_BLOCKS[config.block_layout](config, layer_idx, is_causal)
     if config.is_encoder_decoder and cross_attention:
@@ -203,7 +203,7 @@ def build_block(config: BlockConfig, layer_idx: int, is_causal: bool, cross_atte
 
 
 class SkippedBlock(CrossAttentionBlock):
-    """Runs in place of a dropped block: (B, T, D) → the same.
+    """Replaces a dropped block: (B, T, D) → the same.
 
     It is a subclass of both kinds of block, so that the hooks that record hidden states find it, and has no parts.
     """

@@ -75,20 +75,20 @@ def count_flops(
 
 
 def flops_of(model: Any, batch: int, length: int, source_length: int) -> dict[str, int]:
-    """Return what `count_flops` returns, of a model that `build_on_meta` made."""
+    """Return the same as `count_flops`, for a model that `build_on_meta` made."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(**inputs_on_meta(model.config, batch, length, source_length))
     by_module, counts = counter.get_flop_counts(), Counter[str]()
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Conv2d | nn.RNNBase):
             counts[part_of(name)] += sum(by_module.get(f"{type(model).__name__}.{name}", {}).values())
-    projections = counts.pop("attention", 0)  # of native models, which name it otherwise
+    projections = counts.pop("attention", 0)  # native models name it differently
     scores = counter.get_total_flops() - projections - counts.total()
     return {"attention projections": projections, "attention scores": scores, **counts}
 
 
 class TextFlops:
-    """Floating-point operations of a forward pass over texts, in the numbers that `count_flops` gives for each.
+    """Floating-point operations of a forward pass over texts, as `count_flops` counts them for each.
 
     They are a polynomial of second degree in the lengths of a text: layers cost as much for each token, and attention
     for each pair of tokens. It is found from six pairs of lengths.
@@ -108,13 +108,13 @@ class TextFlops:
     def of(self, sums: np.ndarray, labeled: np.ndarray) -> int:
         """Return the operations of a batch, given the sums over its texts of `polynomial_terms` of their lengths.
 
-        Lengths of texts for the output layer are the positions that it is computed for (`labeled`).
+        For the output layer, the lengths are numbers of positions for which it is computed (`labeled`).
         """
         return round(float(self.rest @ sums + self.head @ labeled))
 
 
 def text_flops(model: PreTrainedModel) -> TextFlops:
-    """Return the operations of a model; of a native one that cannot be computed without numbers an estimate."""
+    """Return the operations of a model; an estimate for a native one that cannot run on the meta device."""
     try:
         return TextFlops(model)
     except (RuntimeError, TypeError, ValueError):
@@ -149,14 +149,14 @@ def inputs_on_meta(config: VanillaConfig, batch: int, length: int, source_length
 
 
 def patch_grid(config: Any) -> tuple[int, ...]:
-    """Return the rows and columns of patches of an image of the config's size, of a native model's too."""
+    """Return the rows and columns of patches of an image of the config's size, also for native models."""
     return tuple(side // config.patch_size for side in image_sides(config.image_size))
 
 
 def build_on_meta(config: Any, model_class: Any = None) -> Any:
-    """Return the model of a config in evaluation mode, without memory; by default the one of `MODELS`."""
+    """Return the model of a config in evaluation mode, on the meta device; by default the one of `MODELS`."""
     config = copy.deepcopy(config)
-    config._attn_implementation = "eager"  # the one whose matrix products are all seen
+    config._attn_implementation = "eager"  # so that all matrix products are counted
     return on_meta(config, model_class).eval()
 
 
@@ -166,7 +166,7 @@ def on_meta(config: Any, model_class: Any = None) -> Any:
         model = (model_class or MODELS[type(config)])(config)
     for module in model.modules():
         if isinstance(module, RotaryEmbedding):
-            module.rope_type = "default"  # other scalings read the largest position, which has no value here
+            module.rope_type = "default"  # others read the largest position, which has no value here
     return model
 
 

@@ -105,7 +105,7 @@ class VanillaEncoderForPreTraining(EncoderMaskedLM):
     """BERT's pre-training (Devlin et al. 2019): masked tokens, and whether segment B follows segment A.
 
     The pair's head is a text classifier of two classes without dropout, by the config's `classifier_...` fields: by
-    default `W tanh(W' h_[CLS] + b') + b`. A `VanillaEncoderForSequenceClassification` takes over `pooler` (W', b').
+    default `W tanh(W' h_[CLS] + b') + b`. A `VanillaEncoderForSequenceClassification` loads its `pooler` (W', b').
 
     Shapes: token ids (B, T) → logits (B, T, V) and (B, 2).
     """
@@ -158,7 +158,7 @@ class VanillaEncoderForPreTraining(EncoderMaskedLM):
 
 
 class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
-    """Classifier of texts: `W φ(W' pool(h) + b') + b`, token ids (B, T) → logits (B, labels).
+    """Text classifier: `W φ(W' pool(h) + b') + b`, token ids (B, T) → logits (B, labels).
 
     With `wide_max_ngram`, each n-gram of the text adds to the logits, beside the stack.
     """
@@ -190,7 +190,7 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
     ) -> SequenceClassifierOutput:
         """Return logits (B, labels) and, given `labels` (B), the loss of `config.problem_type`.
 
-        With `position_ids` that begin again at 0, rows have several texts, whose logits and labels (N) are in order.
+        With `position_ids` that restart at 0, rows have several texts, whose logits and labels (N) are in order.
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         mask, states, ids = one_text_per_row(position_ids, attention_mask, outputs.last_hidden_state, input_ids)
@@ -202,7 +202,7 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
 
 
 class VanillaEncoderForTokenClassification(VanillaPreTrainedModel):
-    """Classifier of tokens (named entities, parts of speech): token ids (B, T) → logits (B, T, labels)."""
+    """Token classifier (named entities, parts of speech): token ids (B, T) → logits (B, T, labels)."""
 
     config: VanillaEncoderConfig
 
@@ -237,7 +237,7 @@ class VanillaEncoderForTokenClassification(VanillaPreTrainedModel):
 class VanillaEncoderForQuestionAnswering(VanillaPreTrainedModel):
     """Answers as spans of a text (Devlin et al. 2019): token ids (B, T) → logits (B, T) of starts, and of ends.
 
-    They are the two columns of `W h + b`.
+    The logits are the two columns of `W h + b`.
     """
 
     config: VanillaEncoderConfig
@@ -302,7 +302,7 @@ class VanillaEncoderForMultipleChoice(VanillaPreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MultipleChoiceModelOutput:
-        """Return logits (B, C) and, given `labels` (B), the number of the right choice, the mean cross-entropy."""
+        """Return logits (B, C) and, given `labels` (B), the index of the right choice, the mean cross-entropy."""
         inputs = input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds  # (B, C, T, ...)
         choices = next(tensor.shape[1] for tensor in (input_ids, inputs_embeds) if tensor is not None)
         texts = [None if tensor is None else tensor.flatten(0, 1) for tensor in inputs]  # (BC, T, ...)

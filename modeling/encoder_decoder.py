@@ -25,13 +25,13 @@ from .stack import EncoderStack, replace_windowed_cross_cache
 
 @dataclass
 class SourceOutput(BaseModelOutput):
-    """An encoder's output with the tokens that it read (B, S); `generate` repeats them with the states for beams."""
+    """An encoder's output with the tokens that it read (B, S), which `generate` repeats with the states for beams."""
 
     source_ids: torch.Tensor | None = None
 
 
 class SourceEncoderStack(EncoderStack):
-    """An encoder whose output names the tokens that it read, so that they can be copied."""
+    """An encoder whose output contains the tokens that it read, so that they can be copied."""
 
     @can_return_tuple
     def forward(self, input_ids: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> SourceOutput:
@@ -39,7 +39,7 @@ class SourceEncoderStack(EncoderStack):
         return SourceOutput(**outputs, source_ids=input_ids)
 
 
-# By the distribution over target tokens
+# By `output_distribution`
 ENCODERS: dict[str, type[EncoderStack]] = {"softmax": EncoderStack, "pointer_generator": SourceEncoderStack}
 
 
@@ -70,7 +70,7 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqModel):
     ) -> Seq2SeqModelOutput:
         """Return the decoder's states (B, T, D); `attention_mask` (B, S) is 0 on the source's padding.
 
-        Several pairs may share a row: `position_ids` (B, S) and `decoder_position_ids` (B, T) begin again with each.
+        Several pairs may share a row: `position_ids` (B, S) and `decoder_position_ids` (B, T) restart with each.
         Decoder inputs default to the source, shifted right, if the two sides share one vocabulary.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None and self.decoder.reads_tokens:
@@ -107,7 +107,7 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqModel):
 class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqLM, VanillaGenerationMixin):
     """Translation and other text-to-text tasks (Vaswani et al. 2017): `p(y_t | y_<t, x) = softmax(W h_t)`.
 
-    `config.decoding` chooses another way to decode (table in `modeling/decoding`).
+    `config.decoding` selects another decoding (`modeling/decoding`).
     """
 
     _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
@@ -143,7 +143,7 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
 
     def _prepare_generation_config(self, *args: Any, **kwargs: Any) -> Any:
         if DECODING_CHOICES[self.config.decoding].is_parallel:
-            self.generation_config = self.decoding.with_options(self.generation_config)  # which may be the caller's
+            self.generation_config = self.decoding.with_options(self.generation_config)  # it may be the caller's
         return super()._prepare_generation_config(*args, **kwargs)
 
     def _validate_generation_mode(self, mode: Any, generation_config: Any, arguments: dict[str, Any]) -> None:

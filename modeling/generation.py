@@ -1,7 +1,7 @@
-"""transformers' `generate`, no further than a table of positions.
+"""transformers' `generate`, limited by the length of a position table.
 
-A limit of a generation config, such as a pipeline's 256 new tokens, is lowered to the end of the table; one that is
-given by keyword is refused.
+The limit of a generation config, such as a pipeline's 256 new tokens, is lowered to the end of the table; one given by
+keyword that is too large is refused.
 """
 
 from functools import wraps
@@ -21,7 +21,7 @@ class VanillaGenerationMixin(GenerationMixin):
         cast(Any, prepared).limit_by_keyword = bool(given)
         return prepared, rest
 
-    @wraps(GenerationMixin.prepare_inputs_for_generation)  # whose parameters `generate` looks at
+    @wraps(GenerationMixin.prepare_inputs_for_generation)  # `generate` inspects its parameters
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # by `wraps`
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         if CACHE_NAME in inputs:  # PEFT looks for it by the name of our models, and puts its prefix there

@@ -47,7 +47,7 @@ class LMHeadMixin:
     - `return_logits=False`: return only the loss; none are kept.
     - `label_smoothing` ε: the loss of the targets `(1 - ε) onehot(y) + ε / V` (Szegedy et al. 2016).
 
-    The loss does not depend on the first two: a `loss_function` of the user's own gets all logits, never smoothed.
+    The loss does not depend on the first two: a user's own `loss_function` gets all logits, and no label smoothing.
     """
 
     lm_head: nn.Module
@@ -72,7 +72,7 @@ class LMHeadMixin:
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return the mean cross-entropy, or `None` without `labels` (B, T), and the logits (B, T, V) or (N, V).
 
-        `pointers` (B, T, ...) are what `logits` reads of each position besides its state (B, T, D).
+        `pointers` (B, T, ...) are inputs of `logits` for each position besides its state (B, T, D).
         `shift_labels` (B, T) are labels already shifted by one, for rows split over devices.
         """
         if labels is None:
@@ -86,7 +86,7 @@ class LMHeadMixin:
             raise ValueError(f"label_smoothing={label_smoothing} needs the model's own loss_function and ignore_index")
         labeled = targets != IGNORE_INDEX  # (B, T)
         if labeled_only and usual:
-            rows = labeled.flatten().nonzero().squeeze(1)  # once: the CPU waits here for a graphics card
+            rows = labeled.flatten().nonzero().squeeze(1)  # only once: the CPU waits for a GPU here
             picked = [each.flatten(0, 1).index_select(0, rows) for each in (hidden_states, targets, *pointers)]
             hidden_states, targets, pointers = picked[0], picked[1], tuple(picked[2:])
         if (
@@ -121,7 +121,7 @@ def smoothed_loss(
     num_items_in_batch: torch.Tensor | int | None = None,
     **_: Any,
 ) -> torch.Tensor:
-    """Return the cross-entropy of logits (N, V) with targets (N), without those of -100.
+    """Return the cross-entropy of logits (N, V) with targets (N), ignoring those of -100.
 
     It is the mean, or the sum divided by `num_items_in_batch`, the number of targets in all batches of a step.
     """

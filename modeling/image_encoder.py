@@ -58,14 +58,13 @@ class ImagePooler(nn.Module):
 class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
     """The bidirectional stack on patches without a head: pixels (B, C, height, width) → states (B, T, D).
 
-    The first of the T tokens are class, distillation and register tokens, as the config has them, the others the
-    patches, row after row. `hidden_states` are the first block's input and the blocks' outputs, in stages of different
-    widths too, where the merging of patches comes after the last block of a stage; unlike in the text models the last
-    one is not normalized, as in transformers' own image models. `attentions` are those of each block, in models with
-    windows window by window, (B · windows, H, S, S).
+    The T tokens are class, distillation and register tokens, if the config has them, and then the patches, row by row.
+    `hidden_states` are the first block's input and the blocks' outputs, before patches are merged between stages; as
+    in transformers' own image models, the last one is not normalized. `attentions` are those of each block, with
+    windows (B · windows, H, S, S).
 
-    `add_pooling_layer` is for a `pooler_output`; masked patches can be replaced with `use_mask_token`, by default
-    where the config says so.
+    `add_pooling_layer` adds a `pooler_output`; `use_mask_token`, here or in the config, lets masked patches be
+    replaced.
     """
 
     embeddings: ImageEmbeddings
@@ -101,7 +100,7 @@ class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
         """Return the states (B, T, D) and the pooled vector (B, D) of images (B, C, height, width).
 
         Patches where `bool_masked_pos` (B, N) is true are replaced by the mask token; `interpolate_pos_encoding`
-        admits images of other sizes; tokens where `attention_mask` (B, T) is 0 are not attended to.
+        allows images of other sizes; tokens where `attention_mask` (B, T) is 0 are not attended to.
         """
         hidden_states, grid = self.embeddings(pixel_values, bool_masked_pos, interpolate_pos_encoding)
         hidden_states, attention_mask = self.run_stages(hidden_states, grid, attention_mask, **kwargs)
@@ -112,7 +111,7 @@ class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
     def run_stages(
         self, x: torch.Tensor, grid: Sides, attention_mask: torch.Tensor | None, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the states after all blocks, and the mask of what was merged with the patches of a mask (B, T)."""
+        """Return the states after all blocks, and the mask (B, T) of the merged patches."""
         first, layers = 0, list(self.layer_drop(self.layers))
         for stage, merge in zip(self.stages, (None, *self.merges)):
             if merge is not None:
@@ -145,8 +144,8 @@ class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
         positions: Any = Grid(*area, self.config.num_prefix_tokens)
         if not scheme.on_grid:
             positions = torch.arange(positions.prefix + area[0] * area[1], device=x.device)
-        turns = scheme.position_embeddings(x, positions if scheme.on_grid else positions.unsqueeze(0))
-        inputs = [{"position_embeddings": turns.get(kind), **others} for kind, others in zip(types, inputs)]
+        rotations = scheme.position_embeddings(x, positions if scheme.on_grid else positions.unsqueeze(0))
+        inputs = [{"position_embeddings": rotations.get(kind), **others} for kind, others in zip(types, inputs)]
         return self.layer_biases(x, positions, layers, rows), inputs
 
     def layer_biases(self, x: torch.Tensor, positions: Any, layers: range, rows: int) -> list[torch.Tensor | None]:
@@ -169,7 +168,7 @@ class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
 
 
 class VanillaImageEncoderForImageClassification(ImagePreTrainedModel):
-    """Classifier of images: `W pool(h) + b`, pixels (B, C, height, width) → logits (B, labels)."""
+    """Image classifier: `W pool(h) + b`, pixels (B, C, height, width) → logits (B, labels)."""
 
     def __init__(self, config: VanillaImageEncoderConfig):
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""Initializations of a new model that follow from data: Admin, DT-Fixup and GradInit."""
+"""Initializations of a new model that depend on data: Admin, DT-Fixup and GradInit."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -21,7 +21,7 @@ Batch = Mapping[str, torch.Tensor]
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[ExitStack]:
-    """Let a model compute without dropout, and with the hooks that are entered."""
+    """Turn dropout off inside the `with` block, and yield a stack for hooks that end with it."""
     with ExitStack() as until_the_end:
         until_the_end.callback(model.train, model.training)
         model.eval()
@@ -121,7 +121,7 @@ def learn_scales(
 ) -> dict[str, float]:
     """Multiply each parameter tensor by a scale m, learned for `min_m L(S'; θ_m - η sign(g))` with `‖g‖₁ ≤ γ`.
 
-    So the first step of training lowers the loss most (GradInit, Zhu et al. 2021).
+    The first step of training then lowers the loss most (GradInit, Zhu et al. 2021).
     θ_m are the scaled parameters and g is the gradient of L(S; θ_m): the loss is that after the first step of Adam.
     Each batch is one step of algorithm 1: on the norm where it is above γ, else on the loss, each by an Adam of its
     own. S and S' share half of their rows. Call it once, on a new model, before training; for translation, the

@@ -87,7 +87,7 @@ class RecurrentDecoder(nn.Module):
         self.bridge = nn.Linear(config.encoder_width, self.rnn.num_states * layers * width)
 
     def first_states(self, ends: torch.Tensor) -> States:
-        """Return the states before the first token, `tanh(W e + b)`, from those at which the encoder ended (B, E)."""
+        """Return the states before the first token, `tanh(W e + b)`, from the encoder's last states (B, E)."""
         states = torch.tanh(self.bridge(ends)).view(len(ends), self.rnn.num_states, self.rnn.num_layers, -1)
         return states.unbind(1)
 
@@ -122,7 +122,7 @@ class RecurrentDecoder(nn.Module):
 
 
 class InputFeedingDecoder(RecurrentDecoder):
-    """A recurrent decoder that reads the attention's result of the step before, and so goes step by step."""
+    """A recurrent decoder that reads the attention's output of the previous step, and therefore runs step by step."""
 
     fed_width = 1
 
@@ -136,7 +136,7 @@ class InputFeedingDecoder(RecurrentDecoder):
             state, after = self.rnn.run(torch.cat([vector, fed[:, None]], dim=-1), tuple(before))
             output, weight = self.attention(state, memory)
             after = (*after, output[:, 0])
-            if mask is not None:  # padding leaves the states as they are
+            if mask is not None:  # padding does not change the states
                 kept = mask[:, step].bool()
                 pairs = zip(after, states)
                 after = tuple(torch.where(kept.view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in pairs)
@@ -162,7 +162,7 @@ def embedded(table: nn.Module, ids: torch.Tensor | None, vectors: torch.Tensor |
 
 
 class RecurrentPreTrainedModel(VanillaSeq2SeqPreTrainedModel):
-    """Base of the recurrent encoder-decoders: declares to transformers what a state rules out."""
+    """Base of the recurrent encoder-decoders: declares to transformers what recurrent states rule out."""
 
     config: VanillaRecurrentEncoderDecoderConfig  # type: ignore[assignment]  # not of blocks, with the same vocabularies
     supports_gradient_checkpointing = False
@@ -242,7 +242,7 @@ class VanillaRecurrentEncoderDecoderForConditionalGeneration(
         self.logits_transform = identity
         self.post_init()
 
-    def _prepare_cache_for_generation(  # type: ignore[override]  # which returns nothing, but is annotated otherwise
+    def _prepare_cache_for_generation(  # type: ignore[override]  # it returns nothing, but is annotated otherwise
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
         if generation_config.cache_implementation not in (None, "dynamic"):

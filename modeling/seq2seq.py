@@ -1,4 +1,4 @@
-"""Two vocabularies, those of source and target, which may share a table: the base of all encoder-decoders."""
+"""The base of all encoder-decoders: the vocabularies of source and target, which may share a table."""
 
 from typing import Any, cast
 
@@ -57,7 +57,7 @@ class VanillaSeq2SeqPreTrainedModel(VanillaPreTrainedModel):
         source = cast(nn.Embedding, self.get_input_embeddings())
         resized = self._get_resized_embeddings(source, new_num_tokens, pad_to_multiple_of, mean_resizing)
         self.set_input_embeddings(resized)
-        self.config.decoder_vocab_size = self.config.target_vocab_size  # whose default is `vocab_size`
+        self.config.decoder_vocab_size = self.config.target_vocab_size  # its default is `vocab_size`
         self.config.vocab_size = resized.num_embeddings
         return resized
 

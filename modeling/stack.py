@@ -1,4 +1,4 @@
-"""A stack of blocks with its stem, and those of tokens: bidirectional, causal, and causal with cross-attention.
+"""A stack of blocks with its stem, and the stacks for tokens: bidirectional, causal, causal with cross-attention.
 
 Shape letters: B batch, T length, S key length or length of the source, D model width, H heads.
 """
@@ -104,9 +104,9 @@ class Stack(VanillaPreTrainedModel):
         biases = self.position_biases(hidden_states, past_key_values)
         position_embeddings = self.embeddings.positions.position_embeddings(hidden_states, positions)
         checkpoints = self.training and self.layers[0].gradient_checkpointing and torch.is_grad_enabled()
-        kwargs["past_key_values"] = None if checkpoints else past_key_values  # to which a second pass would add again
+        kwargs["past_key_values"] = None if checkpoints else past_key_values  # a second pass would append again
         if self.config.value_residual:
-            kwargs["first_values"] = self.place_of_first_values(bool(checkpoints))
+            kwargs["first_values"] = self.list_for_first_values(bool(checkpoints))
         # a causal stack may exit early (`assistant_early_exit`)
         depth = self.config.num_hidden_layers if self.is_causal else len(self.layers)
         layers = zip(self.layer_drop(self.layers), self.layer_types, biases)
@@ -121,8 +121,8 @@ class Stack(VanillaPreTrainedModel):
             )
         return self.norm(hidden_states)
 
-    def place_of_first_values(self, checkpoints: bool) -> list[torch.Tensor]:
-        """Return the list for the values of the first layer, which the others mix theirs with."""
+    def list_for_first_values(self, checkpoints: bool) -> list[torch.Tensor]:
+        """Return an empty list for the values of the first layer, with which the others mix theirs."""
         layer: Any = self.layers[0]
         if isinstance(layer, PipelineIdentityLayer):
             raise ValueError("value_residual=True: no stage of a pipeline gets the values of the first layer")
@@ -197,9 +197,9 @@ class TokenStack(Stack):
         cache: Cache | None,
         position_ids: torch.Tensor | None,
     ) -> Masks:
-        """Return masks of attention to what comes before, in which the texts of a row are kept apart.
+        """Return masks of causal attention, which also keep the texts of a row apart.
 
-        `position_ids` are those given, not the default ones, in which there are no texts to search for.
+        `position_ids` are the given ones, not the defaults, which never separate texts.
         """
         texts = same_text_before(position_ids, attention_mask, cache, hidden_states.shape[0])
         options = {CACHE_NAME: cache, "position_ids": position_ids, "and_mask_function": texts}
@@ -231,7 +231,7 @@ class EncoderStack(TokenStack):
     ) -> BaseModelOutput:
         """Return the states (B, T, D) of tokens `input_ids` (B, T); `attention_mask` (B, T) is 0 on padding.
 
-        `position_ids` (B, T) that begin again at 0 part a row into texts, none of which attends to another.
+        `position_ids` (B, T) that restart at 0 divide a row into texts, which do not attend to each other.
         """
         hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
         rows = hidden_states.shape[0]
@@ -286,7 +286,7 @@ def replace_windowed_cross_cache(cache: Cache | None, config: BlockConfig, lengt
             f"past_key_values has a cross_attention_cache with sliding_window={config.sliding_window}, which has "
             "dropped a part of the source: make it with DynamicCache()"
         )
-    pair: Any = cache  # whose caches are declared as DynamicCache
+    pair: Any = cache  # its caches are declared as DynamicCache
     if isinstance(pair.cross_attention_cache, StaticCache):
         without_window: Any = copy.deepcopy(config)
         without_window.sliding_window = None

@@ -22,7 +22,7 @@ from vanillaformer.training.trainer.callbacks import scores_text
 from . import train_translation
 
 FOLDER = "runs/demo"
-# Small enough for two cores, and the paper's design all the same: post-LN, sinusoidal positions, embeddings times √D.
+# Small enough for two cores, but with the paper's design: post-LN, sinusoidal positions, embeddings times √D.
 RECIPE = f"""
     --output_dir {FOLDER}
     --preset transformer-tiny --set dropout=0

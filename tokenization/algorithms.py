@@ -197,7 +197,7 @@ def limited_symbols(
     dropped: list[str] = []
     for character in by_frequency(counts, min_frequency=min_frequency):
         forms = [character] if words(character) == [character] else []  # none of white space
-        if forms and words("a" + character) == ["a" + character]:  # of a letter; the pre-tokenizer sets others apart
+        if forms and words("a" + character) == ["a" + character]:  # a letter; others are separate words
             forms.append(CONTINUATION + character)
         if not dropped and len(symbols) + len(forms) <= options.room:
             symbols.extend(forms)

@@ -29,7 +29,7 @@ def save_pair(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, 
     if _same(source, target):
         source.init_kwargs.pop(MARKER, None)
         source.save_pretrained(folder)
-        if (folder / TARGET_SUBFOLDER / "tokenizer_config.json").is_file():  # of an earlier, separate pair
+        if (folder / TARGET_SUBFOLDER / "tokenizer_config.json").is_file():  # left by an earlier, separate pair
             shutil.rmtree(folder / TARGET_SUBFOLDER)
         return
     source.init_kwargs[MARKER] = TARGET_SUBFOLDER

@@ -1,4 +1,4 @@
-"""Ways from a decoder's states to texts, in training and in generation; `DECODINGS` is the list of choices."""
+"""Decodings: how a decoder's states become texts, in training and generation; `DECODINGS` is the list of choices."""
 
 from typing import Any
 

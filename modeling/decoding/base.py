@@ -1,6 +1,6 @@
 """Autoregressive decoding, with the hooks that all decodings have, and the base of parallel decoding.
 
-In the latter all tokens of a text are predicted at once, so there is no prefix to continue.
+Parallel decoding predicts all tokens of a text at once, so there is no prefix to continue.
 
 Shape letters: B batch, S length of the source, T of the target, K frames per source token, D model width.
 """
@@ -28,7 +28,7 @@ DecoderInputs = dict[str, torch.Tensor | None]
 class Autoregressive(nn.Module):
     """Autoregressive decoding (Vaswani et al. 2017): `p(y | x) = Π p(y_t | y_<t, x)`, searched by transformers.
 
-    Also the base of the other ways: the hooks that the model calls.
+    Also the base class of the other decodings, with the hooks that the model calls.
     """
 
     decoder_class: type[CrossDecoderStack] = CrossDecoderStack
@@ -38,11 +38,11 @@ class Autoregressive(nn.Module):
         self.config = config
 
     def first_inputs(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the decoder's input ids (B, T) for labels (B, T), which data collators ask for."""
+        """Return the decoder's input ids (B, T) for labels (B, T); data collators need them."""
         return shift_right(labels, self.config)
 
     def inputs_for(self, labels: torch.Tensor, given: DecoderInputs) -> DecoderInputs:
-        """Return the decoder's inputs of a pass with labels (B, T), those that are `given` among them."""
+        """Return the decoder's inputs for a pass with labels (B, T), completing those `given`."""
         if given["decoder_input_ids"] is None and given["decoder_inputs_embeds"] is None:
             return given | {"decoder_input_ids": self.first_inputs(labels)}
         return given
@@ -94,7 +94,7 @@ class ParallelDecoderStack(CrossDecoderStack):
 
 
 class UpsamplingDecoderStack(ParallelDecoderStack):
-    """The same on frames: `upsample` makes K vectors of each of the encoder's states (Libovický and Helcl 2018).
+    """The same on frames: `upsample` makes K vectors from each of the encoder's states (Libovický and Helcl 2018).
 
     The frames of padding come last, wherever the source has its padding.
     """
@@ -126,7 +126,7 @@ class UpsamplingDecoderStack(ParallelDecoderStack):
             mask = mask.gather(1, order).repeat_interleave(repeats, dim=1)
         frames = self.upsample(states).unflatten(-1, (repeats, -1)).flatten(1, 2)  # (B, K · S, D)
         return super().forward(
-            inputs_embeds=frames / self.embeddings.scale,  # which the stem multiplies tokens by
+            inputs_embeds=frames / self.embeddings.scale,  # by which the stem multiplies its input
             attention_mask=mask,
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
@@ -135,7 +135,7 @@ class UpsamplingDecoderStack(ParallelDecoderStack):
 
 
 def source_mask(states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """Return where the states (B, S, D) of a source are those of tokens, (B, S)."""
+    """Return where the states (B, S, D) of a source belong to tokens, (B, S)."""
     if attention_mask is None:
         return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
     return attention_mask.bool()
@@ -149,12 +149,12 @@ class ParallelDecoding(Autoregressive):
 
     @property
     def start_id(self) -> int:
-        """The token that texts start with; the config says that there is one."""
+        """The token that texts start with; the config requires one."""
         return cast(int, self.config.decoder_start_token_id)
 
     @property
     def pad_id(self) -> int:
-        """The token that fills texts up; the config says that there is one."""
+        """The padding token; the config requires one."""
         return cast(int, self.config.pad_token_id)
 
     @property
@@ -168,13 +168,13 @@ class ParallelDecoding(Autoregressive):
         return torch.isin(tokens, torch.tensor(self.end_ids, device=tokens.device))
 
     def token_log_probabilities(self, logits: torch.Tensor, *barred: int | None) -> torch.Tensor:
-        """Return log-probabilities (..., V) without the tokens that no text has."""
+        """Return log-probabilities (..., V) in which `barred` tokens are impossible."""
         ids = torch.tensor([token for token in barred if token is not None], dtype=torch.long, device=logits.device)
         return logits.float().index_fill(-1, ids, -torch.inf).log_softmax(-1)
 
     def check_labels(self, labels: torch.Tensor | None) -> None:
-        """Raise ValueError for a training pass without labels, which would not train as the class says."""
-        if labels is None and self.training and torch.is_grad_enabled():  # which generation is not
+        """Raise ValueError for a training pass without labels, from which this decoding cannot learn."""
+        if labels is None and self.training and torch.is_grad_enabled():  # unlike generation
             raise ValueError(
                 f"the model has decoding={self.config.decoding!r}, whose training needs labels: give them to forward "
                 "(Trainer removes them with label_smoothing_factor or compute_loss_func: leave these out), or call "
@@ -203,7 +203,7 @@ class ParallelDecoding(Autoregressive):
 
     def sample(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
         """Return what `generate` returns."""
-        # Neither a beginning of the target, nor a caller's functions on one
+        # No target prefix can be continued, and no functions of the caller's can act on one
         expected = (MaxLengthCriteria, EosTokenCriteria)
         criteria = (entry for entry in kwargs.pop("stopping_criteria") if not isinstance(entry, expected))
         found = [*kwargs.pop("logits_processor"), *criteria]
@@ -224,8 +224,8 @@ class ParallelDecoding(Autoregressive):
     def search(
         self, model: Any, config: GenerationConfig, encoder_outputs: Any, attention_mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return texts (B, T) with an end token, filled up with padding, and the score of each (B).
+        """Return texts (B, T) with an end token and padding, and the score of each (B).
 
-        In the encoder's output and the mask of the source is each sentence as often as there are beams.
+        The encoder's output and the mask of the source repeat each sentence as often as there are beams.
         """
         raise NotImplementedError

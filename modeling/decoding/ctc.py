@@ -18,7 +18,7 @@ class Ctc(ParallelDecoding):
 
     The decoder has `ctc_upsampling` frames per source token; each predicts a token or a blank, which is the padding
     token. A path collapses as repetitions, then blanks are dropped. The loss (Graves et al. 2006) is the negative
-    log-likelihood per label; a target that is too long for the frames has none. Generation takes the likeliest path.
+    log-likelihood per label; a target that is too long for its frames is ignored. Generation takes the likeliest path.
     """
 
     decoder_class = UpsamplingDecoderStack

@@ -1,4 +1,4 @@
-"""Mask-predict: tokens that see each other, the least certain of which are predicted again.
+"""Mask-predict: all tokens are predicted at once, then the least certain ones again.
 
 Shape letters: B batch, E length candidates, S length of the source, T of the target, D model width, V vocabulary.
 """
@@ -19,16 +19,16 @@ class MaskPredict(ParallelDecoding):
     """Conditional masked language model (Ghazvininejad et al. 2019): `p(y_hidden | y_visible, x)`, and `p(T | x)`.
 
     Training hides `n ~ U(1, T)` tokens of a target and predicts them from the others; the length is predicted from the
-    mean of the encoder's states, as the difference to the source's. The loss is that of the hidden tokens, as if it
-    were the mean over all, and that of the lengths, divided by the number of labels. In evaluation all tokens are
-    hidden: it is then the mean negative log-likelihood of length and tokens in one step.
+    mean of the encoder's states, as the difference from the source's. The loss is that of the hidden tokens, scaled
+    up to all tokens, plus that of the lengths, divided by the number of labels. In evaluation all tokens are hidden:
+    it is then the mean negative log-likelihood of length and tokens in one step.
 
     Generation hides the `⌊T (1 - t/steps)⌋` least certain tokens after step t, and predicts them again. With several
     beams it does so for the likeliest lengths, and keeps the text with the greatest `(log p(T) + Σ log p(y)) / T^α`, α
-    being `length_penalty`. Without p(T), as in the paper, a text that was cut short is often the surest one.
+    being `length_penalty`. Without p(T), as in the paper, a truncated text often has the best score.
 
-    A hidden token is `decoder_start_token_id`, which no target contains; the last token, which ends a text, is never
-    hidden.
+    A hidden token is replaced by `decoder_start_token_id`, which no target contains; the last token, which ends a
+    text, is never hidden.
 
     Options of `generate`: `refinement_steps`, and `length_scale`, a factor on the predicted length.
     """
@@ -65,7 +65,7 @@ class MaskPredict(ParallelDecoding):
 
     @staticmethod
     def draw_hidden(content: torch.Tensor) -> torch.Tensor:
-        """Return which tokens (B, T) are hidden, a number of each row's that is drawn from U(1, its length)."""
+        """Draw the hidden tokens (B, T): in each row, a number of tokens from U(1, its length)."""
         lengths = content.sum(dim=1, keepdim=True)
         count = 1 + (torch.rand(lengths.shape, device=content.device) * lengths).long()
         keys = torch.rand(content.shape, device=content.device).masked_fill(~content, 2.0)
@@ -104,7 +104,7 @@ class MaskPredict(ParallelDecoding):
         return nn.functional.cross_entropy(logits, classes, ignore_index=IGNORE_INDEX, reduction="sum")
 
     def length_logits(self, states: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the differences in length (B, 2 max_length_difference + 1), by the mean state."""
+        """Return the logits of the differences in length (B, 2 max_length_difference + 1), from the mean state."""
         weights = seen.to(states.dtype)
         mean = torch.einsum("bsd,bs->bd", states, weights) / weights.sum(dim=1, keepdim=True).clamp(min=1)
         return self.length_head(mean).float()
@@ -138,9 +138,9 @@ class MaskPredict(ParallelDecoding):
     def predict_lengths(
         self, states: torch.Tensor, seen: torch.Tensor, config: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the number of tokens of each text, without its end, and its log-probability (B · E), twice.
+        """Return the lengths of texts, without the end token, and their log-probabilities, both (B · E).
 
-        They are the E likeliest ones of each source.
+        They are the E likeliest lengths for each source.
         """
         beams, limit = config.num_beams, self.config.max_length_difference
         longest = min(config.max_length - 2, self.config.max_position_embeddings - 1)
@@ -154,7 +154,7 @@ class MaskPredict(ParallelDecoding):
     def refine(
         self, model: Any, lengths: torch.Tensor, steps: int, **source: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return texts (B, T) of the given lengths, end and padding, and the tokens' log-probabilities (B, T)."""
+        """Return texts (B, T) of the given lengths, with end and padding, and the tokens' log-probabilities (B, T)."""
         start, pad = self.start_id, self.pad_id
         barred = (start, pad, self.config.bos_token_id, *self.end_ids)
         columns, lengths = torch.arange(int(lengths.max()) + 1, device=lengths.device), lengths[:, None]

@@ -91,8 +91,8 @@ def build_query_key_norm(config: BlockConfig, heads: int) -> nn.Module:
     return build_norm(config, config.head_dim if config.qk_norm == "head" else heads * config.head_dim)
 
 
-def own_values(value: torch.Tensor, first: list[torch.Tensor] | None) -> torch.Tensor:
-    """Return the values of a layer as they are."""
+def plain_values(value: torch.Tensor, first: list[torch.Tensor] | None) -> torch.Tensor:
+    """Return the values of a layer unchanged."""
     return value
 
 
@@ -107,7 +107,7 @@ class FirstValues(nn.Module):
 class ValueResidual(nn.Module):
     """Value residual (ResFormer, Zhou et al. 2024): `(1 - λ) V + λ V₁` for the values of a later layer, λ trained.
 
-    Where layer drop has left out the first layer, the values stay as they are.
+    If layer drop skipped the first layer, values stay unchanged.
     """
 
     START = 0.5
@@ -124,9 +124,9 @@ class ValueResidual(nn.Module):
 
 
 def build_value_residual(config: BlockConfig, layer_idx: int) -> Callable[..., torch.Tensor]:
-    """Return what becomes of the values of a layer."""
+    """Return the function applied to the values of a layer."""
     if not config.value_residual:
-        return own_values
+        return plain_values
     return ValueResidual() if layer_idx > 0 else FirstValues()
 
 
@@ -174,7 +174,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.has_attention_bias("o_proj"))
         self.q_norm = None if config.qk_norm == "none" else build_query_key_norm(config, heads)
         self.k_norm = None if config.qk_norm == "none" else build_query_key_norm(config, key_heads)
-        self.mix_values = build_value_residual(config, layer_idx) if key_value_width is None else own_values
+        self.mix_values = build_value_residual(config, layer_idx) if key_value_width is None else plain_values
 
     def query_key_value(
         self,

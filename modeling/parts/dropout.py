@@ -13,7 +13,7 @@ def identity(x: Any) -> Any:
 
 
 def build_dropout(rate: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return dropout (Srivastava et al. 2014), at rate 0 a plain function: for a single token a module takes long."""
+    """Return dropout (Srivastava et al. 2014), at rate 0 a plain function: modules are slow for single tokens."""
     return Dropout(rate) if rate else identity
 
 
@@ -24,7 +24,7 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        retained = round((1 - self.p) * 2**16)  # of 2^16 equally likely numbers
+        retained = round((1 - self.p) * 2**16)  # out of 2^16 equally likely numbers
         plain = type(input) is torch.Tensor and input.is_cpu and not torch.compiler.is_compiling()
         plain = plain and not torch._C._are_functorch_transforms_active()  # vmap cannot draw in place
         if not (self.training and 0 < retained < 2**16 and plain):
@@ -36,7 +36,7 @@ class Dropout(nn.Dropout):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016): training leaves out a sublayer, for each row of the batch by itself.
+    """Stochastic depth (Huang et al. 2016): training skips a sublayer, independently for each row of the batch.
 
     What remains is divided by the probability of remaining, so that the sum has the same expectation.
     """

@@ -37,7 +37,7 @@ class TokenTypes(nn.Module):
 
 
 class Stem(nn.Module):
-    """Base of what makes the input of the first block."""
+    """Base of the modules that make the input of the first block."""
 
     positions: NoPositions
 

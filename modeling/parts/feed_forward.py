@@ -10,7 +10,7 @@ from .dropout import build_dropout
 
 
 def build_activation(name: str) -> nn.Module:
-    """Return the activation of this name in `ACT2FN`, as one kernel: `gelu_new` is written out in operations there."""
+    """Return the activation of this name in `ACT2FN`, as one kernel: `gelu_new` is several operations there."""
     return ACT2FN[ACTIVATION_ALIASES.get(name, name)]
 
 
@@ -47,5 +47,5 @@ FEED_FORWARDS: dict[str, type[PlainFeedForward]] = {"plain": PlainFeedForward, "
 
 
 def build_feed_forward(config: BlockConfig) -> PlainFeedForward:
-    """Return the feed-forward layer that `config` names."""
+    """Return the feed-forward layer that `config` selects."""
     return FEED_FORWARDS[config.feed_forward](config)

@@ -9,7 +9,7 @@ from transformers import initialization as init
 
 from vanillaformer.configuration import BlockConfig
 
-LAST_MAPS = ("o_proj.weight", "down_proj.weight")  # of a sublayer
+LAST_MAPS = ("o_proj.weight", "down_proj.weight")  # output projections of sublayers
 # The maps between input and output of a sublayer, without queries and keys: what schemes by depth scale
 VALUE_MAPS = ("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")
 
@@ -105,9 +105,9 @@ def ds_init(module: nn.Module, config: BlockConfig) -> None:
 
 
 def mimetic(module: nn.Module, config: BlockConfig) -> None:
-    """As `normal`, but self-attention as trained models have it: W_Qᵀ W_K ≈ 0.7 (Z + I), W_O W_V ≈ 0.4 (Z - I).
+    """As `normal`, but self-attention like that of trained models: W_Qᵀ W_K ≈ 0.7 (Z + I), W_O W_V ≈ 0.4 (Z - I).
 
-    Queries and keys are so in each head; Z is noise of variance 1/D.
+    The first product is that of each head; Z is noise of variance 1/D.
     """
     normal(module, config)
     for block in blocks_of(module):

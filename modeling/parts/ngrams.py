@@ -1,7 +1,7 @@
 """N-grams of tokens by a hash: vectors in front of the stack, and logits beside it.
 
-The hash of an n-gram is that of its last n - 1 tokens and of the token before them: `h_n = (h_{n-1} a + w_{t-n+1}) mod
-p`, with `h_1 = w_t`.
+The hash of an n-gram combines that of its last n - 1 tokens and the token before them: `h_n = (h_{n-1} a + w_{t-n+1})
+mod p`, with `h_1 = w_t`.
 """
 
 from typing import cast
@@ -18,7 +18,7 @@ HASH_FACTOR, HASH_PRIME = 1_540_483_477, 2**31 - 1
 def ngram_hashes(input_ids: torch.Tensor, position_ids: torch.Tensor, max_ngram: int, padding: int) -> torch.Tensor:
     """Return the hash of each n-gram of tokens (B, T) by its last token (N, B, T), tokens first.
 
-    What stands before position 0 (of B or 1, T) counts as padding.
+    Tokens before position 0 (B or 1, T) count as padding.
     """
     hashes = [input_ids.long()]
     for shift in range(1, max_ngram):
@@ -79,7 +79,7 @@ class NoWideLogits(nn.Module):
 
 
 class WideLogits(nn.Module):
-    """Add what each n-gram of a text says of its class: `z + Σ_{g ∈ G} W[h(g)] / √|G|`.
+    """Add trained logits of each n-gram of a text: `z + Σ_{g ∈ G} W[h(g)] / √|G|`.
 
     G is the set of the hashed n-grams, which counts each once: a linear classifier beside the stack (Wide & Deep,
     Cheng et al. 2016, arXiv 1606.07792). It starts at zero, and gets no gradients unless that is asked for

@@ -91,6 +91,6 @@ UNIT_OFFSET_NORMS: dict[str, type[nn.Module]] = {"layer_norm": UnitOffsetLayerNo
 
 
 def build_norm(config: BlockConfig, width: int | None = None) -> nn.Module:
-    """Return the norm that `config` names, over `width` dimensions, by default D."""
+    """Return the norm that `config` selects, over `width` dimensions, by default D."""
     norm = (UNIT_OFFSET_NORMS if config.norm_unit_offset else NORMS)[config.norm]
     return norm(width or config.hidden_size, eps=config.norm_eps, weight=config.norm_weight, bias=config.norm_bias)

@@ -14,9 +14,9 @@ from transformers.utils import is_tracing
 
 
 def text_numbers(position_ids: torch.Tensor, attention_mask: Any, rows: int) -> torch.Tensor:
-    """Return the number, from 0, of the text in its row that each token is of, (R, T).
+    """Return the index of each token's text in its row, (R, T).
 
-    A text begins at position 0 of `position_ids` (R or 1, T); padding, 0 in the mask (R, T), begins none.
+    A text begins at position 0 of `position_ids` (R or 1, T); padding, 0 in the mask (R, T), does not begin a text.
     """
     starts = position_ids.expand(rows, -1) == 0
     if attention_mask is not None:
@@ -25,7 +25,7 @@ def text_numbers(position_ids: torch.Tensor, attention_mask: Any, rows: int) -> 
 
 
 def packed(position_ids: torch.Tensor | None, attention_mask: Any) -> bool:
-    """Return whether positions (R or 1, T) are of several texts in a row; other masks than (R, T) show it."""
+    """Return whether positions (R or 1, T) are of several texts in a row; other masks than (R, T) part them."""
     if position_ids is None or getattr(attention_mask, "ndim", 2) != 2 or isinstance(attention_mask, dict):
         return False
     return is_tracing(position_ids) or bool((position_ids[:, 1:] == 0).any())
@@ -44,15 +44,15 @@ def same_text(position_ids: torch.Tensor | None, attention_mask: Any, rows: int)
 def same_text_before(
     position_ids: torch.Tensor | None, attention_mask: Any, cache: Cache | None, rows: int
 ) -> Callable | None:
-    """Return the same for causal attention, `None` also where transformers keeps texts apart: without mask and cache.
+    """Return the same for causal attention, also `None` without mask and cache: transformers then keeps texts apart.
 
-    A cache that is empty changes nothing; what follows cached tokens sees all of them.
+    An empty cache changes nothing; tokens that follow cached ones see all of them.
     """
     if position_ids is None or (cache is None and attention_mask is None):
         return None
     if cache is not None and (is_tracing(position_ids) or not isinstance(cache, Cache) or cache.get_seq_length()):
-        return None  # a paged cache has its own way to keep requests apart
-    if attention_mask is None:  # by transformers' definition, so that a cache changes nothing
+        return None  # a paged cache keeps requests apart by itself
+    if attention_mask is None:  # transformers' definition, so that a cache changes nothing
         numbers = masking_utils.find_packed_sequence_indices(position_ids.expand(rows, -1))
         texts = None if numbers is None else masking_utils.packed_sequence_mask_function(numbers)
     else:
@@ -71,10 +71,10 @@ def same_text_before(
 def same_pair(
     positions: torch.Tensor | None, source_positions: torch.Tensor | None, source_mask: Any, rows: int
 ) -> Callable | None:
-    """Return the mask function by which each target of a packed row attends to its own source, `None` if none is.
+    """Return the mask function by which each target of a packed row attends to its source, `None` if no row is packed.
 
-    Positions of targets (R or 1, T) and sources (R or 1, S) begin again with every text. What fills a row up after
-    the last target attends to the last source: to nothing at all it could not.
+    Positions of targets (R or 1, T) and sources (R or 1, S) restart with every text. Padding after the last target
+    attends to the last source, since attention needs at least one key.
     """
     if positions is None or source_positions is None:
         return None
@@ -139,7 +139,7 @@ def one_text_per_row(
 ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """Return the mask (N, T'), states (N, T', D) and ids (N, T') of the texts of packed rows, in their order.
 
-    Each token stands at its position in its text, and any others where the mask is 0. Rows of one text, (R, T) and
+    Each token is at its position in its text; where the mask is 0, tokens are arbitrary. Rows of one text, (R, T) and
     (R, T, D), stay unchanged.
     """
     if position_ids is None or not packed(position_ids, attention_mask):
@@ -150,8 +150,8 @@ def one_text_per_row(
     starts = ((positions == 0) & mask).flatten().nonzero()  # (N, 1)
     lengths = torch.diff(starts, dim=0, append=starts.new_tensor([[mask.numel()]]))
     columns = torch.arange(int(positions[mask].max()) + 1, device=states.device)
-    tokens = starts + columns.minimum(lengths - 1)  # beyond the end of a text its last token stands
+    tokens = starts + columns.minimum(lengths - 1)  # beyond its end, a text's last token is repeated
     real = mask.flatten()[tokens] & (columns < lengths)
     ids = None if input_ids is None else input_ids.flatten()[tokens]
-    # Looking rows up in a table has the fastest gradient
+    # An embedding lookup has the fastest gradient
     return real.long(), nn.functional.embedding(tokens, states.flatten(0, 1)), ids

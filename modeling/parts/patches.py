@@ -36,7 +36,7 @@ class ConvolutionPatches(nn.Module):
 
     def cast(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """Return the pixels in the projection's dtype: pipelines give float32."""
-        # of a quantized layer only the bias is in the dtype of its input
+        # in a quantized layer only the bias has the dtype of the input
         return pixel_values.to(cast(torch.Tensor, self.projection.bias).dtype)
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
@@ -55,10 +55,10 @@ class LinearPatches(ConvolutionPatches):
 
 
 class EarlyConvolutions(ConvolutionPatches):
-    """Patch vectors by convolutions that overlap (Xiao et al. 2021, arXiv 2106.14881): small models learn faster.
+    """Patch vectors by overlapping convolutions (Xiao et al. 2021, arXiv 2106.14881): small models learn faster.
 
     Each `relu(norm(conv(x)))` has a kernel of 3 by 3 points and stride 2, and halves the sides; the number of channels
-    doubles up to D. A linear map of every point is the last. The paper has batch normalization; the norm here is that
+    doubles up to D. A linear layer on every point comes last. The paper has batch normalization; the norm here is that
     of the config, over the channels of a point, so that an image does not depend on its batch.
     """
 
@@ -90,7 +90,7 @@ PATCHES: dict[str, type[ConvolutionPatches]] = {
 def resize_rows(rows: torch.Tensor, first: int, old: Sides, new: Sides, antialias: bool) -> torch.Tensor:
     """Return a position table (first + old N, D) for another grid of patches, interpolated bicubically in float32.
 
-    The first rows, of tokens besides patches, stay.
+    The first rows, for tokens other than patches, are kept.
     """
     patches = rows[first:].float().unflatten(0, old).permute(2, 0, 1).unsqueeze(0)  # (1, D, rows, columns)
     patches = nn.functional.interpolate(patches, size=new, mode="bicubic", antialias=antialias)

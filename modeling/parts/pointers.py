@@ -1,4 +1,4 @@
-"""The distribution over the next target token: that of the output layer alone, or mixed with copies of the source.
+"""The distribution over the next target token: that of the output layer, or its mixture with copies of the source.
 
 `POINTERS` is the list of choices.
 
@@ -64,7 +64,7 @@ class PointerGenerator(nn.Module):
         context = attention.to(source_states.dtype) @ source_states
         gate = self.gate(torch.cat([hidden_states, context], dim=-1)).to(attention.dtype).log_softmax(dim=-1)
         equal = (source_ids.unsqueeze(2) == source_ids.unsqueeze(1)) & mask.bool().unsqueeze(1)
-        first = equal.int().argmax(dim=-1).unsqueeze(1).expand_as(attention)  # of equal tokens that are not padding
+        first = equal.int().argmax(dim=-1).unsqueeze(1).expand_as(attention)  # among equal tokens that are not padding
         summed = torch.zeros_like(attention).scatter_add(-1, first, attention)
         return gate, summed, source_ids.unsqueeze(1).expand_as(attention)
 
@@ -73,7 +73,7 @@ class PointerGenerator(nn.Module):
         """Return log p (..., V), a fixed point of log-softmax, in place of the logits."""
         log_generate, log_copy = gate.split(1, dim=-1)
         log_p = logits.to(attention.dtype).log_softmax(dim=-1) + log_generate
-        copied = attention > torch.finfo(attention.dtype).tiny  # whose logarithm has a finite gradient
+        copied = attention > torch.finfo(attention.dtype).tiny  # where the logarithm has a finite gradient
         generated = log_p.gather(-1, ids)
         gain = torch.logaddexp(generated, log_copy + attention.where(copied, 1.0).log()) - generated
         return log_p.scatter_add(-1, ids, gain.where(copied, 0.0)).to(logits.dtype)

@@ -1,4 +1,4 @@
-"""The list of position schemes, `POSITIONS`, with those of images, which count rows and columns of patches.
+"""The list of position schemes, `POSITIONS`, and the schemes for images, by rows and columns of patches.
 
 Shape letters: B batch, T tokens of a grid, those before the patches included, D model width, H heads, K head width.
 """
@@ -65,9 +65,9 @@ class GridSinusoidalPositions(NoPositions):
 
 
 class GridRotaryPositions(NoPositions):
-    """Axial rotary positions (Heo et al. 2024): a head's planes are turned by the row, then as many by the column.
+    """Axial rotary positions (Heo et al. 2024): half of a head's planes are rotated by the row, half by the column.
 
-    Plane i of each half is (i, i + K/2), turned by `p · θ^(-4i/K)`; tokens before the patches are not turned.
+    Plane i of each half is (i, i + K/2), rotated by `p · θ^(-4i/K)`; tokens before the patches are not rotated.
 
     Shapes: queries (B, H, T, K), keys (B, G, T, K), grid.
     """
@@ -119,7 +119,7 @@ class GridBias(BiasTable):
         return bias.permute(2, 0, 1).unsqueeze(0)
 
     def resized(self, grid: Grid) -> torch.Tensor:
-        """Return the table for another grid, distances interpolated bilinearly, the three last rows as they are."""
+        """Return the table for another grid, distances interpolated bilinearly, the last three rows unchanged."""
         old, new = ((2 * side.height - 1, 2 * side.width - 1) for side in (self.grid, grid))
         count = old[0] * old[1]
         distances = self.weight[:count].unflatten(0, old).permute(2, 0, 1).unsqueeze(0)  # (1, H, rows, columns)
@@ -181,7 +181,7 @@ POSITIONS: dict[str, type[NoPositions]] = {
 
 
 def build_positions(config: BlockConfig, is_causal: bool = True) -> NoPositions:
-    """Return the position scheme that `config` names."""
+    """Return the position scheme that `config` selects."""
     return POSITIONS[config.position_embedding_type](config, is_causal)
 
 

@@ -1,8 +1,9 @@
 """Position schemes, which tell a stack the order of its tokens; `position_schemes.py` has the list of choices.
 
 A scheme overrides hooks that do nothing in the base class: `embed` adds to the embeddings, `position_embeddings`
-computes cosines and sines, `build_rotate` chooses the function that rotates queries and keys by them, `bias` computes
-the term added to the attention scores. All run once per forward of the stack, only the rotation once per layer.
+computes cosines and sines, `build_rotate` chooses the function that rotates queries and keys by them, `score_bias`
+computes the term added to the attention scores. All run once per forward of the stack, only the rotation once per
+layer.
 
 Shape letters: B batch, T query length, S key length, D model width, H query heads, G key/value heads, K head width.
 """
@@ -61,7 +62,7 @@ class NoPositions(ExactTables):
         return x
 
     def embed_resized(self, x: torch.Tensor, resize: TensorFunction) -> torch.Tensor:
-        """Return embeddings (B, T, D) with the rows of the table added that `resize` makes of its rows (P, D)."""
+        """Return embeddings (B, T, D) with the table's rows (P, D) added, changed by `resize`."""
         return x
 
     def position_embeddings(self, x: torch.Tensor, position_ids: torch.Tensor) -> dict[str, PositionEmbeddings]:
@@ -104,7 +105,7 @@ class PositionTable(NoPositions):
         raise NotImplementedError
 
     def set_length(self, length: int, draw: Callable[[nn.Module], None]) -> None:
-        """Give the table another length; the rows of both stay, and `draw` draws a learned table's new ones."""
+        """Change the table's length; the rows of both are kept, and `draw` initializes a learned table's new ones."""
         self.max_length = length
 
     def embed_resized(self, x: torch.Tensor, resize: TensorFunction) -> torch.Tensor:
@@ -242,7 +243,7 @@ class RotaryEmbedding(ExactTables):
         self.original_inv_freq = nn.Buffer(inv_freq.clone(), persistent=False)
 
     def set_length(self, length: int, draw: Callable[[nn.Module], None]) -> None:
-        """Compute the frequencies again, some scalings of which follow from the length."""
+        """Compute the frequencies again, as some scalings depend on the length."""
         device = self.inv_freq.device
         RotaryEmbedding.__init__(self, cast(BlockConfig, ConfigView(self.config, max_position_embeddings=length)))
         self.to(device)

@@ -1,6 +1,6 @@
-"""Recurrent layers that padding does not touch: torch's own, with their fused kernels and their weights' names.
+"""Recurrent layers that ignore padding: torch's own, with their fused kernels and their weights' names.
 
-Also their initialization, of which `RECURRENT_INITIALIZATIONS` is the list of choices, and the cache of a decoder.
+Also their initialization (`RECURRENT_INITIALIZATIONS` is the list of choices), and the cache of a decoder.
 
 Shape letters: B batch, T length, E input width, D width of a state, L layers times directions.
 """
@@ -28,7 +28,7 @@ class Recurrence(nn.RNNBase):
     ) -> tuple[torch.Tensor, States]:
         """Return the outputs (B, T, directions * D) and the states after the last token of each row.
 
-        Padding (0 in the mask (B, T)) may stand anywhere; it leaves states unchanged, and its outputs are 0.
+        Padding (0 in the mask (B, T)) may be anywhere; it leaves states unchanged, and its outputs are 0.
         """
         before = None if states is None else tuple(state.to(x.dtype).transpose(0, 1).contiguous() for state in states)
         if mask is None:
@@ -44,7 +44,7 @@ class Recurrence(nn.RNNBase):
         packed, after = self(inputs, self.joined(before))
         outputs, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
         outputs = torch.zeros_like(outputs).scatter(1, order.expand_as(outputs), outputs) * tokens[..., None]
-        empty = (lengths == 0)[:, None, None]  # of which one token was read all the same
+        empty = (lengths == 0)[:, None, None]  # rows of which one token was read anyway
         old = states or (x.new_zeros(()),) * self.num_states
         return outputs, tuple(torch.where(empty, was, now) for was, now in zip(old, self.separate(after)))
 
@@ -53,7 +53,7 @@ class Recurrence(nn.RNNBase):
         return None if states is None else states[0]
 
     def separate(self, states: Any) -> States:
-        """Return the states (B, L, D) of those that torch's layer returns."""
+        """Return the states that torch's layer returns as (B, L, D)."""
         return (states.transpose(0, 1),)
 
 
@@ -90,7 +90,7 @@ def build_recurrence(
 
 
 def edge_states(outputs: torch.Tensor, mask: torch.Tensor | None, directions: int) -> torch.Tensor:
-    """Return the states at which the directions end, (B, S, directions * D) → (B, directions * D).
+    """Return the last state of each direction, (B, S, directions * D) → (B, directions * D).
 
     The first direction ends at the last token of a row, the second one at the first.
     """
@@ -140,7 +140,7 @@ def orthogonal(module: nn.Module) -> None:
             init.zeros_(module.bias)
     elif isinstance(module, nn.RNNBase):
         width = module.hidden_size
-        for name, parameter in module.named_parameters(recurse=False):  # each gate by itself
+        for name, parameter in module.named_parameters(recurse=False):  # each gate separately
             if name.startswith("weight_ih"):
                 bound = (6 / (parameter.shape[1] + width)) ** 0.5
                 init.uniform_(parameter, -bound, bound)

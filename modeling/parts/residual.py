@@ -16,7 +16,7 @@ from .norms import build_norm
 
 
 class LayerScale(nn.Module):
-    """Layer scale (CaiT, Touvron et al. 2021): `λ ⊙ f(x)`, λ trained from one small number in all dimensions."""
+    """Layer scale (CaiT, Touvron et al. 2021): `λ ⊙ f(x)`, λ trained from one small value in all dimensions."""
 
     def __init__(self, config: BlockConfig):
         super().__init__()
@@ -175,7 +175,7 @@ RESIDUALS: dict[str, type[Residual]] = {
 
 
 def build_residual(config: BlockConfig, cross_attention: bool = False, layer_idx: int = 0) -> Residual:
-    """Return the residual connection of one sublayer that `config` names."""
+    """Return the residual connection of one sublayer that `config` selects."""
     return RESIDUALS[config.norm_placement](config, cross_attention, layer_idx)
 
 

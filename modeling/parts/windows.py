@@ -20,7 +20,7 @@ Sides = tuple[int, int]
 class Windows:
     """The division of a grid of patches into windows, padded at its lower and right end.
 
-    Windows begin `shift` rows and columns later; those over the end of the grid continue at its beginning.
+    Windows begin `shift` rows and columns later; those beyond the end of the grid wrap around.
     """
 
     grid: Sides
@@ -29,7 +29,7 @@ class Windows:
 
     @property
     def padding(self) -> Sides:
-        """Rows and columns that the grid lacks to be made of windows."""
+        """Rows and columns to add so that whole windows cover the grid."""
         return -self.grid[0] % self.size[0], -self.grid[1] % self.size[1]
 
     @property
@@ -58,10 +58,10 @@ class Windows:
         return x[:, : self.grid[0], : self.grid[1]].flatten(1, 2)
 
     def regions(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
-        """Return a number for each patch of each window (B · W, S): patches with the same one see each other.
+        """Return a number for each patch of each window (B · W, S): patches with equal numbers see each other.
 
-        Patches of a shifted window that were not neighbors in the image have different ones; padding and patches where
-        `mask` (B, N) is 0 have 0. `None` means that all patches of a window see each other.
+        Patches of a shifted window that were not neighbors in the image have different numbers; padding and patches
+        where `mask` (B, N) is 0 have 0. `None` means that all patches of a window see each other.
         """
         if mask is None and not any((*self.shift, *self.padding)):
             return None

@@ -118,7 +118,7 @@ def test_a_variant_is_added_without_new_baselines(tmp_path, pretended, capsys):
     for words, message in (
         ("low={learning_rate: 1.0e-4}", "--add low: it is there with other options"),
         ("fifth={}", "family: 4 variants are to be tested, and fifth would be number 5"),
-        ("post={}", "variants: post is there"),
+        ("post={}", "variants: post exists already"),
     ):
         refused(message, program.main, [*command, "--add", words], error=SystemExit)
     plan_file(tmp_path, variants=VARIANTS)

@@ -57,7 +57,7 @@ def test_of_the_next_tokens_and_of_none_before():
     assert (found.values[:, -1] == 0).all()
     assert (found.values[0, 3:] == 0).all()
     check_complete(model, INPUTS, found)
-    refused("first=0: of 6 tokens those from 1 to 5", next_tokens, INPUTS, first=0)
+    refused("first=0: of 6 tokens only those from 1 to 5", next_tokens, INPUTS, first=0)
 
 
 @pytest.mark.parametrize("overrides", [{}, {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": None}])
