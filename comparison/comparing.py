@@ -111,7 +111,7 @@ class Work:
         self._check_rows(list(jobs.values()))
         records = {name: read_record(job.folder) for name, job in jobs.items()}
         if bare := [name for name in records if f"eval_{self.plan.score.name}" not in records[name]["metrics"]]:
-            raise ValueError(f"score: {self.plan.score.name}: the runs of variant {bare[0]} have none")
+            raise ValueError(f"score: {self.plan.score.name}: the runs of variant {bare[0]} do not compute it")
         for name, record in records.items() if counted else ():
             consumed = record["details"]["consumed"]
             step = consumed[self.plan.budget] / consumed["steps"]

@@ -280,7 +280,7 @@ def read_added(folder: Path, new: Mapping[str, Any] | None = None) -> dict[str, 
     known = read_settings(path) if (path := folder / ADDED).exists() else {}
     for name, options in (new or {}).items():
         if merged(known.setdefault(name, options)) != merged(options):
-            raise ValueError(f"--add {name}: it is there with other options, {known[name]}: choose another name")
+            raise ValueError(f"--add {name}: it exists with other options, {known[name]}: choose another name")
     return known
 
 

@@ -70,7 +70,7 @@ def name() -> str:
 
 
 class StoreAction(argparse._StoreAction):
-    """Stores a value; those of a list that is given again follow the others: none is lost."""
+    """Stores a value; a list option that is given again extends the earlier list."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         before = getattr(namespace, self.dest, self.default)

@@ -240,7 +240,7 @@ def task_of(architecture: str, path: str) -> tuple[Any, Function, bool]:
     if architecture.endswith(TASKS["image_classification"].architectures):
         raise ValueError(f"--model {path} classifies images: give --image with files or folders")
     endings = (ending for task in TASKS.values() if task.input_option == "text" for ending in task.architectures)
-    raise ValueError(f"--model {path}: architecture {architecture} does none of: {', '.join(endings)}")
+    raise ValueError(f"--model {path}: architecture {architecture} is not supported: use {', '.join(endings)}")
 
 
 def check_options(

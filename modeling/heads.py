@@ -47,7 +47,7 @@ class LMHeadMixin:
     - `return_logits=False`: return only the loss; none are kept.
     - `label_smoothing` ε: the loss of the targets `(1 - ε) onehot(y) + ε / V` (Szegedy et al. 2016).
 
-    The loss does not depend on the first two: a user's own `loss_function` gets all logits, and no label smoothing.
+    The loss does not depend on the first two: a user's own `loss_function` gets all logits; it excludes smoothing.
     """
 
     lm_head: nn.Module

@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ladder = "ladder" in read_settings(args.plan)
     without = (*WITHOUT, *(("tune", "equal", "extend", "share", "transfer") if ladder else ("seeds",)))
     if names := [name for name in without if (ladder or args.transfer) and getattr(args, name)]:
-        raise ValueError(f"--{names[0]}: not with {'a plan that has a ladder' if ladder else '--transfer'}")
+        raise ValueError(f"--{names[0]} cannot be used with {'a plan that has a ladder' if ladder else '--transfer'}")
     if ladder:
         report(forecast(args.plan, folder, jobs=args.jobs, overwrite=args.overwrite, seeds=args.seeds))
         return

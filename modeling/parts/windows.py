@@ -73,7 +73,7 @@ class Windows:
 
 
 def stage_windows(grid: Sides, size: Sides) -> tuple[Windows, Windows]:
-    """Return the windows of the first layer of a stage and of every second one, and those of the others.
+    """Return the windows of layers 0, 2, 4 ... of a stage, and of the layers between them.
 
     The latter are shifted by half a window along the sides that are longer than one.
     """

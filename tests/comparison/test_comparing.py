@@ -154,7 +154,7 @@ def test_tokens_of_two_tokenizers_are_not_compared_but_what_a_model_reads_may_di
     refused("the tokenizers of measured-pre and measured-post", compare, plan, tmp_path / "c")
     assert not (tmp_path / "c" / "runs").exists()
     plan = read_plan(plan_file(tmp_path, variants=variants, score="bits_per_byte"))
-    refused("score: bits_per_byte: the runs of variant pre have none", compare, plan, tmp_path / "b")
+    refused("score: bits_per_byte: the runs of variant pre do not compute it", compare, plan, tmp_path / "b")
     plan = read_plan(plan_file(tmp_path, variants=variants, score="bits_per_byte", budget={"steps": 5}))
     assert compare(plan, tmp_path / "d").variants["pre"].lost[1].message == "its record has no bits_per_byte"
     # Shorter texts of a classifier have the same labels, and BLEU has whole references

@@ -204,8 +204,8 @@ def test_the_largest_width_is_predicted_before_it_is_trained(tmp_path, pretended
       for more, program in (({"preset": "llama-tiny"}, {}), ({}, {"program": "train-image-classifier"}))),
     *(({key: {}}, [], f"{key}: not in a plan with a ladder") for key in ("extend", "variants", "budget")),
     ({"score": "accuracy"}, [], "score: accuracy; the law only predicts the loss"),
-    ({}, ["--sequential"], "--sequential: not with a plan that has a ladder"),
-    ({}, ["--transfer", "widths=8,16"], "--transfer: not with a plan that has a ladder"),
+    ({}, ["--sequential"], "--sequential cannot be used with a plan that has a ladder"),
+    ({}, ["--transfer", "widths=8,16"], "--transfer cannot be used with a plan that has a ladder"),
     ({"arguments": {"learning_rate": 0.25}}, [], "other widths need a hidden_size"),
 ])  # fmt: skip
 def test_an_invalid_ladder_is_refused(changes, options, words, tmp_path):

@@ -116,7 +116,7 @@ def test_a_variant_is_added_without_new_baselines(tmp_path, pretended, capsys):
     assert "by other rules are given again: family 4, now 5." in capsys.readouterr().out
     assert set(starts(tmp_path).values()) == {1}
     for words, message in (
-        ("low={learning_rate: 1.0e-4}", "--add low: it is there with other options"),
+        ("low={learning_rate: 1.0e-4}", "--add low: it exists with other options"),
         ("fifth={}", "family: 4 variants are to be tested, and fifth would be number 5"),
         ("post={}", "variants: post exists already"),
     ):

@@ -62,8 +62,8 @@ def test_the_best_rate_is_the_vertex_over_the_logarithm():
     ({"tune": TUNE}, "widths=16,20", "variant pre: num_attention_heads=2.5 at width 20: give other widths"),
     ({"tune": TUNE, "arguments": {}}, "widths=16,32", "variant pre: overrides: other widths need a hidden_size"),
     ({"tune": TUNE, "arguments": {"overrides": FIELDS | {"stage_heads": [2, 2]}}}, "widths=16,32", "stage_heads="),
-    ({"tune": TUNE}, "widths=16,32 --seeds 1 2", "--seeds: not with --transfer"),  # rates have `tuning_seeds`
-    ({"tune": TUNE}, "widths=16,32 --add x={}", "--add: not with --transfer"),
+    ({"tune": TUNE}, "widths=16,32 --seeds 1 2", "--seeds cannot be used with --transfer"),  # but `tuning_seeds`
+    ({"tune": TUNE}, "widths=16,32 --add x={}", "--add cannot be used with --transfer"),
     ({"tune": TUNE}, "widths=16", "write it as widths=64,128,256"),
     ({"tune": TUNE}, "widths=16,16", "write it as widths=64,128,256"),
 ])  # fmt: skip
