@@ -25,7 +25,7 @@ class NoWeight:
 
     @classmethod
     def __torch_function__(cls, *_: Any) -> Any:
-        raise ValueError("this model computes with weights of linear layers by itself: those in int8 have none")
+        raise ValueError("this model reads the weights of linear layers, which layers in int8 do not have")
 
     def __getattr__(self, name: str) -> Any:
         return self.__torch_function__()
@@ -95,7 +95,7 @@ def to_int8(model: nn.Module) -> nn.Module:
     if not torch.backends.mkldnn.is_available():
         raise ValueError("int8 needs oneDNN, which this build of torch does not have")
     if type(model) in (nn.Linear, Conv1D):
-        raise ValueError("int8 is for models with linear layers, and this is such a layer: put it into nn.Sequential")
+        raise ValueError("to_int8 takes a model, and this is a single linear layer: put it into nn.Sequential")
     kept, made = adapters(model), dict[nn.Module, Int8Linear]()  # a layer may be shared
     for parent in list(model.modules()):
         for name, layer in cast("dict[str, Any]", parent._modules).items():

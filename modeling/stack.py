@@ -125,7 +125,7 @@ class Stack(VanillaPreTrainedModel):
         """Return an empty list for the values of the first layer, with which the others mix theirs."""
         layer: Any = self.layers[0]
         if isinstance(layer, PipelineIdentityLayer):
-            raise ValueError("value_residual=True: no stage of a pipeline gets the values of the first layer")
+            raise ValueError("value_residual=True: later stages of a pipeline do not get the first layer's values")
         if checkpoints and layer._gradient_checkpointing_func.keywords.get("use_reentrant"):
             raise ValueError("value_residual=True needs gradient checkpointing with use_reentrant=False")
         return []

@@ -197,8 +197,8 @@ class ParallelDecoding(Autoregressive):
             if value is not None and value != defaults.get(name) and value is not False:
                 shown = f"{name}={value!r}" if isinstance(value, int | float | str | list) else name
                 raise ValueError(
-                    f"{shown}: the model has decoding={self.config.decoding!r}, which predicts all tokens at once, so "
-                    "that there is no text that grows token by token"
+                    f"{shown}: the model has decoding={self.config.decoding!r}, which predicts all tokens at once: "
+                    "no text grows token by token"
                 )
 
     def sample(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:

@@ -98,9 +98,9 @@ def test_adapters_and_layers_with_hooks_keep_their_weights(use_dora):
 
 
 def test_what_it_cannot_do_is_refused():
-    refused("int8 is for models with linear layers, and this is such a layer", to_int8, nn.Linear(D, E))
+    refused("to_int8 takes a model, and this is a single linear layer", to_int8, nn.Linear(D, E))
     for reads in (lambda x: x @ layer().weight, lambda x: layer().weight[0], lambda x: layer().weight.to(x)):
-        refused("this model computes with weights of linear layers by itself", reads, torch.randn(1, 2, 32))
+        refused("this model reads the weights of linear layers", reads, torch.randn(1, 2, 32))
     refused("int8 is for models in float32 on cpu, and this one is in bfloat16", to_int8, toy("decoder").bfloat16())
     model = to_int8(toy("decoder"))
     for save in (model.state_dict, lambda: torch.save(model, io.BytesIO())):
