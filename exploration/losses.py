@@ -164,13 +164,13 @@ def parts_of(layer: nn.Module) -> list[str]:
 @contextmanager
 def without_part(layer: Any, part: str) -> Iterator[None]:
     """Skip a sublayer of a layer, or with `part="layer"` all of it, inside the `with` block."""
-    with ExitStack() as until_the_end:
+    with ExitStack() as exit_stack:
         if part == "layer":
-            until_the_end.enter_context(layer.register_forward_hook(lambda module, args, output: args[0]))
+            exit_stack.enter_context(layer.register_forward_hook(lambda module, args, output: args[0]))
         else:
             residual = getattr(layer, f"{part}_residual")
             residual.branch = torch.zeros_like
-            until_the_end.callback(delattr, residual, "branch")
+            exit_stack.callback(delattr, residual, "branch")
         yield
 
 

@@ -85,10 +85,10 @@ def stacks(model: Any) -> dict[str, Stack]:
 @contextmanager
 def eager(model: Any) -> Iterator[None]:
     """Use eager attention, which returns probabilities, and no dropout inside the `with` block."""
-    with ExitStack() as until_the_end:
-        until_the_end.callback(model.train, model.training)
+    with ExitStack() as exit_stack:
+        exit_stack.callback(model.train, model.training)
         if (implementation := model.config._attn_implementation) is not None:
-            until_the_end.callback(model.set_attn_implementation, implementation)
+            exit_stack.callback(model.set_attn_implementation, implementation)
             model.set_attn_implementation("eager")
         model.eval()
         yield

@@ -189,13 +189,13 @@ def generate_file(
     is_foreign = part.exists() and part.stat().st_size > 0 and not record.exists()
     if is_foreign or Path(source).resolve() in (part, record):
         raise ValueError(f"--output_file {target} is first written as {part}, which is another file: rename that")
-    with part.open("ab") as stream, ExitStack() as until_the_end, torch.inference_mode():
+    with part.open("ab") as stream, ExitStack() as exit_stack, torch.inference_mode():
         try:
             lock = locked(part)
         except BlockingIOError as error:
             raise ValueError(f"--output_file {target}: {error}") from error
         if lock is not None:
-            until_the_end.callback(os.close, lock)
+            exit_stack.callback(os.close, lock)
         done = resumed(part, record, {"input": content, **job(arguments, loaded)}, size)
         lines = lines_of(source, hint)
         left = filled - sum(bool(line.strip()) for line in islice(lines, done))

@@ -22,10 +22,10 @@ Batch = Mapping[str, torch.Tensor]
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[ExitStack]:
     """Turn dropout off inside the `with` block, and yield a stack for hooks that end with it."""
-    with ExitStack() as until_the_end:
-        until_the_end.callback(model.train, model.training)
+    with ExitStack() as exit_stack:
+        exit_stack.callback(model.train, model.training)
         model.eval()
-        yield until_the_end
+        yield exit_stack
 
 
 @torch.no_grad()

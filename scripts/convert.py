@@ -19,13 +19,13 @@ from vanillaformer.hub.atomic_files import new_folder
 from vanillaformer.training.arguments import ModelArguments
 
 
-def parser() -> CommandParser:
-    made = CommandParser(__doc__, "SRC DST [--option value ...]")
-    files = made.add_argument_group("Input and output")
+def build_parser() -> CommandParser:
+    parser = CommandParser(__doc__, "SRC DST [--option value ...]")
+    files = parser.add_argument_group("Input and output")
     files.add_argument("source", metavar="SRC", help="Model to convert (folder, Hub id or file of a state dict)")
     files.add_argument("destination", metavar="DST", help="New folder")
     files.add_argument("--revision", help="Branch, tag or commit of SRC on the Hub")
-    group = made.add_argument_group("Conversion")
+    group = parser.add_argument_group("Conversion")
     direction = group.add_mutually_exclusive_group()
     words = f"Native architecture (default: the one that fits): {', '.join(ARCHITECTURES)}"
     direction.add_argument("--to", choices=list(ARCHITECTURES), help=words)
@@ -34,17 +34,17 @@ def parser() -> CommandParser:
     direction.add_argument("--from_state_dict", "--from-state-dict", choices=list(SOURCES), help=words)
     words = "Config fields that the state dict does not determine"
     group.add_argument("--set", nargs="+", default=[], metavar="FIELD=VALUE", help=words)
-    return made
+    return parser
 
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
-    reader = parser()
-    arguments = reader.parse_args(argv)
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
     if arguments.set and not arguments.from_state_dict:
-        reader.error("--set only applies to --from_state_dict")
+        parser.error("--set only applies to --from_state_dict")
     if arguments.revision and arguments.from_state_dict:
-        reader.error("--revision does not apply to --from_state_dict, which reads a file")
+        parser.error("--revision does not apply to --from_state_dict, which reads a file")
     hide_progress_bars()
     if arguments.from_state_dict:
         with new_folder(arguments.destination) as folder:

@@ -22,28 +22,28 @@ from vanillaformer.hub.loading import open_config, saved_folder
 from vanillaformer.training.arguments import ModelArguments
 
 
-def parser() -> CommandParser:
-    made = CommandParser(__doc__, "MODEL FOLDER [--option value ...]")
-    model = made.add_argument_group("Model")
+def build_parser() -> CommandParser:
+    parser = CommandParser(__doc__, "MODEL FOLDER [--option value ...]")
+    model = parser.add_argument_group("Model")
     words = f"Folder or Hub id of a saved model, or a preset: {', '.join(PRESETS)}"
     model.add_argument("model", metavar="MODEL", help=words)
     model.add_argument("--revision", help="Branch, tag or commit of MODEL on the Hub")
-    fields = made.add_argument_group("Configuration")
+    fields = parser.add_argument_group("Configuration")
     words = "Config fields that override those of a preset"
     fields.add_argument("--set", nargs="+", default=[], metavar="FIELD=VALUE", help=words)
-    made.add_argument_group("Output").add_argument("folder", metavar="FOLDER", help="New folder")
-    return made
+    parser.add_argument_group("Output").add_argument("folder", metavar="FOLDER", help="New folder")
+    return parser
 
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
-    reader = parser()
-    arguments = reader.parse_args(argv)
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
     config: PreTrainedConfig
     if arguments.model in PRESETS:
         config = preset(arguments.model, **ModelArguments(overrides=arguments.set).config_overrides())
     elif arguments.set:
-        reader.error("--set only applies to a preset")
+        parser.error("--set only applies to a preset")
     else:
         config = open_config(saved_folder(arguments.model, arguments.revision, "MODEL"))
     if not isinstance(config, VanillaConfig):

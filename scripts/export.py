@@ -23,27 +23,27 @@ from vanillaformer.conversion.exports import EXPORTERS, export_folder
 COLUMNS = ("source_column", "target_column", "text_column", "label_column")
 
 
-def parser() -> CommandParser:
-    made = CommandParser(__doc__, "SRC DST --engine ENGINE [--option value ...]")
-    files = made.add_argument_group("Input and output")
+def build_parser() -> CommandParser:
+    parser = CommandParser(__doc__, "SRC DST --engine ENGINE [--option value ...]")
+    files = parser.add_argument_group("Input and output")
     files.add_argument("source", metavar="SRC", help="Model (folder or Hub id)")
     files.add_argument("target", metavar="DST", help="New folder")
     files.add_argument("--revision", help="Branch, tag or commit of SRC on the Hub")
-    engine = made.add_argument_group("Engine")
+    engine = parser.add_argument_group("Engine")
     models = "; ".join(f"{name}: {exporter.info.models}" for name, exporter in EXPORTERS.items())
     engine.add_argument("--engine", required=True, choices=list(EXPORTERS), help=f"Engine. {models}")
     allowed = "; ".join(f"{name}: {', '.join(exporter.quantizations)}" for name, exporter in EXPORTERS.items())
     engine.add_argument("--quantization", help=f"Data type of the weights (default: the first). {allowed}")
     words = "Folder in which npm installed @huggingface/transformers, copied to the page of --engine web"
     engine.add_argument("--transformers_js", metavar="FOLDER", help=f"{words} (default: linked from a CDN)")
-    rows = made.add_argument_group("Held-out rows")
+    rows = parser.add_argument_group("Held-out rows")
     rows.add_argument("--validation_file", nargs="+", help="Files with rows to score the model and its export on")
     rows.add_argument("--validation_target_file", nargs="+", help="Target lines of a .txt --validation_file")
     for column in COLUMNS:
         name = column.removesuffix("_column")
         rows.add_argument(f"--{column}", help=f"Column of the {name} (default: {name})")
     rows.add_argument("--max_validation_samples", type=int, help="Maximum number of rows (default: all)")
-    return made
+    return parser
 
 
 def held_out_rows(args: Namespace) -> Any:
@@ -61,7 +61,7 @@ def held_out_rows(args: Namespace) -> Any:
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     hide_progress_bars()
     rows = held_out_rows(args)
     options = {name: getattr(args, name) for name in ("quantization", "revision", "transformers_js")}

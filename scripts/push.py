@@ -25,25 +25,25 @@ from vanillaformer.hub.loading import open_config
 from vanillaformer.hub.pushing import check_name, files_to_push, left_out, push_folder
 
 
-def parser() -> CommandParser:
-    made = CommandParser(__doc__, "FOLDER REPO [--option value ...]")
-    model = made.add_argument_group("Model")
+def build_parser() -> CommandParser:
+    parser = CommandParser(__doc__, "FOLDER REPO [--option value ...]")
+    model = parser.add_argument_group("Model")
     model.add_argument("folder", metavar="FOLDER", type=Path, help="Folder of the saved model")
     words = (
         "Push an equivalent native model of transformers, without our code: native, or the name of one of the "
         "architectures that fit"
     )
     model.add_argument("--as", dest="form", metavar="ARCHITECTURE", help=words)
-    repository = made.add_argument_group("Repository")
+    repository = parser.add_argument_group("Repository")
     repository.add_argument("repo", metavar="REPO", help="user/name, or your own name; created if missing")
     repository.add_argument("--revision", metavar="BRANCH", help="Branch to push to; created from main if missing")
     repository.add_argument("--private", action="store_true", default=None, help="Make a new repository private")
-    upload = made.add_argument_group("Upload")
+    upload = parser.add_argument_group("Upload")
     upload.add_argument("--pr", action="store_true", help="Open a pull request, also in repositories of others")
     upload.add_argument("--message", default="Upload model", help="Commit message")
     words = "List the files that would be uploaded, send nothing"
     upload.add_argument("--dry_run", "--dry-run", action="store_true", help=words)
-    return made
+    return parser
 
 
 def listing(files: dict[str, Path], rest: list[str]) -> str:
@@ -79,7 +79,7 @@ def published(folder: Path, form: str | None) -> Iterator[Path]:
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     hide_progress_bars()
     check_name(args.repo)
     with published(args.folder, args.form) as folder:
