@@ -378,7 +378,7 @@ def test_what_is_given_twice_is_refused(words, tmp_path):
     ({"score": "bleu"}, "score: bleu: choose from loss"),
     ({"equal": "tokens"}, "equal: 'tokens'; choose from parameters, flops"),
     ({"tune": {"learning_rate": 1e-3}}, "tune: learning_rate: 0.001; it must be a list of two values"),
-    ({"tune": {"learning_rate": [1, 2], "weight_decay": [0, 1]}, "extend": True}, "of exactly one tuned option, got 2"),
+    ({"tune": {"learning_rate": [1, 2], "weight_decay": [0, 1]}, "extend": True}, "exactly one tuned option, got 2"),
     ({"extend": True}, "extend: it goes beyond the list of exactly one tuned option, got 0"),
     ({"sedes": [1]}, "unknown key 'sedes'"), ({"sequential": "yes"}, "sequential: 'yes'; choose from true, false"),
     ({"sequential": True, "seeds": [1, 2]}, "seeds: [1, 2]; `sequential` begins with two"),

@@ -200,7 +200,7 @@ def test_the_largest_width_is_predicted_before_it_is_trained(tmp_path, pretended
     ({"ladder": LADDER | {"widths": [8, 12, 16, 24]}}, [], "num_attention_heads=1.5 at width 12"),
     ({"ladder": LADDER | {"held_out": float("nan")}}, [], "held_out: nan; it must be numbers above 0"),
     ({"arguments": {"overrides": FIELDS | {"hidden_size": "16"}}}, [], "'16'; it must be a whole number"),
-    *(({"arguments": {"overrides": {"hidden_size": 16}} | more} | program, [], "intermediate_size would be the preset's")
+    *(({"arguments": {"overrides": {"hidden_size": 16}} | more} | program, [], "intermediate_size would be")
       for more, program in (({"preset": "llama-tiny"}, {}), ({}, {"program": "train-image-classifier"}))),
     *(({key: {}}, [], f"{key}: not in a plan with a ladder") for key in ("extend", "variants", "budget")),
     ({"score": "accuracy"}, [], "score: accuracy; the law only predicts the loss"),

@@ -134,7 +134,7 @@ def test_what_was_added_is_not_lost_nor_the_baseline(tmp_path):
     refused("another process has added a", keep_added, second, tmp_path)
     keep_added(read_plan(path, read_added(tmp_path, {"b": {}})), tmp_path)
     assert list(read_added(tmp_path)) == ["a", "b"]
-    refused("variants: 2 is there", read_plan, path, {"2": {}})
+    refused("variants: 2 exists already", read_plan, path, {"2": {}})
     path = plan_file(tmp_path, **changes, baseline="b")
     refused("baseline: 'b'; choose from 1, 2", read_plan, path, read_added(tmp_path))
 
@@ -178,7 +178,7 @@ def test_an_interrupted_training_is_for_others_and_other_settings_are_refused(tm
     second.before = {job.name: None}
     for kind, content in (("settings", other.options), ("outcomes", {"state": "finished"})):  # by a third one
         first._write(kind, job, content)
-    refused("--share: another process trained runs-a-1 otherwise", second._job, job)
+    refused("--share: another process trained runs-a-1 differently", second._job, job)
     assert second.run([job])[job.name].state == "finished"
     assert settings_of(tmp_path, job.name) == job.options
 
