@@ -28,7 +28,7 @@ from .file_names import CARD
 
 HEADER = re.compile(r"\A\s*---[ \t]*\n(?:(.*?)\n)??---[ \t]*(?:\n|\Z)", re.DOTALL)
 BEGIN, NOTE, END = "<!-- vanillaformer ", " generated: write above or below -->", "<!-- /vanillaformer -->"
-PART = re.compile(rf"{BEGIN}(\{{.*\}}){NOTE}\n((?s:.*?))\n{END}")
+PART = re.compile(rf"{BEGIN}(\{{.*\}}){NOTE}\n((?s:(?:(?!{BEGIN}).)*?))\n{END}")  # its end is not that of another
 RENEWED = ("base_model", "metrics", "model-index")  # metadata of the last training, deleted if it does not state them
 
 

@@ -81,7 +81,9 @@ def test_broken_cards(capsys: pytest.CaptureFixture) -> None:
     norwegian = edited(generated(), ("language: en", "language: no"))
     assert "language: 'no'\n" in merged_card(generated(header="tags: [a]"), norwegian)
     without_end = edited(generated(), (END, ""))
-    assert "none known" in merged_card(generated("## More"), without_end)
+    for text in ("## More", "## Even more"):  # the end of the part that is added is not that of the one without
+        without_end = merged_card(generated(text), without_end)
+        assert "none known" in without_end
     damaged = edited(generated(), ('"hash"', "hash"))
     assert is_edited(damaged)
     assert "none known" not in merged_card(generated("## More"), damaged)
