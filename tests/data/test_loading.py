@@ -55,7 +55,7 @@ def test_parallel_texts_named_by_their_languages(tmp_path, ending, streaming):
     assert [len(part) for part in dataset.values()] == [20, 3, 2]
     assert dataset["test"][:] == {"source": ["test en 0", "test en 1"], "target": ["test de 0", "test de 1"]}
     assert dataset["train"][7] == {"source": "train en 7", "target": "train de 7"}
-    missing = r"unknown extension .*; one side of parallel texts may have any"
+    missing = r"unknown extension .*; parallel text files may have any"
     refused(missing, load, "translation", train_file=paths["train_file"])
     no_column = r"\(a text file\) has no column 'id' \(--order_column\)"
     refused(no_column, load, "translation", **paths, hold_out="end", order_column="id")
