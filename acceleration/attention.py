@@ -4,6 +4,7 @@ Scores of later tokens and of keys outside a window are not computed, so trainin
 window. In bfloat16, if measured to be faster, attention without dropout is computed here too, for short rows or
 without gradients: SDPA multiplies each head of each row separately, which takes oneDNN longer to prepare than to
 compute.
+
 Shape letters: B batch, T query length, S key length, H query heads, G key/value heads, K head width.
 """
 

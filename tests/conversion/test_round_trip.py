@@ -117,9 +117,11 @@ def test_the_dtype_is_kept(name):
     assert_equal(to_native(ours, name), native)
 
 
-def test_a_table_that_was_saved_in_half_precision_is_still_the_architectures(tmp_path):
+def test_a_table_saved_in_half_precision_is_exact_only_in_that_dtype(tmp_path):
+    """Its rounding would change float32 logits by a thousandth."""
     native_model(MAIN["pegasus"]).to(torch.bfloat16).save_pretrained(tmp_path)
-    assert from_native(tmp_path, dtype=torch.float32).dtype == torch.float32
+    assert from_native(tmp_path, dtype=torch.bfloat16).dtype == torch.bfloat16
+    refused("equal only in that dtype", from_native, tmp_path, dtype=torch.float32)
 
 
 def test_the_generation_config_is_carried():
