@@ -181,9 +181,10 @@ def features_of(paths: Paths, columns: Columns) -> Features:
         with _named_errors(paths):
             schema = pq.read_schema(paths[0])
         types = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
-        found = Features.from_arrow_schema(pa.schema(list(zip(schema.names, types)), metadata=schema.metadata))
+        fields = [each for each in zip(schema.names, types) if not pa.types.is_map(each[1])]  # unknown to `datasets`
+        found = Features.from_arrow_schema(pa.schema(fields, metadata=schema.metadata))
         inner = [name for name in found.flatten() if name not in found]
-        check_columns(str(paths[0]), [*schema.names, *inner], columns)
+        check_columns(str(paths[0]), [*(name for name, _ in fields), *inner], columns)
         outer = [name if name in found else name.split(".", 1)[0] for name in columns.values()]
         features = {name: found[name] for name in outer}
     return Features({**features, ROW: Value("int64"), formats.LINES: Value("int64"), formats.PROBLEM: Value("string")})

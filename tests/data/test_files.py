@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from refusals import refused
@@ -169,6 +171,12 @@ def test_parquet_types(tmp_path):
     assert (label_names(loaded), list(loaded["train"]["label"])) == (["good", "bad"], [1, 0])
     pd.DataFrame({"text": ["one", "two"], "label": pd.Categorical(["x", "y"])}).to_parquet(path)
     assert label_names(load("classification", train_file=path, validation_file=path)) == ["x", "y"]
+    pairs = pa.array([[("en", "one")]], pa.map_(pa.string(), pa.string()))
+    pq.write_table(pa.table({"text": ["one"], "label": ["x"], "map": pairs}), tmp_path / "map.parquet")
+    other = str(tmp_path / "map.parquet")
+    found = load("classification", train_file=path, validation_file=other)
+    assert len(found["validation"]) == 1, "a map that is not needed is not read"
+    refused("map.parquet has no column 'map.en'", load, "classification", train_file=other, text_column="map.en")
 
 
 ROWS = [
