@@ -15,7 +15,6 @@ from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from .help_page import HelpPage, Names
-from .program import StoreAction
 from .reporting import redact_tokens
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -37,7 +36,6 @@ class Parser(HfArgumentParser):
             options["type"] = _truth
         options.pop("group", None)  # for the help page
         options.pop("limit", None)
-        options.setdefault("action", StoreAction)
         action = super().add_argument(*names, **options)
         self.destinations |= dict.fromkeys(action.option_strings, action.dest)
         self.page.add(action)

@@ -69,21 +69,11 @@ def name() -> str:
     return Path(sys.argv[0]).name
 
 
-class StoreAction(argparse._StoreAction):
-    """Stores a value; a list option that is given again extends the earlier list."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        before = getattr(namespace, self.dest, self.default)
-        is_again = isinstance(values, list) and before is not self.default
-        setattr(namespace, self.dest, [*before, *values] if is_again else values)
-
-
 class CommandParser(argparse.ArgumentParser):
     """A parser whose help page is like that of the training programs; `usage` follows the program's name."""
 
     def __init__(self, description: str, usage: str):
         super().__init__(prog=name(), usage=f"%(prog)s {usage}", description=description)
-        self.register("action", None, StoreAction)
 
     def format_help(self) -> str:
         page = HelpPage((), {}, {})

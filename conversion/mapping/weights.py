@@ -158,8 +158,8 @@ def checked_links(
         tolerance = 1e-2 if actual.element_size() < 4 else 1e-5
         if not torch.allclose(actual.float(), expected.float().to(actual.device), atol=tolerance):
             raise ValueError(
-                f"{name} is not the table of {architecture.name} that {type(ours).__name__} computes; a table that was "
-                "saved in bfloat16 or float16 is rounded, and equal only in that dtype"
+                f"{name} is not the table of {architecture.name} that {type(ours).__name__} computes; a table saved "
+                "in bfloat16 or float16 is rounded, and equal only in that dtype"
             )
     return links
 

@@ -171,7 +171,7 @@ DESIGNS = {
     "recurrent": ("--preset gru-attention --r_drop 1.0 --scheduled_sampling linear --scheduled_sampling_k 10",
                   ["| `cell` | `gru`: gated recurrent units |", "bahdanau2015neural"]),
     "mask_predict": ("num_hidden_layers=1 num_attention_heads=2 decoding=mask_predict",
-                     ["| `decoding` | `mask_predict`: all tokens at once, the least", "ghazvininejad2019mask"]),
+                     ["| `decoding` | `mask_predict`: all tokens at once, after the length", "ghazvininejad2019mask"]),
 }  # fmt: skip
 
 

@@ -104,7 +104,7 @@ REFUSED = [
     ("causal", "--fp16", "--fp16 needs an accelerator: .*; --bf16 works there"),
     ("classification", "--report_to comet_ml", "--report_to comet_ml: it is not installed .pip install comet_ml"),
     ("mlm+nsp", "--packing", "--packing is not for --objective mlm"),
-    ("translation", "--source_lang en_XX --target_lang de_DE", "--target_lang de_DE: the tokenizer has no codes"),
+    ("translation", "--source_lang en_XX --target_lang de_DE", "de_DE: the tokenizer has no language codes"),
     ("translation", "--metrics perplexity", "--metrics perplexity: it does not score texts"),
     ("translation", "--metrics rougeL --predict_with_generate False", "--metrics rougeL: not with --predict"),
     ("span", "--mean_span_length 0.5", "--mean_span_length 0.5: it must be at least 1"),

@@ -308,7 +308,7 @@ def listed(changes: Changes) -> str:
 
 
 def _flat(settings: Settings) -> dict[str, Any]:
-    """Return settings by `group.name`; a list of one as its item, because in old records some options are not lists."""
+    """Return settings by `group.name`; a list of one as its item, because old records have some options as items."""
     flat = {f"{group}.{name}": value for group, values in settings.items() for name, value in values.items()}
     return {name: value[0] if isinstance(value, list) and len(value) == 1 else value for name, value in flat.items()}
 

@@ -111,8 +111,8 @@ BLOCKS, PACKED = (rows_of(rows, "masked") for rows in (block_rows, packed_rows))
     (BLOCKS, "encoder", {"block_size": 2}, "block_size=2: a block needs "),
     (PACKED, "encoder", {"block_size": 2}, "block_size=2: a row needs "),
     (PAIRS, "encoder", {"block_size": 4}, "block_size=4: a pair needs "),
-    (CAUSAL_BLOCKS, "decoder", {"block_size": 10, "block_stride": 0}, "block_stride=0: from 1 to the 10 tokens"),
-    (BLOCKS, "encoder", {"block_size": 12, "block_stride": 11}, "block_stride=11: from 1 to the 10 tokens"),
+    (CAUSAL_BLOCKS, "decoder", {"block_size": 10, "block_stride": 0}, "block_stride=0: it must be from 1 to 10"),
+    (BLOCKS, "encoder", {"block_size": 12, "block_stride": 11}, "block_stride=11: it must be from 1 to 10"),
 ])  # fmt: skip
 def test_sizes_that_cannot_be(rows, kind, options, message, request):
     refused(message, rows, splits(text=TEXTS), request.getfixturevalue(f"{kind}_tokenizer"), **options)

@@ -118,7 +118,7 @@ def test_patience_is_remembered_and_what_is_asked_for_now_counts(tmp_path: Path,
     ("translation", {"metric_for_best_model": "gen_len"}, "gen_len: choose from loss, exact_match, bleu"),
     ("masked", {"metric_for_best_model": "bits_per_byte"}, "bits_per_byte: choose from loss, perplexity, acc"),
     ("causal", {"metric_for_best_model": "next_sentence_accuracy"}, "next_sentence_accuracy: choose from"),
-    ("translation", {"metric_for_best_model": "ter", "greater_is_better": True}, "True: of ter a lower"),
+    ("translation", {"metric_for_best_model": "ter", "greater_is_better": True}, "better True: a lower ter"),
     ("translation", {"metric_for_best_model": "chrf", "predict_with_generate": False}, "chrf needs translations"),
     ("causal", {"metric_for_best_model": None, "early_stopping_patience": 2}, "patience 2 needs a --metric_for_best"),
 ])  # fmt: skip
