@@ -47,6 +47,8 @@ from .shared_sources import cross_attend, encode_in_buckets, share_sources
 Model = TypeVar("Model", bound=nn.Module)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names from malloc.h
 LARGEST = 2**31 - 1  # bytes; mallopt takes an int
+KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
+"""Environment variables of oneDNN and of torch's layer above it: how many compiled kernels each of them keeps."""
 
 
 def speed_up(model: Model) -> Model:
@@ -149,3 +151,13 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError, TypeError):  # another C library or system
         return False
     return bool(mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, LARGEST))
+
+
+def limit_kernels() -> None:
+    """Let oneDNN keep the kernels of fewer shapes, if it has not been used yet; a user's limits stay unchanged.
+
+    It compiles one for each shape of a product in bfloat16, up to a megabyte, and keeps 1,024 by default: memory for
+    nothing where batches rarely have the same shape twice, as in training. In decoding, the same lengths return.
+    """
+    for name, number in KERNELS.items():
+        os.environ.setdefault(name, number)

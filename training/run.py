@@ -19,6 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from vanillaformer.acceleration import chosen, keep, speed_up
+from vanillaformer.acceleration.plug_in import limit_kernels
 from vanillaformer.configuration import PRESETS
 from vanillaformer.configuration.options import OPTIONS, SEQUENCE_POSITION_CHOICES
 from vanillaformer.console.parsing import parse
@@ -131,6 +132,7 @@ def start(task: TrainingTask, argv: Sequence[str] | None) -> Iterator[Run]:
     if model_args.attn_implementation == "flex_attention" and training_args.device.type == "cpu":  # no backward pass
         raise ValueError("--attn_implementation flex_attention cannot train on a CPU: use sdpa or eager")
     configure_cpu()
+    limit_kernels()
     if training_args.disable_tqdm:
         disable_progress_bars()
         disable_hub_progress_bars()

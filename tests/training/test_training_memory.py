@@ -195,6 +195,36 @@ def test_memory_is_taken_from_the_system_once_but_settings_of_the_users_own_stay
     assert own or int(after) < pages
 
 
+# Prints the MiB that a thousand products of different shapes leave in memory.
+PRODUCTS = """
+import sys
+import psutil
+import torch
+from vanillaformer.acceleration.plug_in import limit_kernels
+if sys.argv[1] == "limited":
+    limit_kernels()
+weight, memory = torch.ones(64, 64, dtype=torch.bfloat16), []
+for rows in (999, *range(64, 1064)):
+    torch.nn.functional.linear(weight.new_ones(rows, 64), weight)
+    memory.append(psutil.Process().memory_info().rss)
+print((memory[-1] - memory[0]) >> 20)
+"""
+
+
+@pytest.mark.skipif(not hardware.has_bfloat16(), reason="needs instructions for bfloat16")
+def test_training_keeps_few_kernels_but_limits_of_the_user_stay():
+    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    others = {name: value for name, value in os.environ.items() if name not in names}
+
+    def growth(kind: str, **limits: str) -> int:
+        command = [sys.executable, "-c", PRODUCTS, kind]
+        return int(subprocess.run(command, env=others | limits, check=True, capture_output=True, text=True).stdout)
+
+    free = growth("free")
+    assert growth("limited") < free / 2
+    assert growth("limited", **dict.fromkeys(names, "1024")) > free / 2
+
+
 @pytest.mark.parametrize(
     ("mkldnn", "avx2", "avx512_bf16", "expected"),
     [(True, True, True, True), (True, True, False, False), (False, True, True, False), (True, False, False, True)],
