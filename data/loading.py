@@ -14,7 +14,7 @@ from vanillaformer.console.reporting import stage
 from .arguments import COLUMNS, MARKS, SPLITS, DataArguments
 from .files import Part, Parts, find_files, load_files, named, stream_files
 from .formats import NAME, READERS, ROW, Columns, ImageOptions, Paths, format_of
-from .rows import GROUP, ORDER, RESERVED, SplitRows, encode_labels, text_columns, usable_rows, with_labels, with_pairs
+from .rows import KEPT, PLAIN, RESERVED, SplitRows, encode_labels, text_columns, usable_rows, with_labels, with_pairs
 from .splits import divide
 from .streaming import TextStream, open_streams
 from .tasks import TASKS, TaskName
@@ -52,12 +52,13 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
         parts = _checked_rows(sources, data_args, task)
     if "label" in COLUMNS[task]:
         parts = encode_labels(parts)
-    columns = [*COLUMNS[task], *((NAME,) if TASKS[task].reads_images else ()), ORDER, GROUP]
+    columns = [*COLUMNS[task], *((NAME,) if TASKS[task].reads_images else ()), *KEPT]
     found = {split: [name for name in columns if name in part.rows.column_names] for split, part in parts.items()}
     splits = DatasetDict({split: part.rows.select_columns(found[split]) for split, part in parts.items()})
     stats = {split: dict(part.stats) for split, part in parts.items()}
     if stream is None:
         splits, leaks = divide(splits, task, data_args)
+        splits = splits.remove_columns(PLAIN) if PLAIN in found["train"] else splits
         stats = {split: {**stats.get(split, {}), **leaks.get(split, {})} for split in splits}
     else:
         stream.names = splits["train"].features["label"].names if "label" in COLUMNS[task] else None

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from .arguments import SPLITS
-from .rows import GROUP, ORDER, SplitRows, distinct_words, select_rows
+from .rows import GROUP, ORDER, PLAIN, SplitRows, distinct_words, select_rows
 
 LIKE_A_DATE = re.compile(r"\d.*\b(?:19|20)\d\d\b|\b(?:19|20)\d\d\b.*\d")
 MONTH = re.compile(r"(?:0?[1-9]|1[0-2])\.(?:19|20)\d\d")
@@ -133,7 +133,7 @@ def with_marks(split: SplitRows, data_args: Any) -> SplitRows:
     for text, *row in zip(split.rows[source][:], *names):
         marks = "".join(form.format(name) for form, name in zip(forms.values(), row))
         texts.append(text if text is None or not text.strip() else prefix + marks + text)
-    rows = split.rows.remove_columns(source).add_column(source, pa.array(texts, pa.large_string()))
+    rows = split.rows.rename_column(source, PLAIN).add_column(source, pa.array(texts, pa.large_string()))
     return split.with_rows(rows.add_column(GROUP, pa.array(map("_".join, zip(*names)))) if names else rows)
 
 

@@ -25,7 +25,9 @@ from .tasks import TASKS, TaskName
 READ = "__read__"  # column of a row's number in the reading order of a stream
 ORDER = "__order__"  # column of the value by which rows are ordered
 GROUP = "__group__"  # column of the task or language of a row
-RESERVED = (ROW, FILE, LINES, PROBLEM, READ, ORDER, GROUP)
+PLAIN = "__plain__"  # column of the source without its task and language, by which rows stay together
+KEPT = (ORDER, GROUP, PLAIN)  # until rows are divided
+RESERVED = (ROW, FILE, LINES, PROBLEM, READ, *KEPT)
 TEXT_OPTIONS = ("source_column", "target_column", "text_column", "turns_column", "text_pair_column", "score_column")
 DataStats = dict[str, dict[str, Any]]  # statistics of the data of a run, by split and name
 BAD, BLANK = "bad rows left out", "blank texts left out"

@@ -14,7 +14,7 @@ from datasets import Dataset, DatasetDict
 from vanillaformer.console.reporting import report
 
 from .arguments import COLUMNS, DataArguments
-from .rows import ORDER, DataStats, arrow_column, distinct_cells, select_rows
+from .rows import ORDER, PLAIN, DataStats, arrow_column, distinct_cells, select_rows
 from .tasks import TASKS, TaskName
 
 Fractions = dict[str, float]  # of held-out rows, by split
@@ -238,8 +238,8 @@ def _data(split: str) -> str:
 
 def text_keys(rows: Dataset, task: TaskName) -> np.ndarray:
     """Return a hash of 64 bits of each row's first text: two of a million have the same with a chance of 3e-8."""
-    keys = [np.zeros(0, np.uint64)]
-    for cells in arrow_column(rows, COLUMNS[task][0]).chunks:
+    keys, column = [np.zeros(0, np.uint64)], PLAIN if PLAIN in rows.column_names else COLUMNS[task][0]
+    for cells in arrow_column(rows, column).chunks:
         if not TASKS[task].whole_texts or pa.types.is_large_binary(cells.type):
             texts = cells.cast(pa.large_binary()).to_pylist()
         else:

@@ -102,6 +102,7 @@ def check_arguments(arguments: GenerateArguments) -> None:
         raise ValueError(f"--candidates {candidates} and --rerank_model {judge}: one needs the other")
     if not arguments.image and arguments.output_format != "plain":
         raise ValueError(f"--output_format {arguments.output_format} is for --image")
-    given = [name for name in ("text", "input_file", "chat", *arguments.options()) if getattr(arguments, name)]
+    others = ("text", "input_file", "chat", "source_lang", *arguments.options())
+    given = [name for name in others if getattr(arguments, name)]
     if arguments.image and given:
         raise ValueError(f"--image and --{given[0]}: images are classified, give one of them")

@@ -132,7 +132,7 @@ def fill_masks(loaded: LoadedModel, texts: list[str]) -> list[str]:
     """Return texts with the likeliest token in place of each mask token."""
     mask = loaded.tokenizer.mask_token
     if missing := [text for text in texts if mask not in text]:
-        raise ValueError(f"a masked language model fills in {mask}, which is not in {missing[0]!r}")
+        raise ValueError(f"a masked language model fills in {mask}, which is not in {missing[0]!r:.80}")
     inputs = loaded.encode(texts)
     likeliest = loaded.model(**inputs).logits.argmax(dim=-1)
     filled = torch.where(inputs["input_ids"] == loaded.tokenizer.mask_token_id, likeliest, inputs["input_ids"])
@@ -199,8 +199,9 @@ def open_folder(arguments: GenerateArguments) -> tuple[Path, Any, Any, str]:
         return folder, None, config, next(iter(config.architectures or []), "none")
     from vanillaformer.conversion.exports import EngineModel, exporter_of, load_engine, read_record  # not for torch
 
-    runtime = exporter_of(read_record(folder)["engine"]).info.runtime
-    if arguments.engine not in (None, AUTO, runtime):
+    name = read_record(folder)["engine"]
+    runtime = exporter_of(name).info.runtime
+    if arguments.engine not in (None, AUTO, name, runtime):
         raise ValueError(f"{asked} was exported for {runtime}")
     if arguments.bf16 or arguments.quantization:
         option = "--bf16" if arguments.bf16 else f"--quantization {arguments.quantization}"

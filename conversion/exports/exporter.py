@@ -14,6 +14,7 @@ from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 import vanillaformer.modeling as modeling
 from vanillaformer.configuration import BlockConfig, VanillaConfig, layer_types
 from vanillaformer.hub.atomic_files import check_free, new_folder
+from vanillaformer.hub.checks import file_errors
 from vanillaformer.hub.engines import EngineInfo
 from vanillaformer.hub.file_names import EXPORT
 from vanillaformer.tokenization import save_pair
@@ -150,7 +151,9 @@ class Exporter:
 
     def load(self, folder: Path, device: str = "cpu") -> Engine:
         """Return the engine with the files of `write`; raise ImportError if it is not installed."""
-        return self.engine_class(self.info.runner.load()[0], folder, device)
+        library = self.info.runner.load()[0]
+        with file_errors(f"{folder}: the exported model cannot be loaded"):
+            return self.engine_class(library, folder, device)
 
     def export(self, job: ExportJob) -> str:
         """Export a model into a new or empty folder, and return the result of the comparison.

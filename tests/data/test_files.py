@@ -205,6 +205,20 @@ def test_tasks_and_languages_stand_before_the_source(tmp_path):
         assert splits["train"][GROUP][:] == [*names]
 
 
+def test_rows_of_one_source_in_several_languages_stay_together(tmp_path):
+    rows = [
+        {"source": f"text {number}", "target": lang, "lang": lang} for number in range(40) for lang in ("de", "fr")
+    ]
+    path = write(tmp_path / "rows.jsonl", rows)
+    splits = load(
+        "translation", train_file=path, target_lang_column="lang", validation_fraction=0.2, test_fraction=0.2
+    )
+    sources = [{text.split(">")[1] for text in part["source"]} for part in splits.values()]
+    assert [len(part) for part in splits.values()] == [2 * len(part) for part in sources] == [48, 16, 16]
+    assert len(set.union(*sources)) == 40
+    assert set(splits["train"].column_names) == {"source", "target", GROUP}
+
+
 @pytest.mark.parametrize(("column", "value"), [("task", " "), ("task", None), ("source", " "), ("task", ["a"])])
 def test_an_empty_source_or_task_or_a_list_is_a_bad_row(column, value, tmp_path):
     rows = [*ROWS, {**ROWS[0], column: value}]

@@ -83,6 +83,14 @@ def test_options_that_do_not_fit(options, message, trained, exported):
     ends(message, generate.main, *words, "--text", "x")
 
 
+@pytest.mark.parametrize("name", ["model.bin", "config.json"])
+def test_a_damaged_export_is_an_error_in_words(name, exported, tmp_path):
+    shutil.copytree(exported("causal"), tmp_path / "export")
+    (tmp_path / "export" / name).write_bytes(b"{damaged")
+    message = "export: the exported model cannot be loaded"
+    ends(message, generate.main, "--model", tmp_path / "export", "--text", "x")
+
+
 HELD_OUT = {
     "translation": ("source,target\nMay 6,6. Mai\nMay 7,7. Mai\nMay 8,8. Mai\n", ["BLEU", "chrF"]),
     "causal": ("text\ndef f(x): return x\nimport os\nx\n", ["perplexity per token"]),

@@ -22,12 +22,14 @@ def test_an_export_and_the_pipeline_give_the_same_labels(trained, tmp_path: Path
     assert "logits of 8 images equal" in capsys.readouterr().out
     image = "--image", folder / "example.png"
     lines = answers(capsys, "--model", folder, *image)
-    assert answers(capsys, "--model", exported, "--engine", "onnxruntime", *image) == lines
+    for name in ("onnx", "onnxruntime"):
+        assert answers(capsys, "--model", exported, "--engine", name, *image) == lines
     (best, *_) = pipeline("image-classification", model=str(folder))(str(folder / "example.png"))
     assert lines == [f"{best['label']}\t{best['score']:.4f}"]
     for options, message in (
         ([exported, "--text", "hello"], "classifies images: give --image"),
         ([folder, "--image", "x.png"], "x.png does not exist"),
+        ([folder, "--image", "x.png", "--source_lang", "a", "--target_lang", "b"], "--image and --source_lang: images"),
         ([folder, "--text", "x"], "give --image"),
     ):
         ends(message, generate.main, "--model", *options)
