@@ -100,6 +100,9 @@ def check_arguments(arguments: GenerateArguments) -> None:
         raise ValueError("--max_history, --candidates and --rerank_model are for --chat")
     if (candidates > 1) != (judge is not None):
         raise ValueError(f"--candidates {candidates} and --rerank_model {judge}: one needs the other")
+    beams, drawn = arguments.num_beams, arguments.options().get("do_sample")
+    if beams is not None and candidates > beams and not (drawn and beams == 1):
+        raise ValueError(f"--candidates {candidates} --num_beams {beams}: sample, or give as many beams as candidates")
     if not arguments.image and arguments.output_format != "plain":
         raise ValueError(f"--output_format {arguments.output_format} is for --image")
     others = ("text", "input_file", "chat", "source_lang", *arguments.options())

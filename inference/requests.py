@@ -142,6 +142,8 @@ def check_chat(body: dict[str, Any], limits: Limits) -> None:
     # `transformers chat` sends 256 by default, of which as many are generated as allowed
     lengths["max_new_tokens"] = integer(1, 2**63 - 1)
     check_fields(body, lengths | CHAT_FIELDS, "messages")
+    if biases := body.pop("logit_bias", None):  # transformers takes no integers, and no empty one
+        body["logit_bias"] = {token: float(bias) for token, bias in biases.items()}
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError(f"messages={messages!r:.80}: it must be a non-empty list of messages")

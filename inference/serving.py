@@ -11,12 +11,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from jinja2 import TemplateError
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.server import build_server
@@ -46,6 +47,19 @@ class StopText(StoppingCriteria):
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         text = self.tokenizer.decode(input_ids[0, self.prompt_length :], skip_special_tokens=True)
         return input_ids.new_full((len(input_ids),), stopped(text, self.stops) != text).bool()
+
+
+class SeedOnce(LogitsProcessor):
+    """Sets the seed of a request when its generation starts: requests wait for each other, and share the generator."""
+
+    def __init__(self, seed: int):
+        self.seed: int | None = seed
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        if self.seed is not None:
+            torch.manual_seed(self.seed)
+            self.seed = None
+        return scores
 
 
 class StoppedAnswer:
@@ -114,6 +128,9 @@ class Limited:
         ids, batched = inputs["input_ids"], isinstance(inputs["input_ids"], list)
         prompt = len(ids) if batched else ids.shape[-1]
         positions = getattr(model.config, "max_position_embeddings", None)
+        largest = model.config.get_text_config().vocab_size - 1
+        if unknown := [token for token in BODY.get().get("logit_bias", {}) if int(token) > largest]:
+            raise RequestError(f"logit_bias={unknown[0]!r:.80}: the model has tokens from 0 to {largest:,}")
         generation_config.max_new_tokens = new_tokens(BODY.get(), prompt, positions, self.limits)
         if {"temperature", "top_p"} & BODY.get().keys():  # a model that is greedy by default would ignore them
             generation_config.do_sample = BODY.get().get("temperature") != 0
@@ -125,8 +142,12 @@ class Limited:
             holder: Any
             holder, key = (named, "gen_manager") if "gen_manager" in named else (more, 0)
             holder[key] = StoppedAnswer(holder[key], stops, generation_config)
+        seed = BODY.get().get("seed")
         if not batched:  # continuous batching takes no criteria
-            inputs = {**inputs, "stopping_criteria": StoppingCriteriaList(criteria)}
+            seeds = LogitsProcessorList([] if seed is None else [SeedOnce(seed)])
+            inputs = {**inputs, "stopping_criteria": StoppingCriteriaList(criteria), "logits_processor": seeds}
+        elif seed is not None:
+            torch.manual_seed(seed)
         return (request_id, model, processor, model_id, inputs, generation_config, *more)
 
     def _streaming(self, *given: Any, **named: Any) -> Any:
@@ -211,6 +232,7 @@ def add_endpoint(app: FastAPI, path: str, handler: Any, check: Callable[[dict[st
         stop = body.get("stop", [])
         BODY.set({**body, "stop": [stop] if isinstance(stop, str) else stop})
         body.pop("max_new_tokens", None)  # unknown to the handlers; the limits cover it
+        body.pop("seed", None)  # the handlers would set it during the answer to another request
         try:
             return await answered(request, handler.handle_request(body, request.state.request_id))
         except RequestError:

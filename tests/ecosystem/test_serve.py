@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -230,6 +231,7 @@ CHATS: dict[str, tuple[dict, str]] = {
                 "messages[0]: content=[{'type': 'image_url'"),
     "calls": ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "tool_calls must be functions"),
     "bias": ({"messages": [TURN], "logit_bias": {"x": 1}}, "logit_bias={'x': 1}: it must be an object of numbers by"),
+    "unknown": ({"messages": [TURN], "logit_bias": {"5000": 1}}, "logit_bias='5000': the model has tokens from 0 to "),
     "format": ({"messages": [TURN], "response_format": {"type": "json_object"}}, "response_format is not accepted"),
     "tools": ({"messages": [TURN], "tools": "all"}, "tools='all': it must be a list of objects"),
     "template": ({"messages": [TURN], "chat_template_kwargs": {"chat_template": "{{ 7 * 7 }}", "mood": "good"}},
@@ -288,7 +290,23 @@ def test_values_that_ask_for_nothing_are_taken(app):
     whole = app.post("/v1/completions", json=PROMPT | {"max_tokens": 3, "temperature": 0}).json()["choices"]
     more = {"best_of": 1, "echo": False, "logit_bias": {}, "suffix": None}
     assert app.post("/v1/completions", json={"prompt": [PROMPT["prompt"]]} | nothing | more).json()["choices"] == whole
-    assert app.post("/v1/chat/completions", json={"messages": [TURN]} | nothing).status_code == 200
+    assert app.post("/v1/chat/completions", json={"messages": [TURN], "logit_bias": {}} | nothing).status_code == 200
+
+
+def test_biases_may_be_integers(app, folder):
+    asked = {"messages": [TURN], "logit_bias": {"9": 100}, "max_tokens": 3, "temperature": 0}
+    content = app.post("/v1/chat/completions", json=asked).json()["choices"][0]["message"]["content"]
+    assert content == AutoTokenizer.from_pretrained(folder).decode([9, 9, 9])
+
+
+def test_requests_at_the_same_time_have_their_own_seeds(app):
+    def text(seed: int) -> str:
+        body = PROMPT | {"max_tokens": 40, "temperature": 2, "seed": seed}
+        return app.post("/v1/completions", json=body).json()["choices"][0]["text"]
+
+    alone = [*map(text, range(6))]
+    with ThreadPoolExecutor(6) as pool:
+        assert [*pool.map(text, range(6))] == alone
 
 
 def test_a_temperature_is_heeded_by_a_model_that_is_greedy_by_default(app):

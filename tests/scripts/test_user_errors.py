@@ -139,6 +139,10 @@ GENERATE = [
     (["--text", "x\udcff"], r"--text 'x\udcff' is not UTF-8"),
     (["--text", "x", "--chat", "--max_history", "0"], "--max_history 0: it must be at least 1"),
     (["--text", "x", "--chat", "--candidates", "3"], "--candidates 3 and --rerank_model None: one needs the other"),
+    (
+        ["--text", "x", "--chat", "--candidates", "3", "--rerank_model", "m", "--num_beams", "1"],
+        "--candidates 3 --num_beams 1: sample, or give as many beams as candidates",
+    ),
     (["--text", " "], "--text has no text in it"),
 ]
 
