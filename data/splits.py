@@ -52,7 +52,11 @@ def hold_out(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> 
     The fractions are of the rows, or distinct texts. Of a single text, or of fewer than `MANY` documents, they are of
     the characters: the last ones of each are held out.
     """
-    fractions = {} if "validation" in dataset else {"validation": data_args.validation_fraction}
+    fractions = {"validation": data_args.validation_fraction}
+    if "validation" in dataset:
+        given = fractions.pop("validation")
+        if given != type(data_args).validation_fraction:
+            report(f"--validation_fraction {given} is not used: there is validation data already.")
     if data_args.test_fraction:
         if "test" in dataset:
             raise ValueError(f"--test_fraction {data_args.test_fraction}: there is test data already")

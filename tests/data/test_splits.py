@@ -38,11 +38,13 @@ def test_validation_is_held_out_of_the_rows_for_training(tmp_path):
     assert list(dataset["test"]["text"]) == [f"text {n}" for n in range(20, 25)]
 
 
-def test_hub_data_with_a_column_of_splits(monkeypatch):
+def test_hub_data_with_a_column_of_splits(monkeypatch, capsys):
     features = Features({"text": Value("string"), "part": ClassLabel(names=["valid", "train"])})
     rows = Dataset.from_dict({"text": ["a", "b", "c"], "part": [1, 0, 1]}, features=features)
     dataset = load("causal", **hub(monkeypatch, DatasetDict(all=rows)), split_column="part")
     assert {split: list(part["text"]) for split, part in dataset.items()} == {"train": ["a", "c"], "validation": ["b"]}
+    load("causal", **hub(monkeypatch, DatasetDict(all=rows)), split_column="part", validation_fraction=0.2)
+    assert "--validation_fraction 0.2 is not used: there is validation data already" in capsys.readouterr().out
     twice = hub(monkeypatch, DatasetDict(train=rows, test=rows)) | {"split_column": "part"}
     refused(r"--split_column part: --dataset some/data plain has splits already: train", load, "causal", **twice)
 
