@@ -90,13 +90,6 @@ def pictures(drawn: bool) -> Iterator[None]:
         yield
 
 
-if multiprocessing.parent_process() is not None:  # one of `processes`
-    gc.freeze()  # see tests/conftest.py
-    torch.set_num_threads(1)
-    UNDRAWN = pictures(drawn=False)  # which would end with its last name
-    UNDRAWN.__enter__()
-
-
 def weights(path: Path) -> dict[str, torch.Tensor]:
     """Return the weights in a file or a folder, of a checkpoint of adapters theirs."""
     return load_file(path if path.is_file() else next(path.glob("*model.safetensors")))
@@ -259,9 +252,17 @@ def die_while_saving(folder: str, files: int) -> None:
     sys.addaudithook(die)
 
 
+def train_in_child(job: str, argv: Sequence[str]) -> None:
+    """Run a training program in one of `processes`, at the least cost."""
+    gc.freeze()  # see tests/conftest.py
+    torch.set_num_threads(1)
+    with pictures(drawn=False):
+        PROGRAMS[job][0].train(argv)
+
+
 def train_after(setup: Callable[..., None], details: Sequence[Any], job: str, argv: Sequence[str]) -> None:
     setup(*details)
-    PROGRAMS[job][0].train(argv)
+    train_in_child(job, argv)
 
 
 def kill(job: str, argv: list[str], setup: Callable[..., None], *details: Any, code: int = -signal.SIGKILL) -> None:
@@ -288,7 +289,7 @@ def train_as_rank(job: str, rank: int, count: int, port: int, argv: Sequence[str
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), VANILLAFORMER_REMOTE_CODE="off")  # it takes long
     for setup in setups:
         setup(rank, Path(argv[argv.index("--output_dir") + 1]))
-    PROGRAMS[job][0].train(argv)
+    train_in_child(job, argv)
 
 
 def start_ranks(job: str, argv: list[str], count: int, setups: Sequence[Setup] = ()) -> list[Any]:

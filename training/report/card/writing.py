@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
-from jinja2 import Environment
+from jinja2 import Environment, Template
 
 from vanillaformer.configuration import PRESETS, BlockConfig, VanillaConfig
 from vanillaformer.configuration.names import ACTIVATION_ALIASES, ACTIVATIONS
@@ -178,9 +178,13 @@ def update_card(run: Run, facts: CardFacts) -> None:
 
 def model_card(facts: CardFacts) -> str:
     """Return the text of a model's card, with the marks by which `merged_card` knows what was generated."""
-    template = Environment().from_string((files(__package__) / TEMPLATE).read_text(encoding="utf-8"))
-    text = template.render(**card_variables(facts))
+    text = template().render(**card_variables(facts))
     return generated_card(metadata(facts).to_yaml(), facts.name, text, facts.place)
+
+
+@cache
+def template() -> Template:
+    return Environment().from_string((files(__package__) / TEMPLATE).read_text(encoding="utf-8"))
 
 
 def metadata(facts: CardFacts) -> ModelCardData:
