@@ -85,6 +85,7 @@ def check_arguments(arguments: GenerateArguments) -> None:
     """Raise ValueError for invalid or contradictory options, before anything is read or loaded."""
     check_limits(arguments, LIMITS)
     check_text("--text", arguments.text)
+    check_text("--text_pair", arguments.text_pair)
     if arguments.text_pair and len(arguments.text_pair) != len(arguments.text):
         raise ValueError(f"--text_pair: {len(arguments.text_pair)} texts for {len(arguments.text)} of --text")
     source, target = arguments.source_lang, arguments.target_lang

@@ -134,6 +134,7 @@ class Exporter:
     rules: tuple[Rule, ...] = ()
     quantizations: tuple[str, ...] = ("float32",)
     exact: tuple[str, ...] = ("float32",)
+    reads_weights = True  # of the linear layers, instead of tracing the model
 
     def obstacles(self, model_class: type, config: Any) -> list[str]:
         """Return the obstacles to exporting a model: field, value, and what the engine has instead."""
@@ -189,6 +190,9 @@ class Exporter:
             )
         if obstacles := self.obstacles(model_class, job.model.config):
             raise ValueError(f"{model_class.__name__} cannot be exported to {name}: {'; '.join(obstacles)}")
+        adapted = next((path for path, module in job.model.named_modules() if hasattr(module, "base_layer")), None)
+        if self.reads_weights and adapted is not None:
+            raise ValueError(f"{adapted} has an adapter, which {name} cannot read: merge it into the weights first")
         check_free(job.folder)
 
     def write_record(self, job: ExportJob, checked: str | None = None) -> None:

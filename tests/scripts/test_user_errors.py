@@ -137,6 +137,7 @@ GENERATE = [
     (["--input_file", "no.txt"], "--input_file no.txt does not exist or is not a file"),
     (["--input_file", "bad.txt"], "--input_file bad.txt, line 2: byte 0xff is not UTF-8"),
     (["--text", "x\udcff"], r"--text 'x\udcff' is not UTF-8"),
+    (["--text", "x", "--text_pair", "\udcff"], r"--text_pair '\udcff' is not UTF-8"),
     (["--text", "x", "--chat", "--max_history", "0"], "--max_history 0: it must be at least 1"),
     (["--text", "x", "--chat", "--candidates", "3"], "--candidates 3 and --rerank_model None: one needs the other"),
     (

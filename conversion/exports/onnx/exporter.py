@@ -51,6 +51,7 @@ class OnnxExporter(Exporter):
     models = GENERATORS + CLASSIFIERS + IMAGE_CLASSIFIERS
     rules = RULES
     quantizations = tuple(SUFFIXES)
+    reads_weights = False
 
     def obstacles(self, model_class: type, config: Any) -> list[str]:
         more = (OF_CLASSIFYING_DECODERS,) if model_class is modeling.VanillaDecoderForSequenceClassification else ()

@@ -6,6 +6,7 @@ import re
 import sys
 
 import numpy as np
+import peft
 import pytest
 from modeling.axes import rope
 from modeling.toys import relative_error, tokens, toy, toy_config
@@ -167,6 +168,13 @@ def test_what_the_format_has_no_place_for_is_named(base, fields):
     config, field = toy_config("decoder", **base | fields), next(iter(fields))
     (obstacle,) = EXPORTER.obstacles(modeling.VanillaDecoderForCausalLM, config)
     assert obstacle.startswith(f"{field}={getattr(config, field)!r}")
+
+
+def test_an_adapter_is_not_left_out(tmp_path):
+    model = toy("decoder", **LLAMA)
+    model.add_adapter(peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    message = "model.layers.0.self_attn.q_proj has an adapter, which gguf cannot read: merge it"
+    refused(message, export, model, tmp_path / "export", "gguf")
 
 
 def test_every_reason_is_named():
