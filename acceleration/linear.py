@@ -78,7 +78,7 @@ def takes_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
         and (weight.is_contiguous() or weight.t().is_contiguous())
         and not torch.is_autocast_enabled("cpu")
         and bool(torch.backends.mkldnn.enabled)  # torch's own switch
-        and onednn_is_faster()
+        and onednn_is_faster(torch.is_grad_enabled())
     )
 
 
@@ -144,21 +144,22 @@ def backward_flops(x: Any, grad_output: Any, weight: Any, needed: Any, **_: Any)
 
 
 # ------------------------------------------------------------------------------------------------ which one is faster
-def onednn_is_faster() -> bool:
-    return bool(torch.backends.mkldnn.is_available()) and is_faster("oneDNN", SWITCH, speed)
+def onednn_is_faster(gradients: bool) -> bool:
+    """Return whether oneDNN is used for products with gradients, or without: some processors gain only without."""
+    name = "oneDNN" if gradients else "oneDNN, inference"
+    return bool(torch.backends.mkldnn.is_available()) and is_faster(name, SWITCH, partial(speed, gradients))
 
 
-def speed() -> float:
-    """Return the speedup of oneDNN over MKL: the lesser of large products with gradients and of small ones."""
+def speed(gradients: bool) -> float:
+    """Return the speedup of oneDNN over MKL: of large products with gradients, or of small ones without."""
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu")
     x, weight, grad_output = draw(512, 768, requires_grad=True), draw(768, 768, requires_grad=True), draw(512, 768)
-    few, wide = draw(16, 256), draw(1024, 256)
 
-    def gradients(multiply: Callable[..., torch.Tensor]) -> Any:
+    def train(multiply: Callable[..., torch.Tensor]) -> Any:
         return torch.autograd.grad(multiply(x, weight, None), (x, weight), grad_output)
 
-    def small(multiply: Callable[..., torch.Tensor]) -> Any:
-        return [multiply(few, wide, None) for _ in range(16)]
+    def infer(multiply: Callable[..., torch.Tensor]) -> Any:
+        return [multiply(rows, weight, None) for rows in (x[:16].detach(), x[:64].detach()) * 4]
 
-    ways = ((gradients, OneDNNLinear.apply), (small, onednn_linear))
-    return min(speedup(partial(compute, linear), partial(compute, way), 6) for compute, way in ways)
+    compute, way = (train, OneDNNLinear.apply) if gradients else (torch.no_grad()(infer), onednn_linear)
+    return speedup(partial(compute, linear), partial(compute, way), 6)

@@ -26,7 +26,12 @@ def unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return autotune.SAVED
 
 
-@pytest.mark.parametrize("speed", [gemv.speed, *[linear.speed] * torch.backends.mkldnn.is_available()])
+ONEDNN = (
+    [partial(linear.speed, gradients) for gradients in (True, False)] if torch.backends.mkldnn.is_available() else []
+)
+
+
+@pytest.mark.parametrize("speed", [gemv.speed, *ONEDNN])
 def test_a_speed_is_measured_in_any_mode_in_float32_and_changes_no_random_state(speed):
     before, usual = torch.get_rng_state(), torch.get_default_dtype()
     for dtype in (torch.float32, torch.float64, torch.bfloat16):

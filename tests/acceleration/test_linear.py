@@ -185,7 +185,7 @@ def test_all_else_is_left_to_linear(case, taken, onednn):
 
 @pytest.mark.parametrize(("grad", "rows"), [(False, 2**6), (True, 2**9)])
 def test_small_products_are_left_to_linear(grad, rows, monkeypatch):
-    monkeypatch.setattr(fast_linear, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(fast_linear, "onednn_is_faster", lambda gradients: True)
     weight = torch.randn(2**8, 2**6)
     layer = speed_up(nn.Linear(2**6, 2**8))
     with torch.set_grad_enabled(grad):
@@ -195,8 +195,17 @@ def test_small_products_are_left_to_linear(grad, rows, monkeypatch):
             assert bool(onednn_flops(lambda: layer(x))) == large  # noqa: B023 - called at once
 
 
+def test_training_and_inference_are_measured_each_for_itself(monkeypatch):
+    """Some processors gain by oneDNN only without gradients."""
+    monkeypatch.setattr(fast_linear, "is_faster", lambda name, switch, speed: name == "oneDNN, inference")
+    assert not takes_onednn(torch.randn(512, 256), torch.randn(256, 256))
+    with torch.no_grad():
+        assert takes_onednn(torch.randn(512, 256), torch.randn(256, 256))
+
+
 def test_a_torch_without_onednn(monkeypatch):
     monkeypatch.setattr(fast_linear, "is_faster", lambda *_: True)
-    assert onednn_is_faster()
+    assert onednn_is_faster(gradients=True)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert not onednn_is_faster()
+    assert not onednn_is_faster(gradients=True)
+    assert not onednn_is_faster(gradients=False)
