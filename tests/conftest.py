@@ -18,8 +18,9 @@ torch.set_num_threads(1)
 os.fsync = lambda descriptor: None  # no test cuts the power, and a tiny run waits for the disk 60 times
 
 
-def pytest_collection_finish() -> None:
-    """Keep libraries and tests out of garbage collection: each training run begins with one, a fifth of a tiny run."""
+@pytest.fixture(scope="module", autouse=True)
+def _frozen() -> None:
+    """Keep what earlier files made and imported out of garbage collection, which takes a fifth of the time otherwise."""
     gc.collect()
     gc.freeze()
 
