@@ -20,7 +20,7 @@ os.fsync = lambda descriptor: None  # no test cuts the power, and a tiny run wai
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen() -> None:
-    """Keep what earlier files made and imported out of garbage collection, which takes a fifth of the time otherwise."""
+    """Keep what earlier files made and imported out of garbage collection, which took a fifth of the time."""
     gc.collect()
     gc.freeze()
 
