@@ -120,7 +120,8 @@ def blocks(inputs: int, rows: int, block: int) -> tuple[torch.Tensor, torch.Tens
 def speed(dtype: torch.dtype = torch.float32) -> float:
     """Return the speedup over `torch.nn.functional.linear` of products of a row with large layers.
 
-    The helpers of the thread that measures sleep between products: to wake them takes as long as a small layer.
+    Not small ones: where this is measured, OpenMP's other threads sleep between products, and waking them takes as
+    long as a small layer.
     """
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=dtype, device="cpu")
     x, *weights = (draw(rows, 768) for rows in (1, 6144, 6144))

@@ -6,7 +6,6 @@ import re
 import sys
 
 import numpy as np
-import peft
 import pytest
 from modeling.axes import rope
 from modeling.toys import relative_error, tokens, toy, toy_config
@@ -171,6 +170,7 @@ def test_what_the_format_has_no_place_for_is_named(base, fields):
 
 
 def test_an_adapter_is_not_left_out(tmp_path):
+    peft = pytest.importorskip("peft", reason="pip install 'vanillaformer[peft]'")
     model = toy("decoder", **LLAMA)
     model.add_adapter(peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
     message = "model.layers.0.self_attn.q_proj has an adapter, which gguf cannot read: merge it"
