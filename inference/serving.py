@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import torch
 from fastapi import FastAPI, Request
@@ -39,14 +39,19 @@ def stopped(text: str, stops: Sequence[str]) -> str:
 
 
 class StopText(StoppingCriteria):
-    """Ends a generation once the text after the prompt contains a stop sequence."""
+    """Ends a generation once the text after the prompt has a stop sequence, or once its client has gone."""
 
     def __init__(self, stops: Sequence[str], tokenizer: Any, prompt_length: int):
         self.stops, self.tokenizer, self.prompt_length = stops, tokenizer, prompt_length
+        self.gone, self.ids = GONE.get(), cast("Any", [])
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        text = self.tokenizer.decode(input_ids[0, self.prompt_length :], skip_special_tokens=True)
-        return input_ids.new_full((len(input_ids),), stopped(text, self.stops) != text).bool()
+        self.ids = input_ids[0, self.prompt_length :]
+        ends = self.gone.is_set() or any(stop in self.text() for stop in self.stops)
+        return input_ids.new_full((len(input_ids),), ends).bool()
+
+    def text(self) -> str:
+        return self.tokenizer.decode(self.ids, skip_special_tokens=True)
 
 
 class SeedOnce(LogitsProcessor):
@@ -65,12 +70,13 @@ class SeedOnce(LogitsProcessor):
 class StoppedAnswer:
     """Stands for a generation manager of transformers, and for its queue of pieces, for one answer.
 
-    Text that could be the beginning of a stop sequence is held back until that is clear.
+    Text that could be the beginning of a stop sequence is held back until that is clear. The streamer does so with an
+    incomplete character, and drops it at the end.
     """
 
-    def __init__(self, manager: Any, stops: Sequence[str], config: Any):
-        self.manager, self.stops, self.config = manager, stops, config
-        self.held = ""
+    def __init__(self, manager: Any, criterion: StopText, config: Any):
+        self.manager, self.criterion, self.stops, self.config = manager, criterion, criterion.stops, config
+        self.held = self.received = ""
         self.ready: list[Any] = []
 
     def generate_streaming(self, *given: Any, **named: Any) -> tuple[Any, Any]:
@@ -96,10 +102,12 @@ class StoppedAnswer:
     def released(self, piece: Any) -> Any:
         """Return what can be sent after a piece: text, or the end (`None`) and other objects unchanged."""
         if type(piece) is not str:
-            text, self.held = self.held, ""
+            whole = self.criterion.text() if piece is None else ""
+            dropped = whole[len(self.received) :] if whole.startswith(self.received) else ""
+            text, self.held = self.cut(self.held + dropped), ""
             self.ready += [piece] if text else []
             return text or piece
-        self.held += piece
+        self.held, self.received = self.held + piece, self.received + piece
         text = self.cut(self.held)
         if text != self.held:
             self.ready.append(None)
@@ -134,29 +142,25 @@ class Limited:
         generation_config.max_new_tokens = new_tokens(BODY.get(), prompt, positions, self.limits)
         if {"temperature", "top_p"} & BODY.get().keys():  # a model that is greedy by default would ignore them
             generation_config.do_sample = BODY.get().get("temperature") != 0
-        gone = GONE.get()
-        criteria: list[Any] = [lambda ids, scores: ids.new_full((len(ids),), gone.is_set()).bool()]
         if stops := BODY.get()["stop"]:
             generation_config.stop_strings = None  # they would also find what begins in the prompt
-            criteria.append(StopText(stops, processor, prompt))
-            holder: Any
-            holder, key = (named, "gen_manager") if "gen_manager" in named else (more, 0)
-            holder[key] = StoppedAnswer(holder[key], stops, generation_config)
+        criterion = StopText(stops, processor, prompt)
+        holder: Any
+        holder, key = (named, "gen_manager") if "gen_manager" in named else (more, 0)
+        holder[key] = StoppedAnswer(holder[key], criterion, generation_config)
         seed = BODY.get().get("seed")
         if not batched:  # continuous batching takes no criteria
             seeds = LogitsProcessorList([] if seed is None else [SeedOnce(seed)])
-            inputs = {**inputs, "stopping_criteria": StoppingCriteriaList(criteria), "logits_processor": seeds}
+            inputs = {**inputs, "stopping_criteria": StoppingCriteriaList([criterion]), "logits_processor": seeds}
         elif seed is not None:
             torch.manual_seed(seed)
         return (request_id, model, processor, model_id, inputs, generation_config, *more)
 
     def _streaming(self, *given: Any, **named: Any) -> Any:
-        given = self._limited(given, named)
-        return super()._streaming(*given, **named)  # type: ignore[misc]
+        return super()._streaming(*self._limited(given, named), **named)  # type: ignore[misc]
 
     async def _non_streaming(self, *given: Any, **named: Any) -> Any:
-        given = self._limited(given, named)
-        return await super()._non_streaming(*given, **named)  # type: ignore[misc]
+        return await super()._non_streaming(*self._limited(given, named), **named)  # type: ignore[misc]
 
 
 class LimitedChat(Limited, ChatCompletionHandler):

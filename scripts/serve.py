@@ -13,6 +13,7 @@ import copy
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -31,6 +32,7 @@ LIMITS = {
     "max_prompt_tokens": (8192, "Maximum length of a prompt in tokens, also limited by the model's"),
     "max_body_bytes": (2**18, "Maximum size of a request in bytes"),
 }
+WITHOUT_EFFECT = ("decision_config", "model_timeout")  # options for what is removed
 # Most used options of transformers' command, by group; the others follow
 GROUPS = {
     "Model": ("device", "dtype", "attn_implementation", "quantization", "compile", "trust_remote_code"),
@@ -67,7 +69,8 @@ def server_command() -> Any:
         Option([f"--{name.replace('_', '-')}"], type=IntRange(1), default=default, help=text)
         for name, (default, text) in LIMITS.items()
     ]
-    command.params = [*command.params, *options]
+    kept = [option for option in command.params if option.name not in WITHOUT_EFFECT]
+    command.params = [*kept, *options]
     serve_models = command.callback
 
     def run(**options: Any) -> Any:
@@ -76,6 +79,7 @@ def server_command() -> Any:
         from vanillaformer.inference.requests import Limits
         from vanillaformer.inference.serving import builder
 
+        check_model(*(options[name] for name in ("force_model", "continuous_batching", "trust_remote_code")))
         limits = Limits(**{name: options.pop(name) for name in LIMITS})
         server.build_server = builder(limits, options["host"])  # `serve` looks it up there
         return serve_models(**options)
@@ -90,6 +94,8 @@ def check_model(name: str | None, continuous_batching: bool = False, trust_remot
         raise ValueError("name the model to serve: vanillaformer serve MODEL, a folder or Hub id")
     if name.endswith(".gguf"):
         return
+    if "@" in name and Path(name).exists():
+        raise ValueError(f"{name}: an @ precedes a revision here; give a path without one, such as a link to it")
     path, _, revision = name.partition("@")
     try:
         options = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
@@ -122,9 +128,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not is_serve_available():
         missing = ", ".join(library for library in NEEDED if find_spec(library) is None)
         raise ImportError(f"serving needs {missing}: pip install 'vanillaformer[serve]'")
-    given = command.make_context(name(), list(arguments), resilient_parsing=True).params
-    options = (bool(given.get(option)) for option in ("continuous_batching", "trust_remote_code"))
-    check_model(given.get("force_model"), *options)
     command.main(arguments, prog_name=name())
 
 

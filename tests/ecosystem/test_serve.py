@@ -14,7 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 import uvicorn
+from modeling.toys import sharpen
 from openai import BadRequestError, NotFoundError, OpenAI
 from refusals import ends
 from safetensors.torch import load_file, save_file
@@ -25,6 +27,7 @@ from transformers.cli.serving.model_manager import ModelManager
 from transformers.cli.serving.utils import GenerationState
 
 from vanillaformer import (
+    VanillaDecoderConfig,
     VanillaDecoderForCausalLM,
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
@@ -32,8 +35,9 @@ from vanillaformer import (
 from vanillaformer.inference.requests import Limits
 from vanillaformer.inference.serving import builder
 from vanillaformer.scripts import serve
+from vanillaformer.tokenization import train
 
-from .tiny import TEXTS, tiny
+from .tiny import SIZES, TEXTS, tiny
 
 NEW = 8
 GREEDY = {"max_tokens": NEW, "temperature": 0}
@@ -293,6 +297,23 @@ def test_values_that_ask_for_nothing_are_taken(app):
     assert app.post("/v1/chat/completions", json={"messages": [TURN], "logit_bias": {}} | nothing).status_code == 200
 
 
+def test_a_stream_ends_with_its_incomplete_character(tmp_path):
+    """As the answer in one piece does; most bytes of this random model are no UTF-8."""
+    tokenizer = train(TEXTS, algorithm="byte_level_bpe", kind="decoder", vocab_size=270)
+    tokenizer.save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    sharpen(VanillaDecoderForCausalLM(VanillaDecoderConfig(vocab_size=270, **SIZES))).save_pretrained(tmp_path)
+    app, ends_so = app_of(tmp_path), []
+    for length, stop in ((1, None), (1, "never"), (2, None), (3, None)):
+        body = {"prompt": "the", "max_tokens": length, "temperature": 0, "stop": stop}
+        whole = app.post("/v1/completions", json=body).json()["choices"][0]["text"]
+        lines = app.post("/v1/completions", json=body | {"stream": True}).text.split("\n\n")
+        pieces = [json.loads(line.removeprefix("data: "))["choices"][0]["text"] for line in lines if line]
+        assert "".join(pieces) == whole
+        ends_so.append(whole.endswith("\ufffd"))
+    assert any(ends_so)
+
+
 def test_biases_may_be_integers(app, folder):
     asked = {"messages": [TURN], "logit_bias": {"9": 100}, "max_tokens": 3, "temperature": 0}
     content = app.post("/v1/chat/completions", json=asked).json()["choices"][0]["message"]["content"]
@@ -365,6 +386,8 @@ def test_what_cannot_be_served_is_refused_before_the_server_starts(saved, folder
     monkeypatch.chdir(tmp_path)
     ends("name the model to serve: vanillaformer serve MODEL", serve.main)
     ends(r": \. is not a model", serve.main, ".")
+    (tmp_path / "a@b").symlink_to(folder)
+    ends("a@b: an @ precedes a revision here", serve.main, "a@b")
     shutil.copytree(folder, tmp_path / "model")
     damaged = {name: value for name, value in load_file(folder / "model.safetensors").items() if "down" not in name}
     save_file(damaged, tmp_path / "model/model.safetensors")
@@ -376,6 +399,14 @@ def test_code_of_a_model_runs_only_with_the_option(tmp_path):
     (tmp_path / "odd.py").write_text('raise ValueError("it has run")\n')
     ends("has its own code: --trust-remote-code runs it, once you have read it", serve.main, tmp_path)
     ends("it has run", serve.main, tmp_path, "--trust-remote-code")
+
+
+@pytest.mark.parametrize("option", ["--decision-config", "--model-timeout"])
+def test_options_without_effect_are_unknown(option, folder, capsys):
+    """Those of the decision endpoint, and of other models."""
+    assert option not in serve.help_page(serve.server_command())
+    ends("2", serve.main, folder, option, "1")
+    assert f"No such option '{option}'" in capsys.readouterr().err
 
 
 def test_missing_libraries_are_named(monkeypatch):
