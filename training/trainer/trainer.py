@@ -162,8 +162,13 @@ class RunTrainer(EvaluatingTrainer):
         if PAIRS in first:
             second = self._total([(batch[PAIRS] != IGNORE_INDEX).sum() for batch in working], device)
         if idle:
-            samples[-1] |= {"labels": torch.full_like(samples[-1]["labels"], IGNORE_INDEX)}
-        return samples, self._get_num_items_in_batch(samples, device), idle, second
+            samples[-1] |= {"labels": torch.full_like(samples[-1]["labels"], IGNORE_INDEX, dtype=torch.long)}
+        # A number can be -100 and counts nevertheless
+        counted = [
+            batch | {"labels": torch.zeros_like(batch["labels"])} if batch["labels"].is_floating_point() else batch
+            for batch in samples
+        ]
+        return samples, self._get_num_items_in_batch(counted, device), idle, second
 
     def _total(self, counts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
         """Return the sum of numbers of targets, over all processes unless each averages over its own targets."""

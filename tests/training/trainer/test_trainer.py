@@ -183,6 +183,13 @@ def test_without_a_target_there_is_no_loss_and_that_of_a_step_is_0(encoder_token
     assert one.train().training_loss == 0
 
 
+def test_a_score_of_minus_100_counts_as_a_target(encoder_tokenizer, tmp_path) -> None:
+    one = trainer("masked", *made("masked", encoder_tokenizer), tmp_path, 1)
+    batches = [{"labels": torch.tensor([-100.0, 2.0])}, {"labels": torch.tensor([-100.0])}]
+    _, items = one.get_batch_samples(iter(batches), 2, one.args.device)
+    assert items == 3
+
+
 SMALL = ["hidden_size=16", "num_hidden_layers=2", "num_attention_heads=2", "dropout=0.1"]
 
 
