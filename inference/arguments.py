@@ -88,14 +88,14 @@ def check_arguments(arguments: GenerateArguments) -> None:
     check_text("--text_pair", arguments.text_pair)
     if arguments.text_pair and len(arguments.text_pair) != len(arguments.text):
         raise ValueError(f"--text_pair: {len(arguments.text_pair)} texts for {len(arguments.text)} of --text")
+    if empty := [pair for pair in zip(arguments.text, arguments.text_pair) if not all(map(str.strip, pair))]:
+        raise ValueError(f"--text_pair: the pair {empty[0]!r:.80} has an empty text")
     source, target = arguments.source_lang, arguments.target_lang
     if (source is None) != (target is None):
         raise ValueError(f"--source_lang {source} --target_lang {target}: one needs the other")
     check_output(arguments.output_file, arguments.input_file)
     if arguments.quantization and (arguments.bf16 or arguments.engine or arguments.device not in (None, "cpu")):
-        raise ValueError(
-            f"--quantization {arguments.quantization} is for torch on the CPU, without --bf16 and --engine"
-        )
+        raise ValueError(f"--quantization {arguments.quantization} is for torch on the CPU without --bf16 or --engine")
     candidates, judge = arguments.candidates, arguments.rerank_model
     if not arguments.chat and (arguments.max_history or judge or candidates > 1):
         raise ValueError("--max_history, --candidates and --rerank_model are for --chat")

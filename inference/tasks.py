@@ -75,7 +75,7 @@ class LoadedModel:
             cut = [length is not None and len(ids) > length for ids in whole]
         for text, is_cut in zip(texts, cut):
             if is_cut:
-                self.report(f"cut to {length} tokens: {text[:60]!r} ...")
+                self.report(f"cut to {length} tokens: {as_pair(text[:60])!r} ...")
         return batch.to(self.model.device)
 
     def with_length(self, options: dict[str, Any], start: int) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def fill_masks(loaded: LoadedModel, texts: list[str]) -> list[str]:
     """Return texts with the likeliest token in place of each mask token."""
     mask = loaded.tokenizer.mask_token
     if missing := [text for text in texts if mask not in text]:
-        raise ValueError(f"a masked language model fills in {mask}, which is not in {missing[0]!r:.80}")
+        raise ValueError(f"a masked language model fills in {mask}, which is not in {as_pair(missing[0])!r:.80}")
     inputs = loaded.encode(texts)
     likeliest = loaded.model(**inputs).logits.argmax(dim=-1)
     filled = torch.where(inputs["input_ids"] == loaded.tokenizer.mask_token_id, likeliest, inputs["input_ids"])
@@ -306,7 +306,7 @@ def results_of_part(
             if len(rows) > 1:  # to find out which one
                 found = results_of_part(loaded, function, [texts[r] for r in rows], 1, errors=errors, **options)
             else:
-                loaded.report(f"no result for {texts[rows[0]][:60]!r}: {error}")
+                loaded.report(f"no result for {as_pair(texts[rows[0]][:60])!r}: {error}")
                 errors.append(error)
                 found = [""]
         for row, result in zip(rows, found):

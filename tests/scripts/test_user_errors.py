@@ -138,6 +138,7 @@ GENERATE = [
     (["--input_file", "bad.txt"], "--input_file bad.txt, line 2: byte 0xff is not UTF-8"),
     (["--text", "x\udcff"], r"--text 'x\udcff' is not UTF-8"),
     (["--text", "x", "--text_pair", "\udcff"], r"--text_pair '\udcff' is not UTF-8"),
+    (["--text", "", "x", "--text_pair", "y", "z"], "--text_pair: the pair ('', 'y') has an empty text"),
     (["--text", "x", "--chat", "--max_history", "0"], "--max_history 0: it must be at least 1"),
     (["--text", "x", "--chat", "--candidates", "3"], "--candidates 3 and --rerank_model None: one needs the other"),
     (
@@ -160,6 +161,7 @@ OF_MODELS = [
     ("causal", "--reject_below 0.5", "--reject_below 0.5: .* is not a classifier"),
     ("causal", "--reject_below 1.5", "--reject_below 1.5: it must be greater than"),
     ("masked", "", r"fills in \[MASK\], which is not in 'x'"),
+    ("masked", "--text_pair y", r"fills in \[MASK\], which is not in \('x', 'y'\)"),
     ("classification", "--chat", "is not a causal language model"),
     ("causal", "--chat", r"the tokenizer has no token \[SEP\]"),
 ]
