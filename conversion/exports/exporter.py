@@ -190,9 +190,11 @@ class Exporter:
             )
         if obstacles := self.obstacles(model_class, job.model.config):
             raise ValueError(f"{model_class.__name__} cannot be exported to {name}: {'; '.join(obstacles)}")
-        adapted = next((path for path, module in job.model.named_modules() if hasattr(module, "base_layer")), None)
-        if self.reads_weights and adapted is not None:
-            raise ValueError(f"{adapted} has an adapter, which {name} cannot read: merge it into the weights first")
+        for path, module in job.model.named_modules():
+            if self.reads_weights and hasattr(module, "base_layer"):
+                raise ValueError(f"{path} has an adapter, which {name} cannot read: merge it into the weights first")
+            if type(module).__name__ == "Int8Linear":
+                raise ValueError(f"{path} is in int8, which {name} cannot read: export the model before to_int8()")
         check_free(job.folder)
 
     def write_record(self, job: ExportJob, checked: str | None = None) -> None:

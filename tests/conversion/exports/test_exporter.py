@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 import vanillaformer.modeling as modeling
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderDecoderConfig, VanillaImageEncoderConfig, tokenization
+from vanillaformer.acceleration.int8 import to_int8
 from vanillaformer.conversion import exports
 from vanillaformer.conversion.exports import EXPORTERS, ExportJob, export, load_engine, read_record, targets
 from vanillaformer.conversion.exports.checks import NEAR, agreement, check, gaps_to_best, greedy, random_rows, score
@@ -104,6 +105,13 @@ def test_an_empty_folder_is_taken_and_a_full_one_is_not(model, tmp_path):
         refused(f"{name} exists already and is not an empty folder", OurselvesExporter().export, job)
     assert before == sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "empty").iterdir())
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("engine", ["ctranslate2", "onnx"])
+def test_a_model_in_int8_is_refused_by_name(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr("vanillaformer.acceleration.int8.MIN_WEIGHTS", 0)
+    message = rf"q_proj is in int8, which {engine} cannot read: export the model before to_int8\(\)"
+    refused(message, export, to_int8(toy("decoder").eval()), tmp_path / "export", engine)
 
 
 def test_wrong_answers_and_an_unknown_engine_leave_nothing_behind(model, tmp_path):
