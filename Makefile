@@ -34,7 +34,7 @@ test-engines: $(STAMP) ## Run every export on its engine, llama.cpp too (pip bui
 	$(PIP) -e '.[ctranslate2,onnx,gguf,llama-cpp]'
 	OMP_NUM_THREADS=1 TEST_ENGINES=all $(BIN)/python -m pytest -n 2 tests/conversion/exports
 
-test-notebooks: $(STAMP) ## Run all notebooks as tests (5 minutes; `make test` runs three of them).
+test-notebooks: $(STAMP) ## Run all notebooks as tests (5 minutes; `make test` runs two of them).
 	OMP_NUM_THREADS=1 TEST_NOTEBOOKS=all $(BIN)/python -m pytest -n 2 tests/test_notebooks.py
 
 canary: ## Run contract, conversions and known traps on transformers' newest release (TRANSFORMERS=5.24.0: on that one).

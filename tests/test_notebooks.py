@@ -14,7 +14,7 @@ from layout import ROOT
 FOLDER = ROOT / "docs" / "notebooks"
 ENGLISH = sorted(FOLDER.glob("*.md"))
 LONGEST_CELL = 20
-SHORT = {"1_attention", "3_training_and_search", "6_parts"}
+SHORT = {"1_attention", "6_parts"}
 
 
 def code(cell) -> str:

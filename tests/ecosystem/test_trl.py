@@ -56,7 +56,7 @@ def test_ten_steps(data, tmp_path):
 
 
 def test_its_commands_start_from_a_folder_of_ours(saved, tmp_path):
-    """`trl sft`, then `trl dpo` on what that saved, as commands: no line of either imports this package."""
+    """What `trl sft` starts, then `trl dpo` on what that saved: no line of either imports this package."""
     texts = sentences(40)
     rows = {
         "sft": [{"text": text} for text in texts],
@@ -70,7 +70,7 @@ def test_its_commands_start_from_a_folder_of_ours(saved, tmp_path):
         words = ["--model_name_or_path", model, "--trust_remote_code", "--dataset_name", data, "--output_dir", output]
         words += ["--max_steps", "4", "--per_device_train_batch_size", "8", "--learning_rate", "1e-2"]
         words += ["--max_length", "48", "--logging_steps", "1", "--report_to", "none", "--use_cpu", "--bf16", "False"]
-        program = [sys.executable, "-m", "trl.cli.main", command, *map(str, words)]
+        program = [sys.executable, "-m", f"trl.scripts.{command}", *map(str, words)]
         done = subprocess.run(program, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         state = json.loads((output / "checkpoint-4" / "trainer_state.json").read_text(encoding="utf-8"))

@@ -36,23 +36,6 @@ def torchrun(*words: str, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_torchrun(alone, tmp_path: Path) -> None:
-    whole, _ = alone("translation", "")
-    options = arguments("translation", tmp_path / "two", *HALVED)
-    options.remove("--use_cpu")  # which nobody has to know
-    lines = torchrun("-m", "vanillaformer.scripts.train_translation", *options)
-    assert_same_training(whole, tmp_path / "two")
-    for line in ("Run ", "Tokenizer: ", "Data: ", "step 6/6", "Test: ", "The model is in "):
-        assert sum(printed.startswith(line) for printed in lines) == (2 if "step" in line else 1)
-    one, two = (record(folder)["metrics"] for folder in (whole, tmp_path / "two"))
-    assert two["test_loss"] == pytest.approx(one["test_loss"], rel=1e-4)
-    # Every row is scored once, though a process gets some twice.
-    rows, found = (script_runs.json_lines(folder / "predictions_test.jsonl") for folder in (whole, tmp_path / "two"))
-    assert [row["source"] for row in found] == [row["source"] for row in rows]
-    predictions, references = ([row[name] for row in found] for name in ("prediction", "reference"))
-    assert two["test_chrf"] == pytest.approx(sacrebleu.corpus_chrf(predictions, [references]).score)
-
-
 # Trains, but the second process is killed in step 4 of the first attempt.
 DIES_ONCE = """
 import os
@@ -71,11 +54,22 @@ def test_torchrun_starts_a_killed_process_again(alone, tmp_path: Path) -> None:
     whole, _ = alone("translation", "")
     (tmp_path / "program.py").write_text(DIES_ONCE)
     options = arguments("translation", tmp_path / "two", *HALVED)
+    options.remove("--use_cpu")  # which nobody has to know
     # torch 2.13 may give new processes the addresses of dead ones where these share its own store
     more = {"PYTHONPATH": str(Path(__file__).parent), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     lines = torchrun("--max-restarts", "1", str(tmp_path / "program.py"), *options, **more)
-    assert sum(line.startswith("Run ") for line in lines) == 2, "each attempt"
+    for line in ("Run ", "Tokenizer: ", "Data: "):
+        assert sum(printed.startswith(line) for printed in lines) == 2, "by one process of each attempt"
+    for line in ("step 6/6", "Test: ", "The model is in "):
+        assert sum(printed.startswith(line) for printed in lines) == (2 if "step" in line else 1)
     assert_same_training(whole, tmp_path / "two")
+    one, two = (record(folder)["metrics"] for folder in (whole, tmp_path / "two"))
+    assert two["test_loss"] == pytest.approx(one["test_loss"], rel=1e-4)
+    # Every row is scored once, though a process gets some twice.
+    rows, found = (script_runs.json_lines(folder / "predictions_test.jsonl") for folder in (whole, tmp_path / "two"))
+    assert [row["source"] for row in found] == [row["source"] for row in rows]
+    predictions, references = ([row[name] for row in found] for name in ("prediction", "reference"))
+    assert two["test_chrf"] == pytest.approx(sacrebleu.corpus_chrf(predictions, [references]).score)
 
 
 # The last batch of an epoch is divided without repeating rows: 19 rows are batches of 8, 8 and 3, and 17 of 8, 8 and 1
