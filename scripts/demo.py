@@ -16,6 +16,7 @@ from vanillaformer.console.program import program
 from vanillaformer.console.reporting import report
 from vanillaformer.data.cldr import cldr_translation
 from vanillaformer.exploration.attention import draw_attention
+from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.run_folder.run import Run
 from vanillaformer.training.trainer.callbacks import scores_text
 
@@ -56,11 +57,13 @@ def show(run: Run) -> None:
 
 @program
 def main(argv: Sequence[str] | None = None) -> None:
+    words = [*RECIPE, *(sys.argv[1:] if argv is None else argv)]
+    parse_arguments("train-translation", words)  # a mistake in them comes first
     report(
         "vanillaformer demo: a Transformer (Vaswani et al. 2017), shrunk, learns to translate English dates, times,\n"
         "numbers and amounts to German. The data comes from the Unicode CLDR on this machine; nothing is downloaded.\n"
     )
-    run = train_translation.train([*RECIPE, *(sys.argv[1:] if argv is None else argv)])
+    run = train_translation.train(words)
     show(run)
     report(f"\nOn {run.details['rows']['test']:,} held-out pairs: {scores_text(run.metrics, 'test')}")
     report(

@@ -8,7 +8,7 @@ import script_runs
 import torch
 from datasets import load_dataset
 from huggingface_hub.errors import StrictDataclassError
-from refusals import refused
+from refusals import ends, refused
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from vanillaformer.data.arguments import LanguageModelDataArguments as LmData
@@ -151,6 +151,9 @@ def test_demo(tmp_path: Path, capsys) -> None:
     demo.main(argv)
     assert "nothing to train" in capsys.readouterr().out
     assert (tmp_path / "cross_attention.png").exists()
+    capsys.readouterr()
+    ends("2", demo.main, "--num_train_epochs", "x")
+    assert capsys.readouterr().out == ""
 
 
 TEXTS = [f"line {number} of <s>old</s> text" for number in range(20)]
