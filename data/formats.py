@@ -313,9 +313,9 @@ def _as_text(option: str, cell: Any) -> Any:
         return dialogue_text([_unicode("turn", turn) for turn in turns])
     column = option.removesuffix("_column")
     if option == "labels_column":
-        if not all(isinstance(name, str | int) for name in listed):
+        if not all(isinstance(name, str | int) and str(name).strip() for name in listed):
             raise TypeError(f"--{option} must name lists of labels, not {str(cell)[:60]!r}")
-        return json.dumps([_unicode(column, str(name)) for name in listed], ensure_ascii=False)
+        return json.dumps([_unicode(column, str(name).strip()) for name in listed], ensure_ascii=False)
     if option in LIST_OPTIONS:
         words = [str(word) if isinstance(word, int) else word for word in listed]
         if not all(isinstance(word, str) and word.strip() and " " not in word for word in words):

@@ -55,8 +55,11 @@ def _number(cell: Any) -> Decimal | None:
     return number if number.is_finite() else None
 
 
-def _date(cell: Any, zone: bool) -> datetime | None:
-    """Return a date or time with a time zone, in UTC, or without one, as `zone` says; None for any other text."""
+def _date(cell: Any, zone: bool) -> tuple[datetime, str] | None:
+    """Return a date or time with a time zone, in UTC, or without one, as `zone` says; None for any other text.
+
+    After it come the digits below a microsecond.
+    """
     text = cell.isoformat() if isinstance(cell, date) else str(cell).strip()
     try:
         day = datetime.fromisoformat(f"{text}-01" if re.fullmatch(r"\d{4}-\d\d", text) else text)
@@ -64,7 +67,12 @@ def _date(cell: Any, zone: bool) -> datetime | None:
         return None
     if (day.tzinfo is not None) != zone:
         return None
-    return day.astimezone(UTC).replace(tzinfo=None) if zone else day
+    finer = re.search(r"[.,]\d{6}(\d+)", text)
+    return day.astimezone(UTC).replace(tzinfo=None) if zone else day, finer[1].rstrip("0") if finer else ""
+
+
+def _in_words(day: datetime, finer: str) -> str:
+    return (day.isoformat(" ", "microseconds" if finer else "auto") + finer).removesuffix(" 00:00:00")
 
 
 def by_column(split: SplitRows, column: str) -> dict[str, SplitRows]:
@@ -105,7 +113,7 @@ def in_order(split: SplitRows, column: str) -> SplitRows:
 
     split = split.without(np.array([key is None for key in keys], dtype=bool)[number_of], problem)
     words = {  # dates in one format, other values as in the data
-        key: key.isoformat(" ").removesuffix(" 00:00:00") if isinstance(key, datetime) else str(cell)
+        key: _in_words(*key) if isinstance(key, tuple) else str(cell)
         for cell, key in zip(reversed(cells), reversed(keys))
         if key is not None
     }

@@ -206,7 +206,8 @@ def test_months_are_dates(tmp_path, capsys):
 def test_dates_and_numbers_of_parquet_files(tmp_path):
     days = [datetime(2019, 1, 1, 12) + timedelta(hours=7 * n) for n in range(100)]
     assert in_order(tmp_path, days[::-1], "parquet")["validation"] == [4, 3, 2, 1, 0]
-    for other in ([day.replace(tzinfo=UTC) for day in days], list(range(100))):
+    nanoseconds = [f"2019-01-01 00:00:00.{n:09}" for n in range(100)]
+    for other in ([day.replace(tzinfo=UTC) for day in days], list(range(100)), nanoseconds):
         assert in_order(tmp_path, other[::-1], "parquet")["validation"] == [4, 3, 2, 1, 0]
 
 

@@ -233,6 +233,7 @@ ROW = {"text": "a", "pair": "b", "topics": ["x", "y"], "score": 0.5, "label": "l
     ({"score": "half"}, {"score_column": "score"}, "row 2: the score 'half' is not a number"),
     ({"score": "nan"}, {"score_column": "score"}, "row 2: the score 'nan' is not a number"),
     ({"topics": "x"}, {"labels_column": "topics"}, "row 2: --labels_column must name lists of labels"),
+    ({"topics": ["x", " "]}, {"labels_column": "topics"}, "row 2: --labels_column must name lists of labels"),
     ({"pair": " "}, {"text_pair_column": "pair"}, "row 2: the column 'pair' is empty"),
     ({"pair": 7}, {"text_pair_column": "pair"}, "row 2: the text_pair is not text"),
 ])  # fmt: skip
@@ -242,6 +243,13 @@ def test_rows_that_cannot_be(change: dict, columns: dict, message: str, tmp_path
     names = {"score_column": "regression", "labels_column": "multi_label_classification"}
     task: Any = names.get(*columns, "classification")
     refused(message, load_data, ClassifierDataArguments(**options, **columns), task)
+
+
+def test_white_space_around_labels_in_lists_is_removed(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", [ROW, ROW | {"topics": [" x", "y "]}])
+    options: dict[str, Any] = {"train_file": file, "validation_file": file, "labels_column": "topics"}
+    data = load_data(ClassifierDataArguments(**options), "multi_label_classification")
+    assert data.splits["train"]["labels"][:] == ['["x", "y"]'] * 2
 
 
 @pytest.mark.parametrize(("options", "message"), [
