@@ -9,7 +9,7 @@ import pytest
 from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import SchedulerType
 
-from vanillaformer.scripts import train_classifier, train_translation
+from vanillaformer.scripts import train_classifier, train_language_model, train_translation
 from vanillaformer.training.trainer.optimizers import OPTIMIZERS
 from vanillaformer.training.training_arguments import REFUSED
 
@@ -84,6 +84,11 @@ def test_refused_options(name: str, capsys) -> None:
 ])  # fmt: skip
 def test_options_that_cannot_work_are_refused_before_data_is_read(words: str, said: str, capsys) -> None:
     assert said in refusal(words.split(), capsys)
+
+
+def test_language_models_have_no_order_that_would_be_that_of_the_data(capsys) -> None:
+    line = refusal(["--train_sampling_strategy", "batch_rebalance"], capsys, train_language_model)
+    assert "invalid choice: 'batch_rebalance'" in line
 
 
 NEEDS = {"cosine_with_min_lr": '{"min_lr": 1e-5}', "cosine_warmup_with_min_lr": '{"min_lr": 1e-5}'}

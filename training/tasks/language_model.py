@@ -51,7 +51,7 @@ from ..run_folder.files import SAMPLES, write_lines
 from ..run_folder.run import Run
 from ..trainer.losses import ScheduledSamplingArguments
 from ..trainer.trainer import RunTrainer
-from ..training_arguments import EPOCHS, EVALUATION, TRAINING, RunDefaults, best_checkpoint_help
+from ..training_arguments import EPOCHS, EVALUATION, SAMPLING_STRATEGIES, TRAINING, RunDefaults, best_checkpoint_help
 from .base import BFLOAT16, MUON, Default, HardwareFacts, Tokenizers, TrainingTask, add_tokens
 
 STREAMED = 100_000_000  # assumed bytes of text in a stream
@@ -80,6 +80,7 @@ class LanguageModelTrainingArguments(  # type: ignore[misc]
     num_train_epochs: float = option(1.0, EPOCHS)
     per_device_train_batch_size: int = option(16, "Blocks per batch and process")
     metric_for_best_model: str | None = option("loss", best_checkpoint_help("causal", "masked", "mlm+nsp"), EVALUATION)
+    train_sampling_strategy: str = option("random", "Order of the rows", choices=SAMPLING_STRATEGIES)
 
     def __post_init__(self) -> None:
         self.check_denoising(self.objective)

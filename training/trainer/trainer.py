@@ -74,8 +74,10 @@ class RunTrainer(EvaluatingTrainer):
     def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **keywords: Any) -> Any:
         """Train; raise ValueError if no step was made."""
         self.resumed_from = resume_from_checkpoint
+        begins = self.args.eval_on_start and resume_from_checkpoint is None  # evaluated once, not at every resumption
         try:
-            result = super().train(resume_from_checkpoint, *arguments, **keywords)
+            with temporarily(self.args, eval_on_start=begins):
+                result = super().train(resume_from_checkpoint, *arguments, **keywords)
         finally:
             self.background.wait()
         if not self.state.global_step:
