@@ -64,7 +64,7 @@ def score_and_predict(run: Run, task: TrainingTask, trainer: RunTrainer, rows: D
             run.metrics |= trainer.evaluate(rows[split], **options) if known is None else known.metrics or {}
             continue
         output = trainer.predict(rows[split], **options)
-        run.metrics |= output.metrics or {}
+        run.metrics |= (output.metrics or {}) | ({} if split == "test" else {"epoch": trainer.state.epoch})
         trainer.log(output.metrics or {})
         if trainer.is_world_process_zero():
             order = np.argsort(evaluation_order(rows[split]), kind="stable")

@@ -70,7 +70,7 @@ RESUMED = {
     "batches by tokens": "classification --tokens_per_batch 200 --optim muon --gradient_accumulation_steps 2",
     "plateau, noise and workers": "classification --lr_scheduler_type reduce_lr_on_plateau --neftune_noise_alpha 5 "
     "--dataloader_num_workers 1 --dataloader_persistent_workers true --set layer_drop=0.2 drop_path_rate=0.1",
-    "early stopping": "causal --early_stopping_patience 3 --learning_rate 2 --eval_steps 1 --eval_on_start",
+    "early stopping": "causal TEXTS --early_stopping_patience 3 --learning_rate 2 --eval_steps 1 --eval_on_start",
     "rates by width": "causal --set parametrization=mup base_width=4 --optim muon",
     "streamed translation": "translation STREAM --predict_with_generate False",
     "streamed ahead": "causal STREAM --dataloader_num_workers 1 --max_steps -1 --max_tokens 1000",
@@ -103,6 +103,7 @@ def test_resumed_from_a_checkpoint_equals_uninterrupted(case: str, tmp_path: Pat
         assert_equal_weights(whole / part, resumed / part)
     assert losses(whole) == losses(resumed)
     assert logged(whole, "eval_loss") == logged(resumed, "eval_loss")
+    assert script_runs.record(whole)["metrics"].keys() == script_runs.record(resumed)["metrics"].keys()
     assert not (resumed / f"checkpoint-{start}").exists()
     if "moving average" in case:
         assert_equal_weights(*(path / "checkpoint-6" / "training_weights.safetensors" for path in (whole, resumed)))

@@ -25,7 +25,7 @@ from vanillaformer.hub.atomic_files import flush
 from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
 
 from ..metrics.scores import SCORES, evaluations, is_better
-from ..run_folder.files import EXTRA, SAVING, extra_checkpoints, flush_all, resume_point, written_aside
+from ..run_folder.files import EXTRA, SAVING, extra_checkpoints, flush_all, last_checkpoint, written_aside
 from .averaging import TRAINING_WEIGHTS, MovingAverage
 from .parallel import ParallelTrainer, whole
 
@@ -64,10 +64,10 @@ def reporting_write_errors(folder: Path, content: str) -> Iterator[None]:
     except (OSError, RuntimeError, SafetensorError) as error:  # from Python, torch and safetensors
         run = folder.parent if folder.name.startswith("checkpoint-") else folder
         shutil.rmtree(run / SAVING, ignore_errors=True)
-        raise OSError(
-            f"{content} could not be written to {folder} ({error}); {resume_point(run)}, "
-            "from which the same command resumes"
-        ) from error
+        last = last_checkpoint(run)
+        point = f"the last checkpoint is {last}, from which the same command resumes"
+        point = point if last else "there is no checkpoint yet: the same command begins again"
+        raise OSError(f"{content} could not be written to {folder} ({error}); {point}") from error
 
 
 # ---------------------------------------------------------------------------------------------------------- pushing
