@@ -304,11 +304,11 @@ def _on_meta(model_class: type[PreTrainedModel], config: PreTrainedConfig, store
     empty = type(model_class.__name__, (model_class,), members)
     tensors = {name: torch.empty(shape, device="meta") for name, shape in stored.shapes.items()}
     try:
-        with ExitStack() as until_the_end:  # while transformers does not report
-            until_the_end.callback(logging.set_verbosity, logging.get_verbosity())
+        with ExitStack() as stack:  # transformers reports again when it ends
+            stack.callback(logging.set_verbosity, logging.get_verbosity())
             logging.set_verbosity(logging.CRITICAL)
             if logging.is_progress_bar_enabled():
-                until_the_end.callback(logging.enable_progress_bar)
+                stack.callback(logging.enable_progress_bar)
                 logging.disable_progress_bar()
             return empty.from_pretrained(  # type: ignore[attr-defined]
                 None, config=config, state_dict=tensors, device_map="meta", attn_implementation="eager",
