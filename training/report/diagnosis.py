@@ -189,6 +189,9 @@ def fit_sentences(summary: RunSummary, trend: Trend | None) -> Iterator[str]:
                 "or longer training."
             )
             return
+    best = summary.metrics.get(f"eval_{summary.score.name}", -math.inf)
+    if summary.score.greater_is_better and summary.score.unit - best <= summary.noise(summary.score, best):
+        return  # all is right but for the noise, however the losses compare
     shared = {
         name: (training[name], value) for name, value in held_out.items() if value is not None and name in training
     }
