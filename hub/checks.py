@@ -181,7 +181,7 @@ def check_folder(folder: Path) -> None:
         value = settings.get(name)
         tokens = [token for token in (value if isinstance(value, list) else [value]) if token is not None]
         most = size if name != "eos_token_id" else None  # small models keep the id of a larger one
-        if any(type(token) is not int or (most and token >= most) for token in tokens):
+        if any(type(token) is not int or (most and not 0 <= token < most) for token in tokens):
             raise ValueError(f"has {name}={value!r:.80} in {GENERATION}, but the model has {size or 0:,} tokens")
     for name in ("num_beams", "num_return_sequences"):
         if type(count := settings.get(name) or 1) is not int or count > MOST_BEAMS:

@@ -121,6 +121,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "beams": (text('{"num_beams": 10000000}', SETTINGS), "num_beams=10000000 in .*: it must be an integer up to 256"),
     "beams in words": (text('{"num_beams": "many"}', SETTINGS), f"has num_beams='many' in {SETTINGS}"),
     "end": (text('{"eos_token_id": "x"}', SETTINGS), f"has eos_token_id='x' in {SETTINGS}, but the model has"),
+    "start": (text('{"decoder_start_token_id": -5}', SETTINGS), f"decoder_start_token_id=-5 in {SETTINGS}, but the"),
     "settings of a list": (text("[1, 2]", SETTINGS), f"has a {SETTINGS} that is not a JSON object, but a list"),
     "vocabulary": (fields(vocab_size=10**15), "vocab_size=1,000,000,000,000,000 must be at most"),
     "labels": (fields(num_labels=10**12), "num_labels=1,000,000,000,000 must be at most"),
