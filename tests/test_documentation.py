@@ -1,12 +1,13 @@
 """`make docs`: every public module and page is on the site, Sphinx has no warnings, and no link is broken."""
 
+import ast
 import re
 import runpy
 import sys
 from html import unescape
 
 import pytest
-from layout import ROOT, sources
+from layout import ROOT, sources, tree
 
 SITE = runpy.run_path(str(ROOT / "tools/documentation.py"))
 # For a site that is built in seconds
@@ -62,3 +63,21 @@ def test_broken_links_are_found(tmp_path):
     (tmp_path / "b.html").write_text('<a href="a.html#here">3</a><a href="c.html">4</a><script src="//cdn/x.js">')
     found = ["a.html links a.png", "a.html links b.html#there", "b.html links c.html", "b.html loads //cdn/x.js"]
     assert sorted(SITE["broken_links"](tmp_path)) == found
+
+
+# Said by Python, argparse and transformers
+OF_OTHERS = ("invalid continuation byte", "unrecognized arguments", "Please pass the argument")
+VARIABLE = r"'[^']*'|\.\.\.|\d[\d.]*|[():;,=?]|--\S+|\S+_\S+|\S+\.json|\bVanilla\w+|\b(?:gguf|marian|finished)\b"
+
+
+def test_messages_in_the_faq_are_those_of_the_product():
+    nodes = (node for name in sources() for node in ast.walk(tree(name)))
+    texts = [str(node.value) for node in nodes if isinstance(node, ast.Constant)]
+    product = " ".join("\n".join(texts).replace("`", "").split())
+    page = (ROOT / "docs/faq.md").read_text(encoding="utf-8")
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert len(messages) > 15
+    for message in messages:  # its words between values, options and fields, without single ones
+        parts = [part.strip() for part in re.split(VARIABLE, message)]
+        lost = [part for part in parts if " " in part and part not in product and not part.startswith(OF_OTHERS)]
+        assert not lost, message
