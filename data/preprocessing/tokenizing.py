@@ -92,17 +92,18 @@ def handle_long_texts(
     for split, part in rows.items():
         cuts = {column: np.asarray(part.with_format("arrow")[f"{column}_cut"], dtype=bool) for column in longest}
         for column, cut in cuts.items():
+            name = "text" if column == "tokens" else column
             if long_texts == "error" and cut.any():
                 first = int(cut.argmax())
                 raise ValueError(
-                    f"{split} data, row {first + 1} ({texts[split][first][column][:40]!r} ...): the {column} has more "
+                    f"{split} data, row {first + 1} ({texts[split][first][column][:40]!r} ...): the {name} has more "
                     f"than {longest[column]} tokens ({cut.sum()} such rows); --long_texts cut or skip, or more tokens "
                     "(--max_length, --max_source_length, --max_target_length, --block_size)"
                 )
             if cut.any():
                 what = "left out, having more than" if long_texts == "skip" else how
-                report(f"{split} data: {cut.sum()} of {len(part)} {column}s were {what} {longest[column]} tokens.")
-            stats[split][f"{column}s {'left out as too long' if long_texts == 'skip' else 'cut'}"] = int(cut.sum())
+                report(f"{split} data: {cut.sum()} of {len(part)} {name}s were {what} {longest[column]} tokens.")
+            stats[split][f"{name}s {'left out as too long' if long_texts == 'skip' else 'cut'}"] = int(cut.sum())
         kept = ~np.logical_or.reduce(list(cuts.values()))
         if long_texts == "skip" and not kept.any():
             raise ValueError(f"{split} data: --long_texts skip leaves no row")

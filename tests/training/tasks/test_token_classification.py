@@ -22,7 +22,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Eval
 from vanillaformer.data.arguments import ClassifierDataArguments, TokenDataArguments
 from vanillaformer.data.embedded import tagged_phrases
 from vanillaformer.data.loading import load_data
-from vanillaformer.data.preprocessing.tokenizing import classification_rows
+from vanillaformer.data.preprocessing.tokenizing import classification_rows, handle_long_texts
 from vanillaformer.inference.tasks import find_entities
 from vanillaformer.scripts import generate, train_classifier
 from vanillaformer.tokenization import train as train_tokenizer
@@ -150,6 +150,8 @@ def test_cut_texts_have_no_tags_for_what_is_cut(encoder_tokenizer) -> None:
     found = task.tagged_pieces(columns, tokenizer=encoder_tokenizer, names=["O", "B-X"], length=5)
     assert (found["tokens_cut"], len(found[task.TAG_IDS][0])) == ([True], 5)
     assert 1 not in found[task.TAG_IDS][0]
+    rows = DatasetDict(train=Dataset.from_dict({"tokens_cut": [True, False]}))
+    assert handle_long_texts(rows, rows, {"tokens": 5}, "cut").stats["train"] == {"texts cut": 1}
 
 
 @pytest.mark.parametrize(("tags", "printed"), [
