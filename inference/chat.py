@@ -121,7 +121,7 @@ def open_chat(args: GenerateArguments) -> Chat:
         raise ValueError(f"--chat: --model {path} is not a causal language model run by torch")
     reranker = None
     if judge_path is not None:
-        judge, function, _ = load(replace(args, model_name_or_path=judge_path, revision=None))
+        judge, function, _ = load(replace(args, model_name_or_path=judge_path, revision=None, engine=None))
         if function is not continue_prompts or judge.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
             raise ValueError(f"--rerank_model {judge_path}: it must be a language model with the tokens of --model")
         reranker = judge.model

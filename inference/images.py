@@ -26,8 +26,7 @@ def find_images(names: list[str]) -> list[Path]:
         path = Path(name)
         if not path.exists():
             raise ValueError(f"--image {name} does not exist: it must be a file or a folder")
-        files = list(image_files(path)) if path.is_dir() else [path]
-        if not files:
+        if not (files := list(image_files(path)) if path.is_dir() else [path]):
             raise ValueError(f"--image {name}: no images found (supported: {', '.join(ENDINGS)})")
         paths += files
     return paths

@@ -195,6 +195,8 @@ def open_folder(arguments: GenerateArguments) -> tuple[Path, Any, Any, str]:
     if not (folder / EXPORT).is_file():
         if arguments.engine not in (None, TORCH, AUTO):
             raise ValueError(f"{asked} is not a folder made by vanillaformer export")
+        if arguments.engine == AUTO and (arguments.chat or arguments.image):
+            hint(f"--engine auto: torch, which runs {'chats' if arguments.chat else 'images'}")
         config = loading.open_config(folder)
         return folder, None, config, next(iter(config.architectures or []), "none")
     from vanillaformer.conversion.exports import EngineModel, exporter_of, load_engine, read_record  # not for torch
@@ -218,8 +220,7 @@ def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"--device {device} cannot be used here: {reason}") from error
-    rounded = arguments.quantization is not None
-    dtype = torch.float32 if rounded else inference_dtype(torch.device(device).type, arguments.bf16)
+    dtype = torch.float32 if arguments.quantization else inference_dtype(torch.device(device).type, arguments.bf16)
     source = f"--model {arguments.model_name_or_path}"
     model, found = loading.open_model(model_class, folder, source, dtype=dtype, output_loading_info=True)
     if missing := found["missing_keys"]:  # saved for another task

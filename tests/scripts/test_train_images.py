@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from refusals import ends, refused
-from script_runs import answers, json_lines, picture, train, weights
+from script_runs import answers, generated, json_lines, picture, train, weights
 from transformers import AutoImageProcessor, pipeline
 
 from vanillaformer.scripts import export, generate, train_image_classifier
@@ -22,6 +22,8 @@ def test_an_export_and_the_pipeline_give_the_same_labels(trained, tmp_path: Path
     assert "logits of 8 images equal" in capsys.readouterr().out
     image = "--image", folder / "example.png"
     lines = answers(capsys, "--model", folder, *image)
+    same = generated(capsys, "--model", folder, *image, "--engine", "auto")
+    assert (same.out.split("\n")[:-1], same.err) == (lines, "--engine auto: torch, which runs images\n")
     for name in ("onnx", "onnxruntime"):
         assert answers(capsys, "--model", exported, "--engine", name, *image) == lines
     (best, *_) = pipeline("image-classification", model=str(folder))(str(folder / "example.png"))
