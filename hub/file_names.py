@@ -32,7 +32,7 @@ CARRIED = (CARD, *LICENSES)
 # Files pushed in addition to weights: those that loading needs, and files for people
 PUSHED = (CONFIG, GENERATION, *TOKENIZERS, CARD, *LICENSES, *PICTURES, "all_results.json")
 # Files of an earlier push that would be loaded with the new ones, or instead of them
-STALE = (WEIGHTS, INDEX, SHARDS, EXPORT)
+STALE = (WEIGHTS, INDEX, SHARDS, EXPORT, ADAPTER)
 
 # Never read by our programs
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")

@@ -172,7 +172,8 @@ def test_an_error_names_the_setting_that_forbids_the_network(saved, monkeypatch)
 
 def test_a_second_push_sends_what_is_new_and_removes_what_would_be_loaded_by_mistake(client, server, saved, copy):
     client.ok("push", saved("pair"), "ann/again")
-    old = dict.fromkeys(("chat_template.jinja", "added_tokens.json", "vanillaformer_export.json"), b"{}")
+    mistakes = "chat_template.jinja", "added_tokens.json", "vanillaformer_export.json", "adapter_config.json"
+    old = dict.fromkeys(mistakes, b"{}")
     server.hub.put("ann/again", {"notes.md": b"kept", **old})
     server.seen.clear()
     (copy / "all_results.json").write_text("{}")
