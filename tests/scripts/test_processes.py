@@ -105,6 +105,16 @@ def test_two_processes_train_as_one(case: str, alone, tmp_path: Path) -> None:
     assert two == one
 
 
+def test_the_held_out_loss_of_numbers_is_that_of_one_process(tmp_path: Path) -> None:
+    rows = [{"text": text, "score": number % 7} for number, text in enumerate(script_runs.SENTENCES[:23])]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--train_file", str(tmp_path / "rows.jsonl"), "--score_column", "score", "--validation_fraction", "0.2"]
+    script_runs.train("classification", tmp_path / "one", *script_runs.ALONE, *options)
+    train_together("classification", tmp_path / "two", *options)
+    one, two = (script_runs.logged(tmp_path / name, "eval_loss") for name in ("one", "two"))
+    assert two == pytest.approx(one, rel=1e-5)
+
+
 ACCUMULATED = "--per_device_train_batch_size 2 --gradient_accumulation_steps 4"
 SMOOTHED = "--label_smoothing_factor 0.1 --train_sampling_strategy random"
 # Options of both runs, and of the one whose batches are divided

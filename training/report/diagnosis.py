@@ -91,7 +91,7 @@ class RunSummary:
         if not score.greater_is_better:
             return abs(value) * self.loss_noise
         count = max(1, self.targets if self.kind == "tokens" and score.inputs == "ids" else self.rows.get(split, 1))
-        share = (value / score.unit * count + 1) / (count + 2)  # Laplace: 0 or all right in a sample is not certain
+        share = (max(0.0, value) / score.unit * count + 1) / (count + 2)  # Laplace: all right here is not certain
         return score.unit * math.sqrt(share * (1 - share) / count)
 
 
