@@ -22,10 +22,10 @@ BUDGETS = {
     "scripts": (900, 15),
     "src": (250, 3),
     "tokenization": (740, 7),
-    "training": (8_850, 48),
+    "training": (8_900, 48),
 }
 OTHERS = {"tests": (31_000, None), "tools": (3_000, None), "benchmarks": (2_900, None)}
-PRODUCT = (39_600, 265)  # the house aims at 36,500: training, data and inference are too large
+PRODUCT = (39_700, 265)  # the house aims at 36,500: training, data and inference are too large
 
 
 def size(folder: str) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """Options of the training programs for tokenizers and models; those for data are in `data/arguments.py`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from vanillaformer.console.limits import POSITIVE_INT, check_limits, option
 from vanillaformer.console.parsing import yaml_value
+from vanillaformer.console.reporting import report
 from vanillaformer.data.arguments import DataArguments
 from vanillaformer.hub.loading import saved_folder
 from vanillaformer.tokenization import TokenizerAlgorithm
@@ -81,3 +83,23 @@ class Arguments(NamedTuple):
     data_args: DataArguments
     tokenizer_args: TokenizerArguments | None
     training_args: Any
+
+
+# Options that do nothing without another one: that one in words, and whether the arguments have it
+PARTNERS: dict[tuple[str, ...], tuple[str, Callable[[Arguments], Any]]] = {
+    ("mlm_probability",): ("--objective masked or mlm+nsp", lambda args: args[3].objective in ("masked", "mlm+nsp")),
+    ("scheduled_sampling_k", "scheduled_sampling_floor"): (
+        "--scheduled_sampling", lambda args: args[3].scheduled_sampling != "none"
+    ),
+    ("muon_momentum", "muon_lr_factor"): ("--optim muon", lambda args: args[3].optim == "muon"),
+    ("ema_warmup",): ("--ema_decay", lambda args: args[3].ema_decay),
+    ("streaming_buffer", "tokenizer_samples"): ("--streaming", lambda args: args[1].streaming),
+}  # fmt: skip
+
+
+def report_unused(arguments: Arguments) -> None:
+    """Name the options that were given without the one that they belong to."""
+    for names, (partner, is_there) in PARTNERS.items():
+        given = [(name, group) for name in names for group in arguments if name in getattr(group, "given", ())]
+        for name, group in given if given and not is_there(arguments) else ():
+            report(f"--{name} {getattr(group, name)} is not used without {partner}.")

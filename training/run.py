@@ -34,7 +34,7 @@ from vanillaformer.data.streaming import check_streaming
 from vanillaformer.data.tasks import KINDS, TASKS
 from vanillaformer.hub.loading import readable_length, set_language
 
-from .arguments import Arguments
+from .arguments import Arguments, report_unused
 from .auto_defaults import explicit_settings, follow_data
 from .hardware import configure_cpu
 from .models import build_model, check_model, check_preset
@@ -83,6 +83,7 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
             task.tokenizers = prepare_tokenizers(run, task, *columns)
         with first(desc="preparing the rows"):
             rows = task.rows(data)
+        report_unused(task.args)  # when the data has chosen the defaults
         stream = None if data.stream is None else task.stream(data.stream)
         build = partial(new_model, run, task, task.labels(data))
         if task.training_args.dry_run:

@@ -15,7 +15,7 @@ from vanillaformer import tokenization
 from vanillaformer.console.parsing import parse, was_given
 from vanillaformer.data import arguments
 from vanillaformer.data.arguments import LanguageModelDataArguments
-from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
+from vanillaformer.training.arguments import PARTNERS, Arguments, ModelArguments, TokenizerArguments, report_unused
 from vanillaformer.training.tasks import PROGRAMS, task_of
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
@@ -48,6 +48,26 @@ def test_command_line_fills_every_dataclass_and_what_was_given_is_known(tmp_path
     assert was_given(training, "learning_rate")
     assert not was_given(training, "max_steps")
     assert was_given(ModelArguments(), "preset")  # made in Python
+
+
+MASKED, SAMPLED, MUON, EMA, STREAMED = (list(names) for names in PARTNERS)
+
+
+@pytest.mark.parametrize(("more", "unused"), [
+    ("", MASKED + SAMPLED + MUON + EMA + STREAMED),
+    ("--objective masked --optim muon --ema_decay 0.9", SAMPLED + STREAMED),
+    ("--scheduled_sampling linear --scheduled_sampling_k 5 --streaming --max_steps 9", MASKED + MUON + EMA),
+])  # fmt: skip
+def test_an_option_without_the_one_that_it_belongs_to_is_named(more, unused, capsys):
+    given = "--mlm_probability 0.2 --scheduled_sampling_k 5 --scheduled_sampling_floor 0.1 --muon_momentum 0.9 "
+    given += "--muon_lr_factor 2 --ema_warmup False --streaming_buffer 9 --tokenizer_samples 9"
+    kinds = (*OURS, LanguageModelTrainingArguments)
+    report_unused(Arguments(*parse(kinds, f"{given} {more}".split())))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [f"--{name}" for name in unused]
+    assert all(" is not used without --" in line for line in lines)
+    report_unused(Arguments(*parse(kinds, more.split())))
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
