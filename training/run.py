@@ -83,7 +83,6 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
             task.tokenizers = prepare_tokenizers(run, task, *columns)
         with first(desc="preparing the rows"):
             rows = task.rows(data)
-        report_unused(task.args)  # when the data has chosen the defaults
         stream = None if data.stream is None else task.stream(data.stream)
         build = partial(new_model, run, task, task.labels(data))
         if task.training_args.dry_run:
@@ -263,6 +262,7 @@ def train_and_save(
     if run.finished:
         rows = DatasetDict(test=rows["test"])
     else:
+        report_unused(task.args)
         longest = readable_length(cast(Any, trainer.model).config)
         for tokenizer in task.tokenizers if longest else ():
             tokenizer.model_max_length = longest
