@@ -39,8 +39,7 @@ FIXED: Options = {
 RESERVED = {
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "seed", *LENGTHS, *OPTION_OF.values(), *FIXED,
 }  # fmt: skip
-MODEL_OPTIONS = ("overrides", "set", "preset", "model_", "tokenizer_")
-"""Prefixes of the options that change a model's size."""
+MODEL_OPTIONS = ("overrides", "set", "preset", "model_", "tokenizer_")  # prefixes of those that change a model's size
 SEEDS, SEQUENTIAL_SEEDS = (1, 2, 3), tuple(range(1, 9))
 TUNING_SEEDS = (101,)
 WORD = re.compile(r"\d+\.?\d*[eE][+-]?\d+")  # a number such as 1e-3, which YAML reads as a string

@@ -30,12 +30,11 @@ from .statistics import Test, interval
 NOTHING = "-"
 RULES = ("score", "sequential", "family", "baseline")  # keys of report.json that verdicts follow from
 
-AXES: dict[str, tuple[str, Callable[[Result], float]]] = {
+AXES: dict[str, tuple[str, Callable[[Result], float]]] = {  # of the curves, with how much of each a run consumed
     "tokens": ("training tokens", lambda run: run.consumed["tokens"]),
     "flops": ("floating-point operations", lambda run: run.consumed["flops"]),
     "seconds": ("seconds of training, evaluations included", lambda run: run.seconds),
 }
-"""X axes of the learning curves, with how much of each a run consumed."""
 
 
 def write_report(comparison: Comparison, folder: Path) -> str:

@@ -64,10 +64,10 @@ def as_rgb(image: Any) -> Any:
 
     if image.mode in ("F", "I"):  # the value of white is unknown
         raise ValueError(f"its pixels are 32-bit numbers (mode {image.mode}): save it with 8 or 16 bits per channel")
+    image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):  # the highest 8 bits are kept, where Pillow would clip to white
-        values = np.asarray(image).astype(np.uint16)
-        image = Image.fromarray((values >> 8).astype(np.uint8))
-    return ImageOps.exif_transpose(image).convert("RGB")
+        image = Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
+    return image.convert("RGB")
 
 
 def pixels(source: bytes | str | os.PathLike[str], size: int) -> bytes:

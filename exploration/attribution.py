@@ -177,14 +177,15 @@ def head_effects(
     the difference in the answer's log probability that is restored, 0 for none and 1 for all of it (Vig et al. 2020,
     arXiv 2004.12265; Meng et al. 2022). The inputs have the same shapes; `outputs` are the answer's tokens or class.
     """
-    kinds = attention_layers(model)
-    chosen = torch.tensor(outputs)
+    kinds, chosen = attention_layers(model), torch.tensor(outputs)
+    several = getattr(model.config, "problem_type", None) == "multi_label_classification"
 
     def score(inputs: Mapping[str, Any], edits: Mapping[str, Edit]) -> float:
         with torch.no_grad(), eager(model), edited(model, edits):
             logits = logits_of(model(**inputs))
-        logits = (logits if logits.ndim == 3 else logits.unsqueeze(1))[0].double().log_softmax(dim=-1)  # (T or 1, V)
-        return float(logits[chosen[:, 0], chosen[:, 1]].sum())
+        logits = (logits if logits.ndim == 3 else logits.unsqueeze(1))[0].double()  # (T or 1, V)
+        log_p = nn.functional.logsigmoid(logits) if several else logits.log_softmax(dim=-1)
+        return float(log_p[chosen[:, 0], chosen[:, 1]].sum())
 
     low, high = score(corrupted, {}), score(clean, {})
     if abs(high - low) < LEAST:

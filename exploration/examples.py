@@ -159,9 +159,14 @@ ANSWERS: dict[Any, Callable[[tasks.LoadedModel, Recording, str], Answers]] = {
 
 
 def likeliest(recording: Recording, names: Mapping[int, str]) -> str:
-    """Return the likeliest class with its probability, in words."""
-    best = recording.logits[0].float().softmax(dim=-1).max(dim=-1)
-    return f"{names[int(best.indices)]} ({float(best.values):.1%})"
+    """Return the likeliest class, or all labels above 0.5, with probabilities, or the number, as `generate` does."""
+    row, problem = recording.logits[0].float(), recording.model.config.problem_type
+    if problem == "regression":
+        return f"{float(row[0]):.4f}"
+    several = problem == "multi_label_classification"
+    values = row.sigmoid() if several or len(row) == 1 else row.softmax(dim=-1)
+    chosen = (values > 0.5).nonzero().flatten().tolist() if several else [int(values.argmax())]
+    return ", ".join(f"{names[label]} ({float(values[label]):.1%})" for label in chosen)
 
 
 def image_example(model: Any, processor: Any, path: Path) -> Example:

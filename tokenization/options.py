@@ -8,13 +8,12 @@ from tokenizers import processors
 
 TokenizerAlgorithm = Literal["byte_level_bpe", "bpe", "unigram", "wordpiece", "word", "character", "chinese_character"]
 ModelKind = Literal["encoder_decoder", "decoder", "encoder"]
-MODEL_KINDS: dict[str, ModelKind] = {
+MODEL_KINDS: dict[str, ModelKind] = {  # by `model_type`
     "vanilla_encoder_decoder": "encoder_decoder",
     "vanilla_recurrent_encoder_decoder": "encoder_decoder",
     "vanilla_decoder": "decoder",
     "vanilla_encoder": "encoder",
 }
-"""The kinds of model by `model_type`."""
 
 
 @dataclass(frozen=True)

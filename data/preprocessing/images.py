@@ -4,7 +4,7 @@ What happens to an image depends only on the seed, the epoch and the image, not 
 number of processes, and after an interruption.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Any, Literal
@@ -106,8 +106,7 @@ class ImageCollator(EpochCollator):
 
     def __init__(self, processor: Any, augmentation: AugmentationArguments | None = None, seed: int = 0):
         self.size = processor.size["height"], processor.size["width"]
-        both = processor.image_mean, processor.image_std
-        self.mean, self.std = (torch.tensor(values).view(-1, 1, 1) for values in both)
+        self.mean, self.std = (torch.tensor(values).view(-1, 1, 1) for values in normalization(processor))
         self.augmentation, self.seed = augmentation, seed
         self.set_epoch(0)
 
@@ -136,8 +135,7 @@ class PatchMasking(ImageCollator):
 
     def __init__(self, processor: Any, patch_size: int, ratio: float, augmentation: Any = None, seed: int = 0):
         super().__init__(processor, augmentation, seed)
-        self.patch_size = patch_size
-        self.grid = self.size[0] // patch_size, self.size[1] // patch_size
+        self.patch_size, self.grid = patch_size, (self.size[0] // patch_size, self.size[1] // patch_size)
         self.patches = self.grid[0] * self.grid[1]
         self.hidden = min(self.patches, max(1, round(ratio * self.patches)))
 
@@ -165,6 +163,13 @@ def new_processor(rows: Dataset, size: int) -> Any:
     deviation = np.sqrt(np.maximum(sums[1] / count - mean**2, 0))
     deviation[deviation < MIN_DEVIATION] = 1.0
     return image_processor(size, mean.round(6).tolist(), deviation.round(6).tolist())
+
+
+def normalization(processor: Any) -> Iterator[list[float]]:
+    """Return the mean and deviation, of pixels from 0 to 1, with which a processor normalizes."""
+    given = (processor.image_mean, processor.image_std) if processor.do_normalize else ([0.0] * 3, [1.0] * 3)
+    scale = 255 * processor.rescale_factor if processor.do_rescale else 255
+    return ([value / scale for value in values] for values in given)
 
 
 def image_processor(size: int, mean: list[float], std: list[float]) -> Any:

@@ -39,10 +39,10 @@ def test_every_mode_becomes_rgb():
 
 
 def test_an_image_is_turned_as_its_metadata_says():
-    image = Image.fromarray(RAMP)
-    exif = image.getexif()
-    exif[0x0112] = 6  # to be turned clockwise
-    assert (array(pixels(png(image, exif=exif), 8))[..., 0] == np.rot90(RAMP, -1)).all()
+    for image in (Image.fromarray(RAMP), Image.fromarray(RAMP.astype(np.uint16) * 257)):
+        exif = image.getexif()
+        exif[0x0112] = 6  # to be turned clockwise
+        assert (array(pixels(png(image, exif=exif), 8))[..., 0] == np.rot90(RAMP, -1)).all()
 
 
 def test_another_size_is_resized_as_the_processor_does():

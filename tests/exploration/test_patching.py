@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from modeling.toys import inputs_of, toy
+from modeling.toys import TEXT_CLASSIFIERS, inputs_of, toy
 from refusals import refused
 from transformers import AutoTokenizer
 
@@ -80,6 +80,19 @@ def test_effects_are_those_of_weights_that_were_changed_by_hand(kind):
     found = head_effects(model, clean, corrupted, outputs)[name]
     assert found[0, 0] == pytest.approx(0, abs=1e-12)
     assert np.abs(found[0, 1:]).min() > 0
+
+
+def test_labels_of_which_several_hold_have_probabilities_of_their_own():
+    model = toy(
+        "encoder", TEXT_CLASSIFIERS["encoder"], num_labels=3, problem_type="multi_label_classification"
+    ).double()
+    clean, corrupted = clean_and_corrupted("encoder")
+    effect = head_effects(model, clean, corrupted, [(0, 1)])["encoder"][1, 2]
+    place = "encoder.1.self_attn.2"
+    edits = ({}, values(model, clean, [place]), {})
+    inputs = corrupted, corrupted, clean
+    low, found, high = (float(record(model, *each).logits[0, 1].sigmoid().log()) for each in zip(inputs, edits))
+    assert effect == pytest.approx((found - low) / (high - low))
 
 
 def test_the_program_draws_the_effects_of_two_texts_of_one_length(folder, tmp_path, capsys):

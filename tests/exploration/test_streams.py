@@ -19,6 +19,7 @@ from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.conversion import to_native
 from vanillaformer.exploration import attribution
 from vanillaformer.exploration.attribution import attributions, filled_masks, neutral_ids, next_tokens, target_tokens
+from vanillaformer.exploration.examples import likeliest
 from vanillaformer.exploration.lens import class_lens, lens, lens_logits, token_lens
 from vanillaformer.exploration.pictures import NotApplicable
 from vanillaformer.exploration.recording import Recording, Sublayer, record
@@ -137,6 +138,16 @@ def test_classes_have_probabilities_over_the_layers(kind, model_class):
     np.testing.assert_allclose(values.sum(axis=1), 1, rtol=1e-6)
     assert not np.allclose(values[0], values[1])
     assert lens(example_of(found))[0].rows[-1][0] == 2
+
+
+def test_classes_in_words_are_those_of_generate():
+    for problem, logits, words in (
+        ("single_label_classification", [0.0, 0.0, 9.0], "c (100.0%)"),
+        ("multi_label_classification", [2.0, -2.0, 1.0], "a (88.1%), c (73.1%)"),
+        ("regression", [-2.5], "-2.5000"),
+    ):
+        model = SimpleNamespace(config=SimpleNamespace(problem_type=problem))
+        assert likeliest(Recording(model, {}, logits=torch.tensor([logits])), dict(enumerate("abc"))) == words
 
 
 def test_rank_and_probability_are_those_of_the_right_token():

@@ -47,13 +47,11 @@ from .base import Default, HardwareFacts, TrainingTask
 
 MOST_EPOCHS, FEWEST_EPOCHS = 60, 10  # passes over few and over many images
 SMALL = 20  # pixels of a side below which a shift by one changes too much
-IMAGES_SEEN = 30_000
-"""Images seen, over all passes, after which a small model of few images is as good as it gets."""
+IMAGES_SEEN = 30_000  # over all passes, after which a small model of few images is as good as it gets
 MAX_VALUES = 2**27
 """Maximum number of pixel values to fit a classifier on, 512 MiB; of more training images, an even selection."""
 AT_ONCE = 100  # images whose hidden patches are compared together
-FEATURES = 3_072
-"""Maximum number of values that the linear classifier reads; of larger images every second, third ... pixel."""
+FEATURES = 3_072  # maximum values that the linear classifier reads; of larger images every second, third ... pixel
 RIDGE = 0.01  # weight of the squared coefficients of the linear classifier, by training image
 
 
@@ -122,8 +120,7 @@ class Images(TrainingTask):
             size = size[0]
         if size is not None and not isinstance(size, int):
             raise ValueError(f"image_size={size} of the model: the program reads square images")
-        fixed = "image_size" in changes or saved is not None
-        if fixed and self.data_args.image_size not in (None, size):
+        if ("image_size" in changes or saved is not None) and self.data_args.image_size not in (None, size):
             raise ValueError(f"--image_size {self.data_args.image_size}: the model has image_size={size}")
         channels = changes.get("num_channels", getattr(config, "num_channels", CHANNELS))
         if channels != CHANNELS:
@@ -143,7 +140,7 @@ class Images(TrainingTask):
             self.processor = images.new_processor(data.splits["train"], size)
         else:
             found = open_image_processor(saved, f"--model_name_or_path {self.model_args.model_name_or_path}")
-            self.processor = images.image_processor(size, list(found.image_mean), list(found.image_std))
+            self.processor = images.image_processor(size, *images.normalization(found))
         return images.image_rows(data.splits)
 
     def stream(self, texts: TextStream) -> StreamedRows:
@@ -172,8 +169,7 @@ class Images(TrainingTask):
 
     def finish(self, run: Run, data: TaskData) -> None:
         if self.training_args.should_save:  # an image as the model sees it
-            size = self.data_args.image_size
-            pixels = data.splits["validation"][0]["image"]
+            size, pixels = self.data_args.image_size, data.splits["validation"][0]["image"]
             pillow().frombytes("RGB", (size, size), pixels).save(run.folder / EXAMPLE)
 
 

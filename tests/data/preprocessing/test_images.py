@@ -40,6 +40,12 @@ def test_batches_are_what_the_saved_processor_makes(rows, processor, tmp_path):
     mean, std = batch["pixel_values"].mean(dim=(0, 2, 3)), batch["pixel_values"].std(dim=(0, 2, 3))
     torch.testing.assert_close(mean, torch.zeros(3), atol=1e-4, rtol=0)
     torch.testing.assert_close(std, torch.ones(3), atol=1e-2, rtol=0)
+    for fields in ({"do_normalize": False}, {"rescale_factor": 1 / 127.5}, {"do_rescale": False}):  # of other models
+        other = type(processor)(size=dict(processor.size), image_std=[0.2, 0.3, 0.4], **fields)
+        wanted = other(images, return_tensors="pt")["pixel_values"].float()
+        torch.testing.assert_close(ImageCollator(other)(rows)["pixel_values"], wanted)
+        as_trained = pixels.image_processor(SIZE, *pixels.normalization(other))
+        torch.testing.assert_close(as_trained(images, return_tensors="pt")["pixel_values"], wanted)
     constant = {"pixel_values": bytes(SIZE * SIZE * 3)}
     assert list(processor_of([constant] * 2).image_std) == [1.0] * 3, "it is not divided by 0"
 
