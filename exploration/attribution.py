@@ -178,7 +178,9 @@ def head_effects(
     arXiv 2004.12265; Meng et al. 2022). The inputs have the same shapes; `outputs` are the answer's tokens or class.
     """
     kinds, chosen = attention_layers(model), torch.tensor(outputs)
-    several = getattr(model.config, "problem_type", None) == "multi_label_classification"
+    several = (problem := getattr(model.config, "problem_type", None)) == "multi_label_classification"
+    if problem == "regression":
+        raise ValueError("the model answers with a number, which has no probability")
 
     def score(inputs: Mapping[str, Any], edits: Mapping[str, Edit]) -> float:
         with torch.no_grad(), eager(model), edited(model, edits):

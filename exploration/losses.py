@@ -28,8 +28,7 @@ from .pictures import Drawing, NotApplicable, counted, curves, heat_map, needed
 from .recording import SUBLAYERS, head_hook, logits_of, stacks
 
 Batch = Mapping[str, torch.Tensor]
-Replacement = Literal["zero", "mean"]
-"""Replacement of an ablated head's output: 0, or its mean over all tokens of the rows."""
+Replacement = Literal["zero", "mean"]  # of an ablated head's output: 0, or its mean over all tokens of the rows
 PARTS = (*SUBLAYERS, "layer")  # parts that can be ablated: the columns of `sublayer_ablation`
 NO_ROWS = "it needs held-out rows (--rows)"
 NAMES = {"encoder": "the encoder", "decoder": "the decoder", "cross": "cross-attention"}

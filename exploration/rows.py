@@ -25,6 +25,7 @@ from vanillaformer.data.preprocessing.tokenizing import (
 )
 from vanillaformer.data.splits import cap
 from vanillaformer.data.tasks import TASKS, TaskName
+from vanillaformer.inference.tasks import UNREJECTED
 from vanillaformer.training.run_folder.files import RECORD
 from vanillaformer.training.run_folder.run import BY_DATA
 
@@ -60,13 +61,16 @@ def held_out_rows(
     """
     architecture = type(model).__name__
     task = next((name for name in ROWS if architecture.endswith(TASKS[name].architectures)), None)
-    if task is None:
-        raise ValueError(f"{architecture} cannot be scored on rows")
+    problem = getattr(model.config, "problem_type", None)
+    if task is None or problem in UNREJECTED:
+        raise ValueError(f"{architecture}{f', problem_type={problem!r},' if problem else ''} cannot be scored on rows")
     data, training = recorded_settings(folder)
-    known = {field.name for field in fields(DATA_ARGUMENTS[task])}
-    if unknown := sorted({*(options or {})} - known):
+    known = {field.name: field.default for field in fields(DATA_ARGUMENTS[task])}
+    if unknown := sorted({*(options or {})} - known.keys()):
         raise ValueError(f"--rows_set {unknown[0]}: the settings are {', '.join(sorted(known))}")
-    settings = {name: data[name] for name in data.keys() & known} | dict(options or {})
+    if unset := [name for name, value in (options or {}).items() if value is None and isinstance(known[name], str)]:
+        raise ValueError(f"--rows_set {unset[0]}=null: it must have a value, such as {known[unset[0]]}")
+    settings = {name: data[name] for name in data.keys() & known.keys()} | dict(options or {})
     data_args: Any = DATA_ARGUMENTS[task](train_file=[file], **settings)
     if target_file is not None:
         data_args.train_target_file = [target_file]

@@ -93,6 +93,8 @@ def test_labels_of_which_several_hold_have_probabilities_of_their_own():
     inputs = corrupted, corrupted, clean
     low, found, high = (float(record(model, *each).logits[0, 1].sigmoid().log()) for each in zip(inputs, edits))
     assert effect == pytest.approx((found - low) / (high - low))
+    model.config.problem_type = "regression"
+    refused("a number, which has no probability", head_effects, model, clean, corrupted, [(0, 0)])
 
 
 def test_the_program_draws_the_effects_of_two_texts_of_one_length(folder, tmp_path, capsys):

@@ -62,6 +62,9 @@ def test_labels_are_those_of_the_model(tmp_path):
     assert sorted(batch["labels"].tolist()) == [0, 2]
     file = write(tmp_path / "rows.csv", [["text", "label"], [TEXT, "other"], ["a line", "LABEL_0"]])
     refused("label 'other' does not occur .* LABEL_0, LABEL_1, LABEL_2", read, "classification", file, tmp_path)
+    refused("label_column=null: it must", read, "classification", file, tmp_path, label_column=None)
+    found = loaded("classification", problem_type="multi_label_classification")
+    refused("problem_type='multi.*', cannot be scored", held_out_rows, found.model, (), file, folder=tmp_path, count=1)
 
 
 def test_images_have_the_size_of_the_model(tmp_path):
