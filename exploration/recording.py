@@ -72,7 +72,7 @@ def stacks(model: Any) -> dict[str, Stack]:
     if not isinstance(model, VanillaPreTrainedModel):
         from vanillaformer.conversion.convert import from_native
 
-        reason = "convert it first (vanillaformer convert)"
+        reason = "convert it first (vanillaformer convert --from)"
         try:
             from_native(model)
         except ValueError as error:
