@@ -85,21 +85,25 @@ class Arguments(NamedTuple):
     training_args: Any
 
 
-# Options that do nothing without another one: that one in words, and whether the arguments have it
-PARTNERS: dict[tuple[str, ...], tuple[str, Callable[[Arguments], Any]]] = {
-    ("mlm_probability",): ("--objective masked or mlm+nsp", lambda args: args[3].objective in ("masked", "mlm+nsp")),
-    ("scheduled_sampling_k", "scheduled_sampling_floor"): (
-        "--scheduled_sampling", lambda args: args[3].scheduled_sampling != "none"
+# Options that have no effect without another one: that one in words, and whether it is given or chosen
+PARTNERS: dict[tuple[str, ...], tuple[str, Callable[[Any, Any], Any]]] = {
+    ("mlm_probability",): (
+        "--objective masked or mlm+nsp",
+        lambda data, args: args.objective in ("masked", "mlm+nsp"),
     ),
-    ("muon_momentum", "muon_lr_factor"): ("--optim muon", lambda args: args[3].optim == "muon"),
-    ("ema_warmup",): ("--ema_decay", lambda args: args[3].ema_decay),
-    ("streaming_buffer", "tokenizer_samples"): ("--streaming", lambda args: args[1].streaming),
-}  # fmt: skip
+    ("scheduled_sampling_k", "scheduled_sampling_floor"): (
+        "--scheduled_sampling",
+        lambda data, args: args.scheduled_sampling != "none",
+    ),
+    ("muon_momentum", "muon_lr_factor"): ("--optim muon", lambda data, args: args.optim == "muon"),
+    ("ema_warmup",): ("--ema_decay", lambda data, args: args.ema_decay),
+    ("streaming_buffer", "tokenizer_samples"): ("--streaming", lambda data, args: data.streaming),
+}
 
 
 def report_unused(arguments: Arguments) -> None:
-    """Name the options that were given without the one that they belong to."""
+    """Report the options that were given but have no effect, since the one that they belong to is not in use."""
     for names, (partner, is_there) in PARTNERS.items():
         given = [(name, group) for name in names for group in arguments if name in getattr(group, "given", ())]
-        for name, group in given if given and not is_there(arguments) else ():
+        for name, group in given if given and not is_there(arguments.data_args, arguments.training_args) else ():
             report(f"--{name} {getattr(group, name)} is not used without {partner}.")

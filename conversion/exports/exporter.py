@@ -193,7 +193,7 @@ class Exporter:
         for path, module in job.model.named_modules():
             if self.reads_weights and hasattr(module, "base_layer"):
                 raise ValueError(f"{path} has an adapter, which {name} cannot read: merge it into the weights first")
-            if type(module).__name__ == "Int8Linear":
+            if type(module).__name__ == "Int8Linear":  # of acceleration/, which is not imported here
                 raise ValueError(f"{path} is in int8, which {name} cannot read: export the model before to_int8()")
         check_free(job.folder)
 

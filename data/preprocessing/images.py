@@ -135,7 +135,8 @@ class PatchMasking(ImageCollator):
 
     def __init__(self, processor: Any, patch_size: int, ratio: float, augmentation: Any = None, seed: int = 0):
         super().__init__(processor, augmentation, seed)
-        self.patch_size, self.grid = patch_size, (self.size[0] // patch_size, self.size[1] // patch_size)
+        self.patch_size = patch_size
+        self.grid = self.size[0] // patch_size, self.size[1] // patch_size
         self.patches = self.grid[0] * self.grid[1]
         self.hidden = min(self.patches, max(1, round(ratio * self.patches)))
 

@@ -83,9 +83,8 @@ def test_effects_are_those_of_weights_that_were_changed_by_hand(kind):
 
 
 def test_labels_of_which_several_hold_have_probabilities_of_their_own():
-    model = toy(
-        "encoder", TEXT_CLASSIFIERS["encoder"], num_labels=3, problem_type="multi_label_classification"
-    ).double()
+    several = {"num_labels": 3, "problem_type": "multi_label_classification"}
+    model = toy("encoder", TEXT_CLASSIFIERS["encoder"], **several).double()
     clean, corrupted = clean_and_corrupted("encoder")
     effect = head_effects(model, clean, corrupted, [(0, 1)])["encoder"][1, 2]
     place = "encoder.1.self_attn.2"

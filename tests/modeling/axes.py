@@ -185,7 +185,7 @@ def config_of(kind: str, fields: Value) -> BlockConfig:
 
 
 def is_allowed(kind: str, fields: Value) -> bool:
-    # Three classes check the types of all fields, in most of the time, and those of the axes' values are right
+    # Types are checked by three classes, which takes most of the time; those of the axes' values are right
     with mock.patch.object(ALL_CONFIGS[kind], "__setattr__", object.__setattr__):
         try:
             config_of(kind, fields)

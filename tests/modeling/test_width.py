@@ -17,7 +17,7 @@ from vanillaformer.configuration.options import FEED_FORWARD_CHOICES
 from vanillaformer.training.trainer.optimizers import build_optimizer, decaying_names, scale_rates
 
 CONFIGS = int(os.environ.get("VANILLAFORMER_WIDTHS", "2"))  # docs/comparing.md has the result of 200
-WIDTHS, STEPS, RATE, VOCABULARY = (96, 192, 384), 10, 2e-3, 64
+WIDTHS, STEPS, RATE, VOCABULARY = (128, 256, 512), 10, 2e-3, 64
 BETAS = {"adam_beta1": 0.9, "adam_beta2": 0.98, "adam_epsilon": 1e-12, "muon_momentum": 0.95, "muon_lr_factor": 1.0}
 
 
@@ -77,7 +77,7 @@ def test_with_mup_activations_do_not_depend_on_the_width(number, name):
     assert abs(np.mean([*found.values()])) <= 0.05, found
     assert max(map(abs, found.values())) <= 0.15, found  # of one layer, by two seeds
     if number == 0:
-        assert max(slopes(drawn(number) | {"initialization": "xavier"}, name, seeds=1).values()) > 0.15
+        assert max(slopes(drawn(number) | {"initialization": "xavier"}, name, seeds=1).values()) > 0.2
 
 
 def test_the_parts_of_mup_follow_the_width_of_the_config():

@@ -93,7 +93,7 @@ def test_a_full_disk_leaves_the_finished_run(overwrite: bool, run: Path, monkeyp
 
     monkeypatch.setattr(torch, "save", full)
     more = ("--overwrite_output_dir", "True") if overwrite else ("--max_steps", "4")
-    point = "there is no checkpoint yet: the same command begins again" if overwrite else "from which the same command"
+    point = "no checkpoint yet, so the same command starts over" if overwrite else "from which the same command"
     refused(rf"could not be written to .*; .*{point}", again, run, *more, error=OSError)
     assert record(run) == made
     assert all(torch.equal(value, old[name]) for name, value in weights(run).items())

@@ -169,7 +169,8 @@ class Images(TrainingTask):
 
     def finish(self, run: Run, data: TaskData) -> None:
         if self.training_args.should_save:  # an image as the model sees it
-            size, pixels = self.data_args.image_size, data.splits["validation"][0]["image"]
+            size = self.data_args.image_size
+            pixels = data.splits["validation"][0]["image"]
             pillow().frombytes("RGB", (size, size), pixels).save(run.folder / EXAMPLE)
 
 

@@ -1,7 +1,6 @@
 """Evaluation on held-out data: every row once, and a loss that is the mean over all targets, however batched."""
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
@@ -9,6 +8,7 @@ import torch
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
+from transformers.loss.loss_utils import ForSequenceClassificationLoss
 from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.data.preprocessing.batching import EpochCollator, evaluation_order
@@ -19,11 +19,8 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 from ..metrics.compute import first_output
 from .saving import SavingTrainer, temporarily
 
-# By `problem_type`: Trainer's mean of the means of batches depends on the number of processes
-LOSSES_OF_NUMBERS: dict[str, Callable[..., torch.Tensor]] = {
-    "regression": nn.functional.mse_loss,
-    "multi_label_classification": nn.functional.binary_cross_entropy_with_logits,
-}
+OF_NUMBERS = ("regression", "multi_label_classification")
+"""Problems whose held-out loss by Trainer, a mean of the means of batches, depends on the number of processes."""
 
 
 class EvaluatingTrainer(SavingTrainer):
@@ -66,16 +63,15 @@ class EvaluatingTrainer(SavingTrainer):
             output: Any = super().evaluation_loop(*arguments, **keywords)
             weights = checksum(self.model) if self.is_in_train and self.evaluated is self.eval_dataset else None
         name = f"{keywords.get('metric_key_prefix', 'eval')}_loss"
-        kind: Any = getattr(self.model.config, "problem_type", None)
         if self._sums:
             totals, targets = torch.stack(self._sums).sum(dim=0).unbind(dim=1)
             output.metrics[name] = (totals[targets > 0] / targets[targets > 0]).sum().item()
             if not targets.any():  # the mean over no target is not a number
                 del output.metrics[name]
-        elif output.predictions is not None and kind in LOSSES_OF_NUMBERS:
-            wanted = torch.as_tensor(output.label_ids).double()
-            found = torch.as_tensor(first_output(output.predictions)).double().view_as(wanted)
-            output.metrics[name] = LOSSES_OF_NUMBERS[kind](found, wanted).item()
+        elif output.predictions is not None and getattr(self.model.config, "problem_type", None) in OF_NUMBERS:
+            pair = (output.label_ids, first_output(output.predictions))
+            labels, logits = (torch.as_tensor(values).double() for values in pair)
+            output.metrics[name] = ForSequenceClassificationLoss(labels, logits, self.model.config).item()
         if weights is not None:
             best = self.state.best_global_step
             self.scores = {step: found for step, found in self.scores.items() if step == best}

@@ -66,7 +66,7 @@ def reporting_write_errors(folder: Path, content: str) -> Iterator[None]:
         shutil.rmtree(run / SAVING, ignore_errors=True)
         last = last_checkpoint(run)
         point = f"the last checkpoint is {last}, from which the same command resumes"
-        point = point if last else "there is no checkpoint yet: the same command begins again"
+        point = point if last else "there is no checkpoint yet, so the same command starts over"
         raise OSError(f"{content} could not be written to {folder} ({error}); {point}") from error
 
 
