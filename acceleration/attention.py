@@ -56,11 +56,16 @@ def faster_attention(
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = causal and attention_mask is None and query.shape[2] > 1
-    known = is_here(query) and is_marked(module) and {dtype, query.dtype} <= DTYPES
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
+    known = type(query) is torch.Tensor and query.is_cpu and not traced
+    known = known and is_marked(module) and {dtype, query.dtype} <= DTYPES
     known = known and not any(options.get(name) is not None for name in UNKNOWN)
     takes = known and (not causal or query.shape[2] == key.shape[2])
     takes = takes and (attention_mask is None or attention_mask.shape[3:] == key.shape[2:3])  # not broadcast over keys
-    if not (takes and (dropout or is_short(key, dtype) or is_window(attention_mask))):
+    short = takes and not dropout and dtype == torch.bfloat16
+    short = short and (key.shape[2] <= SHORT or not torch.is_grad_enabled()) and len(key) * key.shape[2] >= KEYS
+    short = short and is_faster("attention, bfloat16", SWITCH, speed)
+    if not (takes and (dropout or short or is_window(attention_mask))):
         options |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
@@ -75,17 +80,6 @@ def is_window(mask: torch.Tensor | None) -> bool:
         return False
     half = mask.shape[3] // 2
     return not bool(mask[:, :, 0, half:].any() or mask[:, :, -1, :half].any())
-
-
-def is_short(key: torch.Tensor, dtype: torch.dtype) -> bool:
-    short = dtype == torch.bfloat16 and (key.shape[2] <= SHORT or not torch.is_grad_enabled())
-    return short and len(key) * key.shape[2] >= KEYS and is_faster("attention, bfloat16", SWITCH, speed)
-
-
-def is_here(query: torch.Tensor) -> bool:
-    """Return whether it is a plain tensor on a CPU, in eager execution."""
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
-    return type(query) is torch.Tensor and query.is_cpu and not traced
 
 
 def attention(

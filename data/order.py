@@ -71,10 +71,6 @@ def _date(cell: Any, zone: bool) -> tuple[datetime, str] | None:
     return day.astimezone(UTC).replace(tzinfo=None) if zone else day, finer[1].rstrip("0") if finer else ""
 
 
-def _in_words(day: datetime, finer: str) -> str:
-    return (day.isoformat(" ", "microseconds" if finer else "auto") + finer).removesuffix(" 00:00:00")
-
-
 def by_column(split: SplitRows, column: str) -> dict[str, SplitRows]:
     """Return the splits of rows that a column names."""
     cells, number_of = distinct_words(split.rows, column)
@@ -112,11 +108,13 @@ def in_order(split: SplitRows, column: str) -> SplitRows:
         return f"{name} is empty" if cell in (None, "") else f"{name} holds {cell!r}, which is not {kind}"
 
     split = split.without(np.array([key is None for key in keys], dtype=bool)[number_of], problem)
-    words = {  # dates in one format, other values as in the data
-        key: _in_words(*key) if isinstance(key, tuple) else str(cell)
-        for cell, key in zip(reversed(cells), reversed(keys))
-        if key is not None
-    }
+    words = {}
+    for cell, key in zip(reversed(cells), reversed(keys)):
+        if isinstance(key, tuple):  # dates are written in one format, other values as in the data
+            day, finer = key
+            words[key] = (day.isoformat(" ", "microseconds" if finer else "auto") + finer).removesuffix(" 00:00:00")
+        elif key is not None:
+            words[key] = str(cell)
     rank = {key: number for number, key in enumerate(sorted(words))}
     ranks = np.array([rank.get(key, -1) for key in keys], dtype=np.int64)[number_of]
     ranks = ranks[ranks >= 0]

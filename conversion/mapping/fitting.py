@@ -59,7 +59,9 @@ def fit(architecture: Architecture, config: BlockConfig, head: str) -> Fit:
     except Exception as error:  # checks of native configs raise any error
         return Fit(config, [f"{architecture.name}: {one_line(error)}"])
     reasons = [f"{name}={ours!r}, where {architecture.name} has {native!r}" for name, (ours, native) in found.items()]
-    return Fit(fitted, reasons + equal_tokens(architecture, config), fit_cost(config, fitted))
+    changed = {*changed_fields(config, fitted)}
+    cost = max((cost for cost, names in enumerate(ADJUSTABLE, 1) if changed & {*names}), default=0)
+    return Fit(fitted, reasons + equal_tokens(architecture, config), cost)
 
 
 def mismatches(architecture: Architecture, config: BlockConfig, head: str) -> Differences:
@@ -111,11 +113,6 @@ def with_fields(config: BlockConfig, **fields: Any) -> BlockConfig:
 def changed_fields(config: BlockConfig, fitted: BlockConfig) -> list[str]:
     """Return the fields in which a config was changed to fit."""
     return [name for name in ADJUSTABLE_FIELDS if getattr(config, name, None) != getattr(fitted, name, None)]
-
-
-def fit_cost(config: BlockConfig, fitted: BlockConfig) -> int:
-    changed = changed_fields(config, fitted)
-    return max((cost for cost, names in enumerate(ADJUSTABLE, 1) if {*names} & {*changed}), default=0)
 
 
 def our_config(architecture: Architecture, config: PreTrainedConfig, head: str, known: Values) -> BlockConfig:

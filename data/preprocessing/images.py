@@ -12,7 +12,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from transformers import ViTImageProcessorPil
 
 from vanillaformer.console.limits import NOT_NEGATIVE, PROBABILITY, option
@@ -177,13 +177,6 @@ def image_processor(size: int, mean: list[float], std: list[float]) -> Any:
     """Return a `ViTImageProcessorPil`, which loads without torchvision and without code of ours."""
     sides = {"height": size, "width": size}
     return ViTImageProcessorPil(size=sides, image_mean=mean, image_std=std, do_convert_rgb=True)
-
-
-def image_rows(splits: DatasetDict) -> DatasetDict:
-    """Return rows with the column names of the collators: `pixel_values` and, if there are any, `labels`."""
-    names = {"image": "pixel_values", "label": "labels"}
-    columns = splits["train"].column_names
-    return splits.rename_columns({old: new for old, new in names.items() if old in columns})
 
 
 def encode_images(batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,9 @@ def confusion_picture(matrix: np.ndarray, names: Sequence[str], path: Path, *, t
     figure = Figure(figsize=(size + 1, size), layout="constrained")
     axes = figure.add_subplot(xlabel="predicted", ylabel="reference", title=title)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    ticks = [_drawn(str(name), f"class {number}", 40) for number, name in enumerate(names)]
+    glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
+    known = [name if {*map(ord, str(name))} <= {*glyphs} else f"class {number}" for number, name in enumerate(names)]
+    ticks = [shorten(str(name), 40, placeholder=" ...").replace("$", "\\$") for name in known]
     font = 8 if len(names) <= NUMBERED else 5
     axes.set_xticks(range(len(names)), ticks, rotation=90, fontsize=font)
     axes.set_yticks(range(len(names)), ticks, fontsize=font)
@@ -57,13 +59,6 @@ def confusion_picture(matrix: np.ndarray, names: Sequence[str], path: Path, *, t
         number.set_in_layout(False)  # it lies inside the axes: looking for room for it takes most of the time
     figure.colorbar(image, label="share of the reference's rows")
     return save_figure(figure, path)
-
-
-def _drawn(name: str, other: str, width: int) -> str:
-    """Return the beginning of a name as matplotlib draws it, or `other` if the font lacks one of its characters."""
-    glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
-    known = all(ord(character) in glyphs for character in name)
-    return shorten(name if known else other, width, placeholder=" ...").replace("$", "\\$")
 
 
 def curve(log_history: Sequence[dict[str, Any]], name: str) -> list[tuple[int, float]]:

@@ -141,7 +141,9 @@ class Images(TrainingTask):
         else:
             found = open_image_processor(saved, f"--model_name_or_path {self.model_args.model_name_or_path}")
             self.processor = images.image_processor(size, *images.normalization(found))
-        return images.image_rows(data.splits)
+        names = {"image": "pixel_values", "label": "labels"}
+        columns = data.splits["train"].column_names
+        return data.splits.rename_columns({name: names[name] for name in names if name in columns})
 
     def stream(self, texts: TextStream) -> StreamedRows:
         return StreamedRows(texts, images.encode_images)

@@ -112,7 +112,11 @@ def tensors_of(model: Any, architecture: str) -> Tensors:
             tensors |= gpt2_attention(f"{name}.attn", block.self_attn)
         tensors |= linear(f"{name}.ffn_up", mlp.up_proj, biased=not is_llama)
         tensors |= linear(f"{name}.ffn_down", mlp.down_proj, biased=not is_llama)
-    return tensors | (frequency_divisors(positions, config) if is_llama else position_table(positions, config))
+    if not is_llama:
+        return tensors | position_table(positions, config)
+    (rotation,) = positions.rotary_emb.values()
+    factors = wavelength_factors(rotation.inv_freq, float(rope_of(config)["rope_theta"]))
+    return tensors if np.allclose(factors, 1, rtol=1e-6) else tensors | {"rope_freqs.weight": factors}
 
 
 def norm(name: str, module: Any, config: Any, *, biased: bool) -> Tensors:
@@ -159,13 +163,6 @@ def gpt2_attention(name: str, module: Any) -> Tensors:
     maps += [linear("", projection, biased=True) for projection in (module.k_proj, module.v_proj)]
     fused = {f"{name}_qkv{part}": np.concatenate([each[part] for each in maps]) for part in maps[0]}
     return fused | linear(f"{name}_output", module.o_proj, biased=True)
-
-
-def frequency_divisors(positions: Any, config: Any) -> Tensors:
-    """Return the divisors of the frequencies, if they are scaled."""
-    (rotation,) = positions.rotary_emb.values()
-    factors = wavelength_factors(rotation.inv_freq, float(rope_of(config)["rope_theta"]))
-    return {} if np.allclose(factors, 1, rtol=1e-6) else {"rope_freqs.weight": factors}
 
 
 def position_table(positions: Any, config: Any) -> Tensors:
