@@ -227,9 +227,10 @@ def baseline_sentences(summary: RunSummary, *, advise: bool = True) -> Iterator[
             behind = (theirs - ours) if score.greater_is_better else (ours - theirs)
             if behind >= 0 if trivial else behind > summary.noise(score, theirs, split):
                 compared = f"{score.format(ours)}, {name} {score.format(theirs)}"
+                wrong = trivial and advise and not (score.greater_is_better and ours == score.unit)
                 yield (
                     f"{'Not above a trivial baseline' if trivial else f'Below the {name}'} "
-                    f"({SPLITS[split]} {score.short_label} {compared}){f': {look_at}' if trivial and advise else '.'}"
+                    f"({SPLITS[split]} {score.short_label} {compared}){f': {look_at}' if wrong else '.'}"
                 )
                 break
 
