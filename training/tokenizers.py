@@ -52,7 +52,7 @@ def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) ->
                 save_pair(*pair, folder)
     source, target = load_pair(folder, trust_remote_code=False)
     size = f"{len(source):,} tokens" if source is target else f"{len(source):,} and {len(target):,} tokens"
-    ids = source(next(iter(columns[0]))[:200], add_special_tokens=False)["input_ids"]
+    ids = source(next(iter(columns[0]))[:200], add_special_tokens=False, verbose=False)["input_ids"]
     pieces = "|".join(str(source.decode([token])) for token in ids[:SHOWN])
     report(f"Tokenizer: {size}; {pieces!r}{' ...' if len(ids) > SHOWN else ''}")
     follow_tokens(run, task, (source, target), columns)

@@ -106,7 +106,8 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
         found = [parameter for name, parameter in named if fnmatchcase(f".{name}.", f"*.{pattern}.*")]
         if not found:
             examples = ", ".join(name for name, _ in named[:: max(1, len(named) // 6)])  # from all over the model
-            raise ValueError(f"--freeze {pattern}: no parameter has this in its name; they are called {examples}")
+            how = f"no parameter has this as whole parts of its name (*{pattern}* matches inside of parts)"
+            raise ValueError(f"--freeze {pattern}: {how}; they are called {examples}")
         for parameter in found:
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for _, parameter in named):
