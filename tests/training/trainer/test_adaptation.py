@@ -29,8 +29,7 @@ def test_freeze(pattern: str, beginning: str, end: str, model, capsys) -> None:
     freeze(model, [pattern])
     named = dict(model.named_parameters())
     wanted = {name for name in named if name.startswith(beginning) and name.endswith(end)}
-    assert wanted
-    assert frozen(model) == wanted
+    assert frozen(model) == wanted != set()
     left = sum(named[name].numel() for name in named.keys() - wanted)
     total = sum(parameter.numel() for parameter in named.values())
     assert capsys.readouterr().out == f"Trained: {left:,} of {total:,} parameters, without {pattern}\n"
