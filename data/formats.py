@@ -328,7 +328,9 @@ def _as_text(option: str, cell: Any) -> Any:
     if column in ("source", "target", "text", "text_pair"):
         raise TypeError(f"the {column} is not text")
     if column == "label" and not isinstance(cell, int):
-        raise TypeError(f"{str(cell)[:60]} is not a label (a name or an integer)")
+        columns = {list: "lists of labels with --labels_column", float: "numbers with --score_column"}
+        more = f"; train-classifier reads {columns[type(cell)]}" if type(cell) in columns else ""
+        raise TypeError(f"{str(cell)[:60]} is not a label (a name or an integer){more}")
     if isinstance(cell, list | dict):
         raise TypeError(f"--{option} must name texts or numbers, not {str(cell)[:60]!r}")
     return str(cell)

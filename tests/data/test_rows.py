@@ -134,7 +134,8 @@ def test_whitespace_around_labels_is_removed_and_reported(tmp_path, capsys):
 
 @pytest.mark.parametrize(("train", "validation", "message"), [
     (["a", "b"], ["a", "c"], r"b.jsonl, row 2: label 'c' does not occur in the training data, which has a, b"),
-    ([0.5, 1.5], [0.5], r"a.jsonl, row 1: 0.5 is not a label \(a name or an integer\)"),
+    ([0.5, 1.5], [0.5], r"row 1: 0.5 is not a label \(a name or an integer\); .* numbers with --score_column"),
+    ([["b"]], ["a"], r"row 1: \['b'\] is not a label .* lists of labels with --labels_column"),
     (["a", "a"], ["a"], r"all labels are 'a'"),
 ])  # fmt: skip
 def test_bad_labels(tmp_path, train, validation, message):
