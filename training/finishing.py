@@ -23,10 +23,10 @@ from vanillaformer.data.preprocessing.batching import evaluation_order
 from vanillaformer.data.preprocessing.statistics import shortfalls
 from vanillaformer.data.tasks import TASKS, TaskName
 
-from .metrics.scores import SCORES, scores_of_group
+from .metrics.scores import PREFIXES, SCORES, scores_of_group
 from .report.baselines import BaselineData, baseline_scores
 from .report.card.writing import update_card
-from .report.classes import PREFIXES, accepted_in_words, report_classes
+from .report.classes import accepted_in_words, report_classes
 from .report.diagnosis import RunSummary, diagnose
 from .report.facts import card_example, input_option, read_samples, run_facts, terminal_example
 from .report.plots import loss_curve

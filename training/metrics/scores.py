@@ -25,6 +25,7 @@ from sklearn.metrics import accuracy_score, f1_score, mean_squared_error
 from vanillaformer.data.tasks import TASKS, Prediction, TaskName
 
 Inputs = Literal["texts", "ids", "losses", "tags", "values"]
+PREFIXES = {"validation": "eval", "test": "test"}  # of the scores of each split, as the Trainer names them
 BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none")
 
 

@@ -14,6 +14,7 @@ from transformers.trainer_utils import PredictionOutput
 from vanillaformer.console.reporting import optional, report
 
 from ..metrics.compute import labels_and_predictions
+from ..metrics.scores import PREFIXES
 from ..run_folder.run import Run
 from .plots import confusion_picture
 
@@ -21,7 +22,6 @@ PICTURED = 150
 """Maximum number of classes whose confusion matrix is drawn and kept in the record."""
 ERRORS, WORST = 5, 3  # errors and classes that are shown in the terminal
 WIDTH = 100  # characters of a text in the terminal
-PREFIXES = {"validation": "eval", "test": "test"}
 
 
 def class_records(

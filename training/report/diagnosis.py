@@ -8,7 +8,7 @@ from typing import Any
 
 from vanillaformer.data.tasks import TASKS, TaskName
 
-from ..metrics.scores import SCORES, Evaluation, Score, best_of, evaluations, gain
+from ..metrics.scores import PREFIXES, SCORES, Evaluation, Score, best_of, evaluations, gain
 
 Scores = Mapping[str, float]
 Settings = Mapping[str, Any]
@@ -23,7 +23,6 @@ OVERFITTED = {"classes": 0.5, "tokens": 0.85}
 """Training losses below this share of the validation loss are far below it."""
 LIKE_VALIDATION = 0.95  # training losses above this share of the validation loss are about the same
 UNFITTED = 0.9  # share of a trivial baseline's loss above which a training loss shows next to no learning
-SPLITS = {"test": "test", "eval": "validation"}
 
 
 def _unused(name: str) -> Callable[[Settings], bool]:
@@ -218,19 +217,21 @@ def baseline_sentences(summary: RunSummary, *, advise: bool = True) -> Iterator[
     look_at = next(text for kind, text in LOOK_AT.items() if kind in TASKS[summary.task].predicts)
     for name, scores in {**summary.trivial, **summary.trained}.items():
         trivial = name in summary.trivial
-        for split in SPLITS:
-            shared = [each for each in SCORES if f"{split}_{each}" in scores and f"{split}_{each}" in summary.metrics]
+        for split, prefix in reversed(PREFIXES.items()):
+            shared = [
+                each for each in SCORES if f"{prefix}_{each}" in scores and f"{prefix}_{each}" in summary.metrics
+            ]
             if not shared:
                 continue
             score = summary.score if summary.score.name in shared else SCORES[shared[0]]
-            ours, theirs = (values[f"{split}_{score.name}"] for values in (summary.metrics, scores))
+            ours, theirs = (values[f"{prefix}_{score.name}"] for values in (summary.metrics, scores))
             behind = (theirs - ours) if score.greater_is_better else (ours - theirs)
-            if behind >= 0 if trivial else behind > summary.noise(score, theirs, split):
+            if behind >= 0 if trivial else behind > summary.noise(score, theirs, prefix):
                 compared = f"{score.format(ours)}, {name} {score.format(theirs)}"
                 wrong = trivial and advise and not (score.greater_is_better and ours == score.unit)
                 yield (
                     f"{'Not above a trivial baseline' if trivial else f'Below the {name}'} "
-                    f"({SPLITS[split]} {score.short_label} {compared}){f': {look_at}' if wrong else '.'}"
+                    f"({split} {score.short_label} {compared}){f': {look_at}' if wrong else '.'}"
                 )
                 break
 

@@ -23,7 +23,7 @@ from vanillaformer.hub.file_names import OFF, PICTURES, SWITCH
 from vanillaformer.tokenization.passages import PAIR, as_pair
 
 from ..hardware import hardware
-from ..metrics.scores import SCORES
+from ..metrics.scores import PREFIXES, SCORES
 from ..run_folder.files import SAMPLES
 from ..run_folder.run import BY_DATA, Run
 from ..trainer.trainer import RunTrainer
@@ -98,7 +98,7 @@ class CardFacts:
     @property
     def scores(self) -> dict[str, float]:
         """The metrics that say how good the model is."""
-        known = {f"{prefix}_{name}" for prefix in ("eval", "test") for name in SCORES}
+        known = {f"{prefix}_{name}" for prefix in PREFIXES.values() for name in SCORES}
         return {key: value for key, value in self.metrics.items() if key in known}
 
     @property

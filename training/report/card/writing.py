@@ -23,7 +23,7 @@ from vanillaformer.hub.card_merging import generated_card, merged_card, write_ca
 from vanillaformer.modeling.counts import count_flops
 
 from ...hardware import software
-from ...metrics.scores import SCORES, label, scores_of_group
+from ...metrics.scores import PREFIXES, SCORES, label, scores_of_group
 from ...run_folder.files import CARD
 from ...run_folder.run import Run
 from ...trainer.budget import in_short
@@ -203,7 +203,7 @@ def metadata(facts: CardFacts) -> ModelCardData:
                     task_type=tag,
                     dataset_type=source.identifier,
                     dataset_name=source.name,
-                    dataset_split="validation" if split == "eval" else "test",
+                    dataset_split=next(name for name, prefix in PREFIXES.items() if prefix == split),
                     metric_type=name,
                     metric_name=label(name),
                     metric_value=float(f"{value:.6g}"),
@@ -302,9 +302,8 @@ def purpose(facts: CardFacts) -> str:
 
 def result_table(facts: CardFacts) -> Table:
     """Return the scores by split, each followed by those of the baselines; nothing if there are none."""
-    splits = {"eval": "validation", "test": "test"}
-    if not any(key.startswith("test_") for key in facts.scores):
-        del splits["test"]
+    shown = {"eval"} | {key.split("_", 1)[0] for key in facts.scores}
+    splits = {prefix: split for split, prefix in PREFIXES.items() if prefix in shown}
     groups = {f", {name}": scores_of_group(facts.metrics, name) for name in facts.details.get("groups", ())}
     baselines = {f" of the baseline ({name})": each for name, each in facts.details.get("baselines", {}).items()}
     rows = []
