@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from refusals import ends, refused
 from transformers import AutoModelForCausalLM
 
 from vanillaformer.hub.definitions import Source
@@ -91,8 +92,7 @@ def test_a_link_out_of_the_folder_is_not_followed(name, copy, tmp_path):
         (copy / "target_tokenizer").symlink_to(tmp_path / "elsewhere")
     else:
         (copy / name).symlink_to(tmp_path / "elsewhere" / name)
-    with pytest.raises(ValueError, match=f"{name} is a link out of the folder, to {tmp_path}/elsewhere/"):
-        files_to_push(copy)
+    refused(f"{name} is a link out of the folder, to {tmp_path}/elsewhere/", files_to_push, copy)
 
 
 def test_links_within_the_folder_and_in_the_cache_are_followed(copy, client, server):
@@ -164,10 +164,8 @@ def test_a_folder_without_a_whole_model_is_refused(client, server, copy):
 
 def test_an_error_names_the_setting_that_forbids_the_network(saved, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", WRITE)  # this process itself is offline: tests/conftest.py
-    with pytest.raises(SystemExit, match="HF_HUB_OFFLINE is set: the Hub is not asked, and ann/x is not"):
-        push.main([str(saved("decoder")), "ann/x"])
-    with pytest.raises(ValueError, match=r"--model ann/x is not a directory, nor .*: HF_HUB_OFFLINE is set"):
-        saved_folder("ann/x")
+    ends("HF_HUB_OFFLINE is set: the Hub is not asked, and ann/x is not", push.main, saved("decoder"), "ann/x")
+    refused(r"--model ann/x is not a directory, nor .*: HF_HUB_OFFLINE is set", saved_folder, "ann/x")
 
 
 def test_a_second_push_sends_what_is_new_and_removes_what_would_be_loaded_by_mistake(client, server, saved, copy):

@@ -285,9 +285,7 @@ def stop(monkeypatch: pytest.MonkeyPatch, callback: TrainerCallback, code: int, 
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch:
         patch.setattr(runs, "replace_callbacks", adding(callback))
-        with pytest.raises(SystemExit) as error:
-            train(*details)
-    assert error.value.code == code
+        refused(f"^{code}$", train, *details, error=SystemExit)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
@@ -318,14 +316,20 @@ def test_stopped_while_evaluating_and_averaging(tmp_path: Path, monkeypatch, cap
     assert checkpoints(tmp_path / "a").keys() == checkpoints(tmp_path / "whole").keys()
 
 
-def test_an_extra_checkpoint_is_not_a_candidate_for_the_best(tmp_path: Path, monkeypatch) -> None:
-    options = ["--save_steps", "6", "--eval_steps", "3", "--learning_rate", "0.01", "--metric_for_best_model", "loss"]
-    train("causal", tmp_path / "whole", *options)
-    stop(monkeypatch, SendSignals(2, signal.SIGINT), 130, "causal", tmp_path / "a", *options)
-    assert sorted(checkpoints(tmp_path / "a")) == [3]
-    train("causal", tmp_path / "a", *options)
-    assert sorted(checkpoints(tmp_path / "a")) == [6]
-    assert_equal_weights(tmp_path / "whole", tmp_path / "a")
+@pytest.mark.parametrize(("job", "words", "last"), [
+    ("causal", "--save_steps 6 --eval_steps 3 --learning_rate 0.01 --metric_for_best_model loss", [6]),
+    ("classification", "--max_train_samples 24 --eval_strategy epoch --logging_strategy epoch", [3, 6]),
+])  # fmt: skip
+def test_a_stopped_run_evaluates_and_chooses_as_a_whole_one(job, words, last, tmp_path: Path, monkeypatch) -> None:
+    options, whole, stopped = words.split(), tmp_path / "whole", tmp_path / "stopped"
+    train(job, whole, *options)
+    stop(monkeypatch, SendSignals(2, signal.SIGINT), 130, job, stopped, *options)
+    assert sorted(checkpoints(stopped)) == [3]
+    train(job, stopped, *options)
+    assert sorted(checkpoints(stopped)) == last
+    assert_equal_weights(whole, stopped)
+    assert logged(stopped, "loss", "step") == logged(whole, "loss", "step")
+    assert logged(stopped, "eval_loss", "step") == logged(whole, "eval_loss", "step") == [3, 6]
 
 
 def test_stopped_before_training(tmp_path: Path, monkeypatch, capfd) -> None:
@@ -334,9 +338,7 @@ def test_stopped_before_training(tmp_path: Path, monkeypatch, capfd) -> None:
         raise AssertionError("it went on")
 
     monkeypatch.setattr(runs, "load_data", load)
-    with pytest.raises(SystemExit) as error:
-        train("causal", tmp_path / "run")
-    assert error.value.code == 143
+    refused("^143$", train, "causal", tmp_path / "run", error=SystemExit)
     assert capfd.readouterr().out.splitlines()[-1] == (
         "Stopped by SIGTERM: there is no checkpoint yet; the same command resumes the run."
     )

@@ -20,6 +20,7 @@ from .budget import Budget
 
 TRAINING_PARTS = (("loss", "loss {:.3f}"), ("learning_rate", "learning rate {:.2g}"))
 """Parts of a printed report, in this order: name and format."""
+DUE = ("should_log", "should_evaluate", "should_save")
 
 
 def scores_text(metrics: dict[str, float], prefix: str) -> str:
@@ -160,15 +161,33 @@ class EarlyStopping(StatefulCallback, EarlyStoppingCallback):
 
 
 class StopWithCheckpoint(TrainerCallback):
-    """Ends training with a checkpoint after the step in which any process received a signal."""
+    """Ends training with a checkpoint after the step in which any process received a signal.
+
+    If logs, evaluations or checkpoints come after each epoch, what is due after the last step of one waits for them:
+    all is done once, and a run that resumes there has missed nothing.
+    """
 
     def __init__(self, stopping: Stopping, trainer: Any):
         self.stopping, self.trainer, self.number = stopping, trainer, 0
+        self.waiting: dict[str, bool] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.stopping.training = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        ends = control.should_training_stop or state.epoch == int(state.epoch)
+        if ends and "epoch" in (args.logging_strategy, args.eval_strategy, args.save_strategy):
+            self.waiting = {name: getattr(control, name) for name in DUE}
+            vars(control).update(dict.fromkeys(DUE, False))
+        else:
+            self.stop(args, control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        vars(control).update({name: due or getattr(control, name) for name, due in self.waiting.items()})
+        self.waiting = {}
+        self.stop(args, control)
+
+    def stop(self, args: Any, control: Any) -> None:
         self.number = max(from_all(self.stopping.number, args.device))
         if self.number:
             self.trainer.extra_checkpoint = not control.should_save
@@ -176,7 +195,7 @@ class StopWithCheckpoint(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.stopping.training and not self.number:  # not after training
-            self.on_step_end(args, state, control)
+            self.stop(args, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.number:
