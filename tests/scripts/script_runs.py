@@ -369,7 +369,8 @@ def note_dropped_layers(rank: int, folder: Path) -> None:
             torch.manual_seed(rank)
 
         def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-            torch.save({"passed": passed, "weights": model.state_dict()}, folder / f"rank_{rank}.pt")
+            wait = torch.distributed.group.WORLD._get_backend(torch.device("cpu")).options._timeout.seconds
+            torch.save({"passed": passed, "weights": model.state_dict(), "wait": wait}, folder / f"rank_{rank}.pt")
 
     LayerDrop.forward, runs.replace_callbacks = chosen, adding(OwnNumbers())  # type: ignore[method-assign]
 

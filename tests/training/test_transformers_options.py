@@ -32,10 +32,9 @@ WORKS = """
 """
 OF_TRANSLATION = ("sortish_sampler", "generation_config")
 VALUES = {
-    "include_for_metrics": "inputs", "label_names": "text", "length_column_name": "size",
-    "liger_kernel_config": '{"rope": true}', "accelerator_config": '{"split_batches": true}',
-    "parallelism_config": "2", "fsdp_config": '{"version": 2}', "generation_config": "folder",
-    **dict.fromkeys(("do_train", "do_eval", "do_predict"), "False"),
+    "include_for_metrics": "inputs", "label_names": "text", "length_column_name": "size", "parallelism_config": "2",
+    "liger_kernel_config": '{"rope": true}', "fsdp_config": '{"version": 2}', "generation_config": "folder",
+    "accelerator_config": '{"split_batches": true}', **dict.fromkeys(("do_train", "do_eval", "do_predict"), "False"),
 }  # fmt: skip
 """Values of refused options, of others the opposite of their default."""
 
@@ -73,6 +72,7 @@ def test_refused_options(name: str, capsys) -> None:
     ("--debug tpu_metrics_debug", "is not supported: choose underflow_overflow"),
     ("--torch_compile_mode fast", "--torch_compile_mode fast: choose from default, "),
     ("--torch_compile_backend best", "--torch_compile_backend best: choose from no, eager, "),
+    ("--ddp_backend gloo", "--ddp_backend gloo: torchrun --nproc_per_node 2 ... starts the processes that it is for"),
     ("--optim adamw_8bit", "--optim adamw_8bit: You need to install `bitsandbytes`"),
     ("--optim galore_adamw", "--optim galore_adamw needs --optim_target_modules, such as all-linear"),
     ("--optim_target_modules q_proj", "it is for the optimizers GaLore and APOLLO, not for --optim adamw_torch"),
@@ -87,8 +87,8 @@ def test_options_that_cannot_work_are_refused_before_data_is_read(words: str, sa
 
 
 def test_language_models_have_no_order_that_would_be_that_of_the_data(capsys) -> None:
-    line = refusal(["--train_sampling_strategy", "batch_rebalance"], capsys, train_language_model)
-    assert "invalid choice: 'batch_rebalance'" in line
+    words = ["--train_sampling_strategy", "batch_rebalance"]
+    assert "invalid choice: 'batch_rebalance'" in refusal(words, capsys, train_language_model)
 
 
 NEEDS = {"cosine_with_min_lr": '{"min_lr": 1e-5}', "cosine_warmup_with_min_lr": '{"min_lr": 1e-5}'}

@@ -6,19 +6,22 @@ which any other layout can continue, one process too.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import DistributedType, PartialState
-from accelerate.utils import broadcast, parse_flag_from_env, recursively_apply
+from accelerate.utils import broadcast, get_int_from_env, parse_flag_from_env, recursively_apply
 from safetensors.torch import load_file
 from torch import nn
 from torch.distributed.checkpoint import CheckpointException, async_save
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedConfig, Trainer
@@ -39,6 +42,8 @@ from .sharing import by_first
 AXES = {"replicate": "dp_replicate_size", "fsdp": "fsdp_size", "tp": "tp_size"}
 """The axes of a layout, as `DistributedConfig` names them."""
 AUTO = "auto"
+SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+"""Environment variables in which accelerate looks for a launcher's number of processes."""
 DIVIDED_FACTORS = {"colwise": "lora_B", "rowwise": "lora_A"}
 """The factor of an adapter that is divided like its layer."""
 ADAPTED = {"r": "lora_rank", "lora_alpha": "lora_alpha", "target_modules": "lora_targets"}
@@ -56,8 +61,14 @@ class ParallelArguments:
     parallel: str | None = option(None, "Layout: auto, or fsdp=4,replicate=2,tp=2")
     dry_run: bool = option(False, "Print what a run would take, and run nothing")
 
+    def check(self: Any) -> None:
+        """Raise ValueError for the backend of several processes where one was started."""
+        if self.ddp_backend and "LOCAL_RANK" not in os.environ and get_int_from_env(SIZES, 1) == 1:
+            words = "torchrun --nproc_per_node 2 ... starts the processes that it is for"
+            raise ValueError(f"--ddp_backend {self.ddp_backend}: {words}")
+
     def check_processes(self: Any) -> None:
-        """Raise ValueError if the number of processes is not that of the layout."""
+        """Raise ValueError if the number of processes is not that of the layout; set their timeout on CPUs."""
         if parse_flag_from_env("ACCELERATE_USE_FSDP"):
             raise ValueError("accelerate's settings of FSDP are not supported: use --parallel fsdp=N without them")
         wanted = math.prod(parallel_sizes(self.parallel).values())
@@ -69,6 +80,8 @@ class ParallelArguments:
         on_cpus = self.distributed_state.distributed_type == DistributedType.MULTI_CPU
         if on_cpus and parallel_sizes(self.parallel).get("tp", 1) > 1:
             raise ValueError(f"--parallel {self.parallel}: tp needs an accelerator for every process (accelerate)")
+        if on_cpus:  # transformers sets it on accelerators only
+            _set_pg_timeout(timedelta(seconds=self.ddp_timeout))
 
     @property
     def data_processes(self: Any) -> int:
