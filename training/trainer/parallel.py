@@ -71,6 +71,8 @@ class ParallelArguments:
         """Raise ValueError if the number of processes is not that of the layout; set their timeout on CPUs."""
         if parse_flag_from_env("ACCELERATE_USE_FSDP"):
             raise ValueError("accelerate's settings of FSDP are not supported: use --parallel fsdp=N without them")
+        if self.parallel is not None and self.optim == "adafactor":  # transformers' own, with whole means
+            raise ValueError(f"--optim adafactor does not go together with --parallel {self.parallel}")
         wanted = math.prod(parallel_sizes(self.parallel).values())
         if self.parallel not in (None, AUTO) and wanted != self.world_size and not self.dry_run:
             raise ValueError(

@@ -15,6 +15,7 @@ def settings(**values) -> LanguageModelTrainingArguments:
     ({"parallel": "fsdp=0"}, "--parallel fsdp=0: 'fsdp=0' is not one of replicate, fsdp, tp and a number"),
     ({"parallel": "fsdp=1,fsdp=1"}, "'fsdp=1' is not one of"),
     ({"parallel": "cp=2"}, "--parallel cp=2: 'cp=2' is not one of"),
+    ({"parallel": "fsdp=2", "optim": "adafactor"}, "--optim adafactor does not go together with --parallel fsdp=2"),
     ({"parallel": "pp=2"}, "--parallel pp=2: pipeline parallelism of transformers computes no gradients"),
 ])  # fmt: skip
 def test_what_a_layout_cannot_be(options: dict, message: str) -> None:
