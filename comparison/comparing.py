@@ -12,15 +12,17 @@ from typing import Any
 
 from transformers import AutoConfig
 
+from vanillaformer.console.parsing import read_settings
 from vanillaformer.console.reporting import report
 from vanillaformer.data.caching import changed_splits
 from vanillaformer.data.tasks import TASKS
+from vanillaformer.hub.file_names import IMAGE_PROCESSOR
 from vanillaformer.modeling.counts import build_on_meta, flops_of
 from vanillaformer.training.run_folder.files import locked
 
 from .plan import BUDGETS, Options, Plan, keep_added, merged
 from .resolving import check_tokenizers, check_variants, tokenizer_print
-from .results import LEAST_STEPS, Result, VariantResult, read_result
+from .results import COUNTED, LEAST_STEPS, Result, VariantResult, read_result
 from .running import Job, Outcome, Runner, read_record
 from .verdicts import Verdict, judge
 
@@ -196,6 +198,12 @@ class Work:
         check_tokenizers(self.plan, {job.name: tokenizer_print(job.folder) for job in jobs})
         data = {job.name: read_record(job.folder).get("data", {}) for job in jobs}
         first = next(iter(data), "")
+        if self.plan.task == "masked_image":  # errors of pixels, which are divided by their deviation
+            units = {job.name: read_settings(job.folder / IMAGE_PROCESSOR)["image_std"] for job in jobs}
+            for name, unit in units.items():
+                if any(abs(one / other - 1) > COUNTED for one, other in zip(unit, units[first])):
+                    words = f"{name} divides pixels by {unit}, {first} by {units[first]}"
+                    raise ValueError(f"{words}: their losses are not comparable")
         for name, splits in data.items():
             now = {split: rows for split, rows in splits.items() if split == "validation"}
             for what in changed_splits(data[first], now).values():

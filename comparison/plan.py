@@ -239,7 +239,7 @@ def _check_names(path: Path, section: str, options: Options, *, equal: str | Non
 
 
 def one_of(path: Path, key: str, value: Any, allowed: Any) -> str:
-    if value not in allowed:
+    if value not in tuple(allowed):  # it may have no hash
         raise ValueError(f"{path}: {key}: {value!r}; choose from {', '.join(map(str, allowed))}")
     return str(value)
 

@@ -50,6 +50,7 @@ def check_variants(plan: Plan) -> None:
     """
     tokenizers: dict[str, str] = {}
     targets: dict[str, Options] = {}
+    task = plan.task
     for name in dict.fromkeys((plan.baseline, *plan.variants)):
         for choice in plan.grid():
             tuned = ", ".join(f"{option}={value}" for option, value in choice.items())
@@ -62,10 +63,15 @@ def check_variants(plan: Plan) -> None:
             # The options that decide which targets of the held-out rows are scored
             options = vars(args.data_args) | vars(args.training_args)
             scoring = ["mlm_probability", "mask_ratio", "noise_density", "mean_span_length", "noise"]
-            scoring += ["max_target_length"] * plan.score.per_token
+            scoring += ["max_target_length"] * plan.score.per_token + ["max_length"] * (task == "token_classification")
+            scoring += ["bleu_tokenize", "bleu_lowercase"] * (plan.score.name == "bleu")
             if options.get("long_texts") == "skip":
                 scoring += ["long_texts", "max_length", "max_source_length", "max_target_length"]
             targets[label] = {option: options[option] for option in scoring if option in options}
+            if task == "masked_image":  # the size of hidden patches; None: it follows the images
+                model = args.model_args
+                known = model.preset or model.model_name_or_path or "patch_size" in model.config_overrides()
+                targets[label]["patch_size"] = check_model(task, model, length=0).patch_size if known else None
             first = next(iter(targets))
             if changed := sorted(set(targets[first].items()) ^ set(targets[label].items()), key=str):
                 raise ValueError(

@@ -43,6 +43,7 @@ files = {
     "trainer_state.json": {"log_history": log, "stateful_callbacks": {"TimeBudget": {"attributes": {"spent": spent}}}},
     "config.json": {"model_type": "vanilla_encoder" if sys.argv[1] == "train-classifier" else "vanilla_decoder",
      "vocab_size": 100, **overrides},
+    "preprocessor_config.json": {"image_std": [settings.get("split_seed", 1)]},
     "tokenizer.json": {"model": {"of": settings.get("train_file")}, "truncation": settings.get("block_size")},
 }  # fmt: skip
 for name, content in files.items():

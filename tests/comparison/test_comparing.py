@@ -215,39 +215,39 @@ def test_runs_have_the_score_that_decides(tmp_path: Path) -> None:
 
 
 TWO: dict[str, Any] = {"a": {}, "b": {}}
+MASKED, CUT = {"objective": "masked_image", "learning_rate": 1e-3}, {"long_texts": "skip"}
 # Options that cannot be, with a part of the error
 WRONG: list[tuple[str, Any, str]] = [
-    ("learning_rte", 1, "learning_rte"), ("learning_rate", -1, "learning_rate"),
-    ("overrides", {"nrom": "no"}, "has no field 'nrom'; did you mean 'norm'"),
-    ("overrides", {"norm": "no"}, "Field 'norm'"),
+    ("learning_rte", 1, "learning_rte"), ("overrides", {"nrom": "no"}, "has no field 'nrom'; did you mean 'norm'"),
+    ("learning_rate", -1, "learning_rate"), ("overrides", {"norm": "no"}, "Field 'norm'"),
 ]  # fmt: skip
 
 
 def other_targets(program: str, common: dict[str, Any], **changed: Any) -> tuple[dict[str, Any], str]:
     """Return a plan with a variant that is scored on other targets, and the beginning of the error."""
     plan = {"program": program, "arguments": common, "variants": {"a": {}, "b": changed}, "budget": {"steps": 4}}
-    return plan, f"variant b: {next(iter(changed))}: it decides what is scored and differs"
+    return plan, f"variant b: {next(iter(changed.get('overrides', changed)))}: it decides what is scored and differs"
 
 
 # Plans with the beginning of an error: those that are refused at once, and those that a first training shows
 AT_ONCE: list[tuple[dict[str, Any], str]] = [
     ({"tune": {"tokenizer_vocab_size": [300, 400]}}, r"loss is a mean over tokens.* choose .*bits_per_byte, or give"),
-    other_targets("train-language-model", {"objective": "masked"}, mlm_probability=0.4),
-    other_targets("train-language-model", {"objective": "span"}, noise_density=0.4),
-    other_targets("train-image-classifier", {"objective": "masked_image"}, mask_ratio=0.3),
-    other_targets("train-translation", {}, max_target_length=6),
-    other_targets("train-classifier", {"long_texts": "skip"}, max_length=6),
-    other_targets("train-classifier", {}, long_texts="skip"),
-    ({"variants": {"a": {}, "b": {"model_name_or_path": "saved"}}, "equal": "parameters"},
-     "variant b: model_name_or_path: a saved model's size is fixed"),
-    *(({"variants": {"a": {}, "b": {name: value}}}, f"variant b.*: .*{words}") for name, value, words in WRONG),
-    *(({"variants": TWO, "tune": {name: [value] * 2}}, f"variant a with.*: .*{words}")
-      for name, value, words in WRONG),
+    *(other_targets(f"train-{name}", common, **changed) for name, common, changed in (
+        ("language-model", {"objective": "masked"}, {"mlm_probability": 0.4}), ("classifier", {}, CUT),
+        ("language-model", {"objective": "span"}, {"noise_density": 0.4}), ("token-classifier", {}, {"max_length": 6}),
+        ("classifier", CUT, {"max_length": 6}), ("image-classifier", MASKED, {"overrides": {"patch_size": 4}}),
+        ("translation", {}, {"max_target_length": 6}), ("image-classifier", MASKED, {"mask_ratio": 0.3}),
+    )), ({**other_targets("train-translation", {}, bleu_lowercase=True)[0], "score": "bleu"}, "variant b: bleu_low"),
+    ({"variants": {"a": {}, "b": {"model_name_or_path": "saved"}}, "equal": "parameters"}, "b: model.* size is fixed"),
+    *(({"variants": {"a": {}, "b": {name: bad}}}, f"variant b.*: .*{words}") for name, bad, words in WRONG),
+    *(({"variants": TWO, "tune": {name: [bad] * 2}}, f"variant a with.*: .*{words}") for name, bad, words in WRONG),
 ]  # fmt: skip
 LATER: list[tuple[dict[str, Any], str]] = [
     ({"budget": {"tokens": 1500}}, "variant pre takes 64 in a step; with fewer than 25 steps, 1,600, runs"),
     ({"tune": {"learning_rate": [13, 50]}, "budget": {"steps": 5}, "variants": TWO}, "variant a: no value tried in"),
-]
+    ({"program": "train-image-classifier", "arguments": MASKED, "variants": {"a": {}, "b": {"split_seed": 2}}},
+     r"measured-b divides pixels by \[2\], measured-a by \[1\]: their losses are not comparable"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "message"), AT_ONCE + LATER)
@@ -359,7 +359,7 @@ def test_what_is_given_twice_is_refused(words, tmp_path):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"program": "train"}, "program: 'train'; choose from train-translation"),
+    *(({"program": program}, f"program: {program!r}; choose from train-translation") for program in ("train", ["a"])),
     ({"variants": {"a": {}}}, "variants: 1 given"), ({"variants": "others.yaml"}, "others.yaml' does not exist"),
     ({"variants": {"a/b": {}, "c": {}}}, "'a/b' names folders"),
     ({"variants": {"a": {}, "b": ["x"]}}, "variants: b: it must be a mapping"),
