@@ -29,7 +29,7 @@ from .arguments import COLUMNS, MARKS, DataArguments, LongTexts
 from .files import batched
 from .formats import FILE, LINES, PROBLEM, ROW, check_columns, column_names, image_cell, needed_cells
 from .preprocessing.tokenizing import Blocks, Encode, Held
-from .rows import BAD, READ, SplitRows, readable_rows, select_rows, usable_rows, with_labels
+from .rows import BAD, READ, SplitRows, arrow_column, readable_rows, select_rows, usable_rows, with_labels
 from .splits import text_keys, without_leaks
 from .tasks import TASKS, TaskName
 
@@ -137,7 +137,7 @@ class TextStream:
         self, at: Place = BEGINNING, lane: int = 0, lanes: int = 1, size: float = inf
     ) -> Iterator[tuple[Place, SplitRows]]:
         """Yield the usable ones of `rows`, from a place on, in batches of up to `size` to be tokenized together."""
-        bad, number = 0, 0
+        bad = shared = number = 0
         size = size if lanes == 1 else LANE_ROWS  # a resumed run tokenizes these again in each lane
         numbered = enumerate(self.rows(at, lane, lanes), start=1)
         for chunk in batched(numbered, lambda chunk: lanes * _size(chunk), size):
@@ -148,10 +148,12 @@ class TextStream:
             bad, number = bad + batch.stats.get(BAD, 0), chunk[-1][0]
             if len(self.left_out) and (left_out := np.isin(text_keys(batch.rows, self.task), self.left_out)).any():
                 batch = batch.with_rows(select_rows(batch.rows, np.flatnonzero(~left_out)))
+                shared += int(left_out.sum())
             if len(batch.rows):
                 yield place, batch
-        if bad:
-            self.source.report("count", f"{bad:,} of {number:,} rows are bad and left out.")
+        for kind, rows, what in (("bad", bad, "are bad and"), ("shared", shared, "occur in the other splits and are")):
+            if rows:
+                self.source.report(f"{kind} count", f"{rows:,} of {number:,} rows {what} left out.")
 
     def first_rows(self, size: int | None, hint: str = "") -> SplitRows:
         """Return the first `size` usable rows, or all of them; raise ValueError if no row can be used."""
@@ -231,8 +233,10 @@ def open_streams(
     if data_args.drop_leaked_rows:
         known = [train.left_out, *(text_keys(part.rows, task) for part in parts.values())]
         train.left_out = np.unique(np.concatenate(known))
-    if data_args.max_train_samples is not None:
-        train.source.rows = train.source.rows.first(data_args.max_train_samples)
+    if (most := data_args.max_train_samples) is not None:  # besides those left out
+        read = (number for _, batch in train.batches() for number in arrow_column(batch.rows, READ).to_pylist())
+        most = max(islice(read, most), default=0) if len(train.left_out) else most
+        train.source.rows = train.source.rows.first(most)
     parts["train"] = train.first_rows(data_args.tokenizer_samples, hint)
     rows = DatasetDict({split: part.rows for split, part in parts.items()})
     rows, stats = without_leaks(rows, task, drop=data_args.drop_leaked_rows)

@@ -91,8 +91,7 @@ def test_parallel_text_files(tmp_path):
     _, stream = open_stream("translation", **files, validation_file=english, validation_target_file=german)
     wanted = [{"source": f"en {n}", "target": f"de {n}"} for n in range(5)]
     stream.buffer = 3  # shuffled they stay pairs
-    for epoch in range(4):
-        assert sorted(stream_rows(stream, epoch), key=str) == wanted
+    assert all(sorted(stream_rows(stream, epoch), key=str) == wanted for epoch in range(4))
     write(tmp_path / "de.txt", ["de"])
     refused("en.txt has 5 lines and .*de.txt has 1: they must be parallel", stream_rows, stream)
 
@@ -128,7 +127,8 @@ def test_first_rows_are_held_out(tmp_path, capsys):
     assert [row["text"] for row in stream_rows(stream)] == TEXTS[3:20]  # the third once more would leak
     assert "a.txt: the first 3 rows are held out for validation." in capsys.readouterr().out
     _, stream = open_stream("causal", train_file=path, max_validation_samples=3, max_train_samples=10)
-    assert [row["text"] for row in stream_rows(stream)] == TEXTS[3:12]
+    assert [row["text"] for row in stream_rows(stream)] == TEXTS[3:13]
+    assert "a.txt: 1 of 11 rows occur in the other splits and are left out." in capsys.readouterr().out
     message = "a.txt: --streaming finds no rows for train in addition to the 21 held"
     for cap in (None, 5):
         refused(message, open_stream, "causal", train_file=path, max_train_samples=cap)
