@@ -110,7 +110,15 @@ def open_tokenizers(folder: Path, config: PreTrainedConfig | None = None, source
                     f"{source_name}: the tokenizer makes {largest:,} tokens, but the model has {name}={size:,}"
                 )
             tokenizer.model_max_length = min(tokenizer.model_max_length, readable_length(config) or math.inf)
+            fit_token_types(tokenizer, config)
     return source, target
+
+
+def fit_token_types(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
+    """Let a tokenizer return no token types, also after it is saved and loaded, if the model takes none."""
+    if "token_type_ids" in tokenizer.model_input_names and not getattr(config, "type_vocab_size", 0):
+        kept = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+        tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = kept
 
 
 def readable_length(config: PreTrainedConfig) -> int | None:

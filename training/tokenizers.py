@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report, stage
+from vanillaformer.hub.loading import fit_token_types
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair
 
 from .arguments import TokenizerArguments
@@ -45,10 +46,9 @@ def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) ->
                     names = tokenizer_args.tokenizer_name_or_path, model_args.saved, str(model_args.model_name_or_path)
                     warn_of_other_tokenizers(pair, *names)
                 task.complete(pair)
-                if getattr(check_model(task.name, model_args, length=0), "type_vocab_size", None) == 0:
-                    for tokenizer in pair:  # the model takes no types, also after loading
-                        kept = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-                        tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = kept
+                config = check_model(task.name, model_args, length=0)
+                for tokenizer in pair:
+                    fit_token_types(tokenizer, config)
                 save_pair(*pair, folder)
     source, target = load_pair(folder, trust_remote_code=False)
     size = f"{len(source):,} tokens" if source is target else f"{len(source):,} and {len(target):,} tokens"

@@ -93,8 +93,6 @@ def native_folder(name: str, folder: Path) -> Path:
     class_name, fields, task, *_ = MODELS[name]
     kinds: dict[str, ModelKind] = {"causal": "decoder", "translation": "encoder_decoder"}
     tokenizer = copy.deepcopy(tokenizer_of(kinds.get(task, "decoder" if "gpt2" in name else "encoder")))
-    if name == "distilbert":  # whose tokenizers have no token types
-        tokenizer.model_input_names = ["input_ids", "attention_mask"]
     save_native(folder, class_name, fields, tokenizer, "eos" if name == "bart" else "pad")
     return folder
 

@@ -63,6 +63,7 @@ RESUMED = {
     "--lr_scheduler_type inverse_sqrt --joint_vocabulary False",
     "radam, r_drop": "translation --optim radam --r_drop 2 --label_smoothing_factor 0.1 --lr_scheduler_type cosine "
     "--tokens_per_batch 400 --predict_with_generate False",
+    "factors in float32": "translation --optim adafactor --dtype bfloat16 --predict_with_generate False",
     "ctc": "translation --lr_scheduler_type greedy --set decoding=ctc",
     "moving average of packed texts, a measured initialization": f"causal {PACKED} --ema_decay 0.7 "
     "--gradient_accumulation_steps 2 --per_device_train_batch_size 4 --set norm_placement=admin num_hidden_layers=2",

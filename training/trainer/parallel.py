@@ -247,7 +247,10 @@ class ParallelTrainer(Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         whole = checkpoint is None or not Path(checkpoint, PARTS).is_dir()
         if checkpoint is None or (whole and not self.is_distributed_loading_by_transformers):
-            return super()._load_optimizer_and_scheduler(checkpoint)
+            super()._load_optimizer_and_scheduler(checkpoint)
+            if checkpoint and {weight.dtype for weight in self.model.parameters()} - {torch.float32}:
+                restore_dtypes(self.optimizer, Path(checkpoint, WHOLE))
+            return
         if whole:
             state = torch.load(Path(checkpoint, WHOLE), map_location="cpu", weights_only=True)
             take_over_state(self.optimizer, state, self.model)
@@ -348,6 +351,20 @@ def part_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
+
+
+def restore_dtypes(optimizer: Any, path: Path) -> None:
+    """Read values again that torch has cast to the type of their weights: Adafactor keeps them in float32."""
+    saved = torch.load(path, map_location="cpu", weights_only=True)
+    numbers, parameters = (
+        [each for group in groups for each in group["params"]]
+        for groups in (saved["param_groups"], optimizer.param_groups)
+    )
+    for number, parameter in zip(numbers, parameters, strict=True):
+        for name, value in saved["state"].get(number, {}).items():
+            loaded = optimizer.state[parameter][name]
+            if isinstance(value, torch.Tensor) and value.dtype != loaded.dtype:
+                optimizer.state[parameter][name] = value.to(loaded.device)
 
 
 def take_over_state(optimizer: Any, state: dict[str, Any], model: nn.Module) -> None:
