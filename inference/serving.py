@@ -120,6 +120,20 @@ class StoppedAnswer:
         return text
 
 
+def sampling(config: Any) -> dict[str, Any]:
+    """Return how a generation config chooses tokens."""
+    found = {name: getattr(config, name) for name in ("temperature", "top_p") if config.do_sample}
+    return {"do_sample": bool(config.do_sample)} | {name: it for name, it in found.items() if it not in (None, 1)}
+
+
+def check_shared(shared: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Raise RequestError for what transformers would ignore in continuous batching, where requests share settings."""
+    if ignored := [name for name in ("frequency_penalty", "logit_bias") if BODY.get().get(name)]:
+        raise RequestError(f"{ignored[0]} is not supported with --continuous-batching")
+    if asked != shared:
+        raise RequestError(f"with --continuous-batching, all are sampled as the first request: {shared}, not {asked}")
+
+
 class Limited:
     """Applies the limits, stop sequences and model name of a request, in the handlers of both endpoints."""
 
@@ -129,6 +143,12 @@ class Limited:
     def _resolve_model(self, body: dict[str, Any]) -> tuple[str, Any, Any]:
         _, model, processor = super()._resolve_model(body)  # type: ignore[misc]
         return self.model_manager.force_model, model, processor  # as clients know it, without a revision
+
+    def _build_generation_config(self, body: dict[str, Any], *given: Any, **named: Any) -> Any:
+        config = super()._build_generation_config(body, *given, **named)  # type: ignore[misc]
+        if {"temperature", "top_p"} & body.keys():  # a model that is greedy by default would ignore them
+            config.do_sample = body.get("temperature") != 0
+        return config
 
     def _limited(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """Return the arguments of `_streaming` or `_non_streaming`, with the limits of the request."""
@@ -140,13 +160,13 @@ class Limited:
         if unknown := [token for token in BODY.get().get("logit_bias", {}) if int(token) > largest]:
             raise RequestError(f"logit_bias={unknown[0]!r:.80}: the model has tokens from 0 to {largest:,}")
         generation_config.max_new_tokens = new_tokens(BODY.get(), prompt, positions, self.limits)
-        if {"temperature", "top_p"} & BODY.get().keys():  # a model that is greedy by default would ignore them
-            generation_config.do_sample = BODY.get().get("temperature") != 0
         if stops := BODY.get()["stop"]:
             generation_config.stop_strings = None  # they would also find what begins in the prompt
         criterion = StopText(stops, processor, prompt)
         holder: Any
         holder, key = (named, "gen_manager") if "gen_manager" in named else (more, 0)
+        if batched:
+            check_shared(sampling(holder[key]._cb.generation_config), sampling(generation_config))
         holder[key] = StoppedAnswer(holder[key], criterion, generation_config)
         seed = BODY.get().get("seed")
         if not batched:  # continuous batching takes no criteria
@@ -197,6 +217,8 @@ def builder(limits: Limits, host: str) -> Callable[..., FastAPI]:
         add_endpoint(app, "/v1/chat/completions", chat, check_chat)
         add_endpoint(app, "/v1/completions", completion, check_completion)
         started = int(time.time())
+        shut_down, state = manager.shutdown, chat_handler.generation_state
+        manager.shutdown = lambda: (state.shutdown(), shut_down())  # or continuous batching would not let it end
 
         @app.post("/load_model")  # `transformers chat` requests it first
         async def ready(request: Request) -> Response:
