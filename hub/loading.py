@@ -17,7 +17,7 @@ from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER, Pair, load_pair
 
 from .checks import HubError, check_folder, damage, few, file_errors, hub_errors, no_weights, open_config
-from .file_names import CARRIED, CODE, EXPORT, INDEX, NEEDED, UNSAFE, WEIGHTS
+from .file_names import ADAPTER, CARRIED, CODE, EXPORT, INDEX, NEEDED, UNSAFE, WEIGHTS
 
 __all__ = ["open_config", "open_image_processor", "open_model", "open_tokenizers", "saved_folder"]
 
@@ -58,7 +58,7 @@ def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Pat
     """Return a folder with the needed files of a repository: no pickles, no code, files of exports on request."""
     try:
         with hub_errors(repo, revision):
-            wanted = [*NEEDED, *CARRIED, EXPORT]
+            wanted = [*NEEDED, *CARRIED, EXPORT, ADAPTER]
             folder = Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, ignore_patterns=UNSAFE))
             if exported and (folder / EXPORT).is_file():
                 from .engines import EXPORTED_FILES  # no other model has them

@@ -269,7 +269,7 @@ def runs(name: str, folder: Path) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("case", [
     *("pickle", "cut in the data", "layers", "layers, some", "width, some", "labels", "type"),
-    *("tensor missing", "integers", "not a number", "nested config"),
+    *("tensor missing", "integers", "not a number", "nested config", "adapters"),
 ])  # fmt: skip
 def test_every_program_refuses_in_bounded_memory(case, client, server, copy, tmp_path):
     change, message = BROKEN[case]
