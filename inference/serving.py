@@ -26,7 +26,6 @@ from vanillaformer.console.reporting import one_line
 
 from .requests import Limits, RequestError, check_chat, check_completion, new_tokens
 
-KEPT = ("/health",)  # endpoints of transformers that stay
 LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 BODY: ContextVar[dict[str, Any]] = ContextVar("body")  # body of the request, with a list of stop sequences
@@ -120,18 +119,14 @@ class StoppedAnswer:
         return text
 
 
-def sampling(config: Any) -> dict[str, Any]:
-    """Return how a generation config chooses tokens."""
-    found = {name: getattr(config, name) for name in ("temperature", "top_p") if config.do_sample}
-    return {"do_sample": bool(config.do_sample)} | {name: it for name, it in found.items() if it not in (None, 1)}
-
-
-def check_shared(shared: dict[str, Any], asked: dict[str, Any]) -> None:
+def check_shared(*configs: Any) -> None:
     """Raise RequestError for what transformers would ignore in continuous batching, where requests share settings."""
     if ignored := [name for name in ("frequency_penalty", "logit_bias") if BODY.get().get(name)]:
         raise RequestError(f"{ignored[0]} is not supported with --continuous-batching")
-    if asked != shared:
-        raise RequestError(f"with --continuous-batching, all are sampled as the first request: {shared}, not {asked}")
+    given = ({name: value for name, value in vars(config).items() if value is not None} for config in configs)
+    first, asked = ([it.get("do_sample", 0) and it.get(name, 1) for name in ("temperature", "top_p")] for it in given)
+    if asked != first:
+        raise RequestError(f"--continuous-batching has temperature, top_p of the first request: {first}, not {asked}")
 
 
 class Limited:
@@ -166,7 +161,7 @@ class Limited:
         holder: Any
         holder, key = (named, "gen_manager") if "gen_manager" in named else (more, 0)
         if batched:
-            check_shared(sampling(holder[key]._cb.generation_config), sampling(generation_config))
+            check_shared(holder[key]._cb.generation_config, generation_config)
         holder[key] = StoppedAnswer(holder[key], criterion, generation_config)
         seed = BODY.get().get("seed")
         if not batched:  # continuous batching takes no criteria
@@ -210,7 +205,7 @@ def builder(limits: Limits, host: str) -> Callable[..., FastAPI]:
 
     def build(manager: Any, chat_handler: Any, *handlers: Any, **named: Any) -> FastAPI:
         app = build_server(manager, chat_handler, *handlers, **named)
-        app.router.routes = [route for route in app.router.routes if getattr(route, "path", None) in KEPT]
+        app.router.routes = [route for route in app.router.routes if getattr(route, "path", None) == "/health"]
         chat = LimitedChat(manager, chat_handler.generation_state, chat_handler.chat_template_kwargs)
         completion = LimitedCompletion(manager, chat_handler.generation_state)
         chat.limits = completion.limits = limits
