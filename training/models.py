@@ -191,6 +191,9 @@ def open_classifier(task: Task, path: Path, where: str, config: Any, **common: A
     A classifier with the same classes keeps its output layer, in their order; any other model gets a new one.
     """
     model_class: Any = task.auto_class
+    if not isinstance(config, VanillaConfig) and type(config) not in model_class._model_mapping:
+        missing = f"transformers has no {model_class.__name__} for models of type {config.model_type!r}"
+        raise ValueError(f"{where}: {missing}; `vanillaformer convert --from` makes one that can have it")
     saved_config: Any = open_config(path)
     if not any(name.endswith(task.architectures) for name in saved_config.architectures or ()):
         return open_model(model_class, path, where, config=config, **common)

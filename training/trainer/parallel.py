@@ -356,10 +356,8 @@ def part_of(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def restore_dtypes(optimizer: Any, path: Path) -> None:
     """Read values again that torch has cast to the type of their weights: Adafactor keeps them in float32."""
     saved = torch.load(path, map_location="cpu", weights_only=True)
-    numbers, parameters = (
-        [each for group in groups for each in group["params"]]
-        for groups in (saved["param_groups"], optimizer.param_groups)
-    )
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
         for name, value in saved["state"].get(number, {}).items():
             loaded = optimizer.state[parameter][name]
