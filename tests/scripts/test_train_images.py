@@ -2,11 +2,12 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from refusals import ends, refused
-from script_runs import answers, generated, json_lines, picture, train, weights
+from script_runs import answers, edit, generated, json_lines, picture, train, weights
 from transformers import AutoImageProcessor, pipeline
 
 from vanillaformer.scripts import export, generate, train_image_classifier
@@ -31,10 +32,7 @@ def test_an_export_and_the_pipeline_give_the_same_labels(trained, tmp_path: Path
     for options, message in (
         ([exported, "--text", "hello"], "classifies images: give --image"),
         ([folder, "--image", "x.png"], "x.png does not exist"),
-        (
-            [folder, "--image", "x", "--source_lang", "a", "--target_lang", "b"],
-            "--image and --source_lang: images are",
-        ),
+        ([folder, "--image", "x", "--source_lang", "a", "--target_lang", "b"], "--image and --source_lang: images"),
         ([folder, "--text", "x"], "give --image"),
     ):
         ends(message, generate.main, "--model", *options)
@@ -42,11 +40,12 @@ def test_an_export_and_the_pipeline_give_the_same_labels(trained, tmp_path: Path
 
 def test_a_masked_image_model_is_fine_tuned(trained, tmp_path: Path, capsys) -> None:
     pytest.importorskip("peft", reason="pip install 'vanillaformer[peft]'")
-    pretrained = trained("masked_image")
-    options = ["--max_train_samples", "60", "--model_name_or_path", str(pretrained), "--max_steps", "1", "--use_cpu"]
-    options += ["--learning_rate", "0", "--output_dir", str(tmp_path / "run"), "--weight_decay", "0"]
-    options += ["--lora_rank", "2", "--baseline"]
+    pretrained = shutil.copytree(trained("masked_image"), tmp_path / "old")
+    edit(pretrained / "preprocessor_config.json", resample=3, image_processor_type="BitImageProcessor")
+    options = ["--model_name_or_path", str(pretrained), "--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
+    options += ["--max_train_samples", "60", "--learning_rate", "0", "--lora_rank", "2", "--baseline", "--use_cpu"]
     run = train_image_classifier.train(options)
+    assert "are resized to 8, bilinear, without do_center_crop=True, resample=3." in capsys.readouterr().err
     assert (run.folder / "adapter" / "adapter_model.safetensors").is_file()
     assert run.details["baselines"]["linear classifier of pixels"]["test_accuracy"] > 0.3
     one, other = weights(pretrained), weights(run.folder)

@@ -22,6 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 
 from vanillaformer.configuration import preset
 from vanillaformer.console.limits import BETWEEN, option
+from vanillaformer.console.reporting import warn
 from vanillaformer.data.arguments import ImageDataArguments
 from vanillaformer.data.caching import batch_size
 from vanillaformer.data.image_rows import usual_patch
@@ -52,6 +53,7 @@ MAX_VALUES = 2**27
 """Maximum number of pixel values to fit a classifier on, 512 MiB; of more training images, an even selection."""
 AT_ONCE = 100  # images whose hidden patches are compared together
 FEATURES = 3_072  # maximum values that the linear classifier reads; of larger images every second, third ... pixel
+STEPS = ("do_center_crop", "do_flip_channel_order", "do_pad", "resample")  # of other image processors
 RIDGE = 0.01  # weight of the squared coefficients of the linear classifier, by training image
 
 
@@ -61,9 +63,7 @@ class ImageTrainingArguments(images.AugmentationArguments, RunDefaults, Training
 
     HELP_GROUP = TRAINING
 
-    output_dir: str | None = option(
-        None, "Folder of the run, resumed if unfinished (default: runs/ and the objective)", OUTPUT
-    )
+    output_dir: str | None = option(None, "Folder of the run, resumed if unfinished (default: runs/OBJECTIVE)", OUTPUT)
     objective: ImageObjective = option("image_classification", "Training objective; masked_image as SimMIM")
     mask_ratio: float = option(0.6, "Fraction of hidden patches, for masked_image", limit=BETWEEN)
     learning_rate: float = option(2e-3, "Peak learning rate", OPTIMIZER)
@@ -122,8 +122,7 @@ class Images(TrainingTask):
             raise ValueError(f"image_size={size} of the model: the program reads square images")
         if ("image_size" in changes or saved is not None) and self.data_args.image_size not in (None, size):
             raise ValueError(f"--image_size {self.data_args.image_size}: the model has image_size={size}")
-        channels = changes.get("num_channels", getattr(config, "num_channels", CHANNELS))
-        if channels != CHANNELS:
+        if (channels := changes.get("num_channels", getattr(config, "num_channels", CHANNELS))) != CHANNELS:
             raise ValueError(f"num_channels={channels} of the model: images are read in color, of {CHANNELS} channels")
         self.data_args.image_size = self.data_args.image_size or size
 
@@ -141,6 +140,9 @@ class Images(TrainingTask):
         else:
             found = open_image_processor(saved, f"--model_name_or_path {self.model_args.model_name_or_path}")
             self.processor = images.image_processor(size, *images.normalization(found))
+            old, new = ({name: getattr(each, name, 0) or 0 for name in STEPS} for each in (found, self.processor))
+            if left_out := [f"{name}={value}" for name, value in old.items() if value != new[name]]:
+                warn(f"--model_name_or_path: images are resized to {size}, bilinear, without {', '.join(left_out)}.")
         names = {"image": "pixel_values", "label": "labels"}
         columns = data.splits["train"].column_names
         return data.splits.rename_columns({name: names[name] for name in names if name in columns})
@@ -172,8 +174,7 @@ class Images(TrainingTask):
     def finish(self, run: Run, data: TaskData) -> None:
         if self.training_args.should_save:  # an image as the model sees it
             size = self.data_args.image_size
-            pixels = data.splits["validation"][0]["image"]
-            pillow().frombytes("RGB", (size, size), pixels).save(run.folder / EXAMPLE)
+            pillow().frombytes("RGB", (size, size), data.splits["validation"][0]["image"]).save(run.folder / EXAMPLE)
 
 
 def image_defaults(rows: int, size: int) -> list[Default]:
