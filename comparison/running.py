@@ -1,5 +1,6 @@
 """Running trainings, each in a separate process and folder: finished ones are skipped, others resumed."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +24,7 @@ from vanillaformer.console.parsing import read_settings
 from vanillaformer.console.reporting import report
 from vanillaformer.data.caching import Prints, changed_splits
 from vanillaformer.hub.atomic_files import write_text
+from vanillaformer.hub.loading import saved_folder
 from vanillaformer.training.run_folder.files import RECORD
 from vanillaformer.training.run_folder.run import Stopping
 from vanillaformer.training.trainer.budget import in_short
@@ -32,6 +35,7 @@ from .resolving import rows_now
 
 State = Literal["finished", "diverged", "failed", "unequal"]
 DIVERGED = ("NaN", "infinite", "not finite")  # words in the program's error for a loss that is not finite
+found_folder = cache(saved_folder)  # the Hub is asked once
 REPLACED = "replaced"
 POLL = 1.0  # seconds between checks of another process's work
 
@@ -170,9 +174,12 @@ class Runner:
         old, new = ({**options, "output_dir": ""} for options in (settings, job.options))
         names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
         changes = [f"{name}: {old.get(name)!r} then, {new.get(name)!r} now" for name in names]
-        version = self._read("started", job).get("version", "an earlier version" if record else __version__)
+        started, weights = self._read("started", job), saved_weights(job.options)
+        version = started.get("version", "an earlier version" if record else __version__)
         if version != __version__:
             changes.append(f"vanillaformer: {version} then, {__version__} now")
+        if started.get("weights", weights) != weights:
+            changes.append(f"model_name_or_path: {job.options['model_name_or_path']!r} has other weights now")
         if not changes and record.get("data"):
             splits = changed_splits(record["data"], rows_now(self.plan, job.options, self.rows))
             changes = [f"{split} data: {what}" for split, what in splits.items() if split != "test"]
@@ -244,11 +251,25 @@ class Runner:
         return process.returncode, used.ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
 
     def _note_start(self, job: Job, settings: Path, pid: int) -> None:
-        """Record which process works in a folder, 0 for none yet, and its version."""
+        """Record which process works in a folder, 0 for none yet, its version, and the weights that it starts from."""
         created = psutil.Process(pid).create_time() if pid and psutil.pid_exists(pid) else 0.0
-        self._write(
-            "started", job, {"pid": pid, "created": created, "settings": str(settings), "version": __version__}
-        )
+        content = {"pid": pid, "created": created, "settings": str(settings), "version": __version__}
+        self._write("started", job, content | {"weights": saved_weights(job.options)})
+
+
+def saved_weights(options: dict[str, Any]) -> list[str]:
+    """Return hashes of the files of weights that a run starts from; none for a new model."""
+    if (source := options.get("model_name_or_path")) is None:
+        return []
+    folder = found_folder(source, options.get("model_revision"), "model_name_or_path")
+    return [file_hash(path, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.safetensors"))]
+
+
+@cache
+def file_hash(path: Path, changed: int) -> str:
+    """Return a hash of a file, which was last changed at that time."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_record(folder: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from modeling.toys import toy
 from refusals import refused
 from scipy import stats
 from test_comparing import PLAN, plan_file, settings_of, started, starts, waiting_for
@@ -181,6 +182,13 @@ def test_an_interrupted_training_is_for_others_and_other_settings_are_refused(tm
     refused("--share: another process trained runs-a-1 differently", second._job, job)
     assert second.run([job])[job.name].state == "finished"
     assert settings_of(tmp_path, job.name) == job.options
+    saved = {"model_name_or_path": str(tmp_path / "saved"), "output_dir": str(tmp_path / "runs" / "b-1")}
+    job, model = Job("runs-b-1", options | saved), toy("decoder")
+    model.save_pretrained(tmp_path / "saved")
+    assert second.run([job]) == second.run([job])
+    model.lm_head.weight.data.zero_()
+    model.save_pretrained(tmp_path / "saved")
+    refused("model_name_or_path: '.*' has other weights now", second.run, [job])
 
 
 def test_a_claim_of_another_host_is_free_once_it_is_old(tmp_path, monkeypatch):
