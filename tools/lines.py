@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 # Lines and files that a folder may have
 BUDGETS = {
     "acceleration": (1_450, 13),
-    "comparison": (1_630, 10),
+    "comparison": (1_650, 10),
     "configuration": (2_150, 13),
     "console": (700, 7),
     "conversion": (5_500, 42),
@@ -24,8 +24,8 @@ BUDGETS = {
     "tokenization": (740, 7),
     "training": (8_900, 48),
 }
-OTHERS = {"tests": (31_000, None), "tools": (3_000, None), "benchmarks": (2_900, None)}
-PRODUCT = (39_700, 265)  # the house aims at 36,500: training, data and inference are too large
+OTHERS = {"tests": (31_050, None), "tools": (3_000, None), "benchmarks": (2_900, None)}
+PRODUCT = (39_750, 265)  # the house aims at 36,500: training, data and inference are too large
 
 
 def size(folder: str) -> tuple[int, int]:
