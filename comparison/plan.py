@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from vanillaformer.console.limits import SEED
 from vanillaformer.console.parsing import read_settings, yaml_value
 from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.hub.atomic_files import write_text
@@ -267,8 +268,9 @@ def _budget(path: Path, value: Any) -> tuple[str, float]:
 
 
 def _seeds(path: Path, key: str, value: Any) -> tuple[int, ...]:
-    if not isinstance(value, Sequence) or not value or not all(type(seed) is int and seed >= 0 for seed in value):
-        raise ValueError(f"{path}: {key}: {value!r}; it must be a list of whole numbers, 0 or more")
+    words, allows = SEED
+    if not isinstance(value, Sequence) or not value or not all(type(seed) is int and allows(seed) for seed in value):
+        raise ValueError(f"{path}: {key}: {value!r}; it must be a list of whole numbers {words}")
     if len(set(value)) < len(value):
         raise ValueError(f"{path}: {key}: {value!r}; a seed is given twice")
     return tuple(value)

@@ -373,7 +373,7 @@ def test_what_is_given_twice_is_refused(words, tmp_path):
     ({"tune": {"overrides": [{}, {}]}, "equal": "flops"}, "overrides changes the size that `equal: flops` keeps"),
     ({"budget": {"hours": 2}}, "budget: 'hours'; choose from tokens, flops, seconds, steps"),
     ({"budget": None}, "budget: give one of"), ({"seeds": [1, 1]}, "a seed is given twice"),
-    ({"seeds": 3}, "seeds: 3; it must be a list"),
+    ({"seeds": 3}, "seeds: 3; it must be a list"), ({"seeds": [1, 2**32]}, "whole numbers from 0 to 4294967295"),
     ({"baseline": "sandwich"}, "baseline: 'sandwich'; choose from pre, post, gated"),
     ({"score": "bleu"}, "score: bleu: choose from loss"),
     ({"equal": "tokens"}, "equal: 'tokens'; choose from parameters, flops"),
