@@ -69,7 +69,10 @@ FIELDS: dict[str, Limit] = {
     "frequency_penalty": ("a number above -1, at most 2", lambda v: is_number(v) and -1 < v <= 2),
     "seed": integer(0, 2**63 - 1),
     "stop": ("a text or up to 16 of them", lambda v: is_text(v) or (is_list(v, is_text) and 0 < len(v) <= 16)),
-    "stream_options": ("an object of include_usage", lambda v: isinstance(v, dict) and v.keys() <= {"include_usage"}),
+    "stream_options": (
+        "an object with include_usage only",
+        lambda v: isinstance(v, dict) and v.keys() <= {"include_usage"},
+    ),
     "user": TEXT,
     "n": only(1),
     "logprobs": only(False),

@@ -119,14 +119,20 @@ class StoppedAnswer:
         return text
 
 
-def check_shared(*configs: Any) -> None:
+def check_shared(first: Any, asked: Any) -> None:
     """Raise RequestError for what transformers would ignore in continuous batching, where requests share settings."""
-    if ignored := [name for name in ("frequency_penalty", "logit_bias") if BODY.get().get(name)]:
-        raise RequestError(f"{ignored[0]} is not supported with --continuous-batching")
-    given = ({name: value for name, value in vars(config).items() if value is not None} for config in configs)
-    first, asked = ([it.get("do_sample", 0) and it.get(name, 1) for name in ("temperature", "top_p")] for it in given)
-    if asked != first:
-        raise RequestError(f"--continuous-batching has temperature, top_p of the first request: {first}, not {asked}")
+    for name in ("frequency_penalty", "logit_bias"):
+        if BODY.get().get(name):
+            raise RequestError(f"{name} is not supported with --continuous-batching")
+
+    def sampling(config: Any) -> dict[str, float]:
+        given = {name: value for name, value in vars(config).items() if value is not None}
+        return {name: given.get(name, 1.0) for name in ("temperature", "top_p") if given.get("do_sample")}
+
+    if sampling(asked) != sampling(first):
+        words = [", ".join(f"{name} {value}" for name, value in sampling(each).items()) for each in (first, asked)]
+        kept, other = (text or "greedy search" for text in words)
+        raise RequestError(f"--continuous-batching serves all requests as the first one, with {kept}, not {other}")
 
 
 class Limited:
