@@ -218,8 +218,9 @@ TWO: dict[str, Any] = {"a": {}, "b": {}}
 MASKED, CUT = {"objective": "masked_image", "learning_rate": 1e-3}, {"long_texts": "skip"}
 # Options that cannot be, with a part of the error
 WRONG: list[tuple[str, Any, str]] = [
-    ("learning_rte", 1, "learning_rte"), ("overrides", {"nrom": "no"}, "has no field 'nrom'; did you mean 'norm'"),
-    ("learning_rate", -1, "learning_rate"), ("overrides", {"norm": "no"}, "Field 'norm'"),
+    ("learning_rte", 1, "learning_rte"), ("learning_rate", -1, "learning_rate"),
+    ("overrides", {"nrom": "no"}, "has no field 'nrom'; did you mean 'norm'"),
+    ("overrides", {"norm": "no"}, "Field 'norm'"),
 ]  # fmt: skip
 
 
@@ -232,15 +233,20 @@ def other_targets(program: str, common: dict[str, Any], **changed: Any) -> tuple
 # Plans with the beginning of an error: those that are refused at once, and those that a first training shows
 AT_ONCE: list[tuple[dict[str, Any], str]] = [
     ({"tune": {"tokenizer_vocab_size": [300, 400]}}, r"loss is a mean over tokens.* choose .*bits_per_byte, or give"),
-    *(other_targets(f"train-{name}", common, **changed) for name, common, changed in (
-        ("language-model", {"objective": "masked"}, {"mlm_probability": 0.4}), ("classifier", {}, CUT),
-        ("language-model", {"objective": "span"}, {"noise_density": 0.4}), ("token-classifier", {}, {"max_length": 6}),
-        ("classifier", CUT, {"max_length": 6}), ("image-classifier", MASKED, {"overrides": {"patch_size": 4}}),
-        ("translation", {}, {"max_target_length": 6}), ("image-classifier", MASKED, {"mask_ratio": 0.3}),
-    )), ({**other_targets("train-translation", {}, bleu_lowercase=True)[0], "score": "bleu"}, "variant b: bleu_low"),
-    ({"variants": {"a": {}, "b": {"model_name_or_path": "saved"}}, "equal": "parameters"}, "b: model.* size is fixed"),
-    *(({"variants": {"a": {}, "b": {name: bad}}}, f"variant b.*: .*{words}") for name, bad, words in WRONG),
-    *(({"variants": TWO, "tune": {name: [bad] * 2}}, f"variant a with.*: .*{words}") for name, bad, words in WRONG),
+    other_targets("train-language-model", {"objective": "masked"}, mlm_probability=0.4),
+    other_targets("train-language-model", {"objective": "span"}, noise_density=0.4),
+    other_targets("train-image-classifier", MASKED, mask_ratio=0.3),
+    other_targets("train-image-classifier", MASKED, overrides={"patch_size": 4}),
+    other_targets("train-translation", {}, max_target_length=6),
+    other_targets("train-token-classifier", {}, max_length=6),
+    other_targets("train-classifier", CUT, max_length=6),
+    other_targets("train-classifier", {}, **CUT),
+    ({**other_targets("train-translation", {}, bleu_lowercase=True)[0], "score": "bleu"}, "variant b: bleu_lowercase"),
+    ({"variants": {"a": {}, "b": {"model_name_or_path": "saved"}}, "equal": "parameters"},
+     "variant b: model_name_or_path: a saved model's size is fixed"),
+    *(({"variants": {"a": {}, "b": {name: value}}}, f"variant b.*: .*{words}") for name, value, words in WRONG),
+    *(({"variants": TWO, "tune": {name: [value] * 2}}, f"variant a with.*: .*{words}")
+      for name, value, words in WRONG),
 ]  # fmt: skip
 LATER: list[tuple[dict[str, Any], str]] = [
     ({"budget": {"tokens": 1500}}, "variant pre takes 64 in a step; with fewer than 25 steps, 1,600, runs"),

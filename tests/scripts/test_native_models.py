@@ -189,7 +189,8 @@ def test_what_ours_cannot_be_trains_as_it_is(tmp_path: Path, monkeypatch: pytest
     capsys.readouterr()
     refused(r"--packing: .*GPT2LMHeadModel", run, "gpt2", native, tmp_path / "packed", "--packing", "true")
     assert "scale_attn_by_inverse_layer_idx=True" in "".join(capsys.readouterr())
-    refused("--save_as vanilla: .*layer_idx=True", run, "gpt2", native, tmp_path / "other", "--save_as", "vanilla")
+    with pytest.raises(ValueError, match=r"--save_as vanilla: .*scale_attn_by_inverse_layer_idx=True"):
+        run("gpt2", native, tmp_path / "other", "--save_as", "vanilla")
     monkeypatch.setitem(MODELS, "gpt2", ("GraniteForCausalLM", LLAMA, "classification"))
     head = "no AutoModelForSequenceClassification .*'granite'; `vanillaformer convert --from`"
     refused(head, run, "gpt2", native_folder("gpt2", tmp_path / "granite"), tmp_path / "other")

@@ -32,7 +32,10 @@ def test_an_export_and_the_pipeline_give_the_same_labels(trained, tmp_path: Path
     for options, message in (
         ([exported, "--text", "hello"], "classifies images: give --image"),
         ([folder, "--image", "x.png"], "x.png does not exist"),
-        ([folder, "--image", "x", "--source_lang", "a", "--target_lang", "b"], "--image and --source_lang: images"),
+        (
+            [folder, "--image", "x", "--source_lang", "a", "--target_lang", "b"],
+            "--image and --source_lang: images are",
+        ),
         ([folder, "--text", "x"], "give --image"),
     ):
         ends(message, generate.main, "--model", *options)

@@ -110,7 +110,8 @@ def test_scheduler_moves_both_parts_of_muon_and_unknown_optimizers_are_refused(n
     assert max(now) == pytest.approx(2 * min(now))
     schedule = get_scheduler("cosine_with_min_lr", built("muon", net), 0, 10, {"min_lr": 1e-3})
     assert schedule.lr_lambdas[0](10) == pytest.approx(0.1)
-    refused(r"--optim muonn: .* mean 'muon'\? .* muon, radam, adamw_torch", OptimizerArguments(optim="muonn").check)
+    unknown = OptimizerArguments(optim="muonn")
+    refused(r"--optim muonn: .* did you mean 'muon'\? .* muon, radam, adamw_torch", unknown.check)
     OptimizerArguments(optim="adafactor").check()
 
 
