@@ -178,7 +178,7 @@ class Runner:
         version = started.get("version", "an earlier version" if record else __version__)
         if version != __version__:
             changes.append(f"vanillaformer: {version} then, {__version__} now")
-        if started.get("weights", weights) != weights:
+        if None not in (weights, begun_with := started.get("weights")) and begun_with != weights:
             changes.append(f"model_name_or_path: {job.options['model_name_or_path']!r} has other weights now")
         if not changes and record.get("data"):
             splits = changed_splits(record["data"], rows_now(self.plan, job.options, self.rows))
@@ -257,11 +257,12 @@ class Runner:
         self._write("started", job, content | {"weights": saved_weights(job.options)})
 
 
-def saved_weights(options: dict[str, Any]) -> list[str]:
-    """Return hashes of the files of weights that a run starts from; none for a new model."""
-    if (source := options.get("model_name_or_path")) is None:
-        return []
-    folder = found_folder(source, options.get("model_revision"), "model_name_or_path")
+def saved_weights(options: dict[str, Any]) -> list[str] | None:
+    """Return hashes of the files of weights that a run starts from; None if it starts from none, or they are gone."""
+    try:
+        folder = found_folder(options["model_name_or_path"], options.get("model_revision"))
+    except (KeyError, ValueError):  # a finished run does not need them
+        return None
     return [file_hash(path, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.safetensors"))]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -16,6 +17,7 @@ from refusals import refused
 from scipy import stats
 from test_comparing import PLAN, plan_file, settings_of, started, starts, waiting_for
 
+from vanillaformer.comparison import running
 from vanillaformer.comparison.claims import Claims
 from vanillaformer.comparison.plan import Plan, keep_added, read_added, read_plan
 from vanillaformer.comparison.running import Job, Runner
@@ -189,6 +191,9 @@ def test_an_interrupted_training_is_for_others_and_other_settings_are_refused(tm
     model.lm_head.weight.data.zero_()
     model.save_pretrained(tmp_path / "saved")
     refused("model_name_or_path: '.*' has other weights now", second.run, [job])
+    shutil.rmtree(tmp_path / "saved")  # of a finished run, which needs it no more
+    running.found_folder.cache_clear()
+    assert second.run([job])[job.name].state == "finished"
 
 
 def test_a_claim_of_another_host_is_free_once_it_is_old(tmp_path, monkeypatch):

@@ -228,10 +228,10 @@ def baseline_sentences(summary: RunSummary, *, advise: bool = True) -> Iterator[
             behind = (theirs - ours) if score.greater_is_better else (ours - theirs)
             if behind >= 0 if trivial else behind > summary.noise(score, theirs, prefix):
                 compared = f"{score.format(ours)}, {name} {score.format(theirs)}"
-                wrong = trivial and advise and not (score.greater_is_better and ours == score.unit)
+                improbable = trivial and advise and not (score.greater_is_better and ours == score.unit)
                 yield (
                     f"{'Not above a trivial baseline' if trivial else f'Below the {name}'} "
-                    f"({split} {score.short_label} {compared}){f': {look_at}' if wrong else '.'}"
+                    f"({split} {score.short_label} {compared}){f': {look_at}' if improbable else '.'}"
                 )
                 break
 

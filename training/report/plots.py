@@ -47,8 +47,8 @@ def confusion_picture(matrix: np.ndarray, names: Sequence[str], path: Path, *, t
     figure = Figure(figsize=(size + 1, size), layout="constrained")
     axes = figure.add_subplot(xlabel="predicted", ylabel="reference", title=title)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
-    known = [name if {*map(ord, str(name))} <= {*glyphs} else f"class {number}" for number, name in enumerate(names)]
+    glyphs = {*get_font(findfont("DejaVu Sans")).get_charmap()}
+    known = [name if {*map(ord, str(name))} <= glyphs else f"class {number}" for number, name in enumerate(names)]
     ticks = [shorten(str(name), 40, placeholder=" ...").replace("$", "\\$") for name in known]
     font = 8 if len(names) <= NUMBERED else 5
     axes.set_xticks(range(len(names)), ticks, rotation=90, fontsize=font)

@@ -122,7 +122,8 @@ class Images(TrainingTask):
             raise ValueError(f"image_size={size} of the model: the program reads square images")
         if ("image_size" in changes or saved is not None) and self.data_args.image_size not in (None, size):
             raise ValueError(f"--image_size {self.data_args.image_size}: the model has image_size={size}")
-        if (channels := changes.get("num_channels", getattr(config, "num_channels", CHANNELS))) != CHANNELS:
+        channels = changes.get("num_channels", getattr(config, "num_channels", CHANNELS))
+        if channels != CHANNELS:
             raise ValueError(f"num_channels={channels} of the model: images are read in color, of {CHANNELS} channels")
         self.data_args.image_size = self.data_args.image_size or size
 
