@@ -1,9 +1,12 @@
 """The base of all encoder-decoders: the vocabularies of source and target, which may share a table."""
 
+import copy
+from functools import wraps
 from typing import Any, cast
 
 import torch
 from torch import nn
+from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
@@ -120,3 +123,26 @@ class VanillaSeq2SeqLM(VanillaSeq2SeqPreTrainedModel):
         shared = {f"model.{key}": f"model.{value}" for key, value in self.model.tied_weights().items()}
         source = shared.get("model.decoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
         return shared | ({"lm_head.weight": source} if self.config.tie_word_embeddings else {})
+
+    def _get_logits_processor(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
+        source, target = self.config.vocab_size, self.config.target_vocab_size
+        neutral = {"encoder_repetition_penalty": (None, 1), "encoder_no_repeat_ngram_size": (None, 0)}
+        given = [name for name, values in neutral.items() if getattr(generation_config, name) not in values]
+        if given and source != target:
+            sizes = f"vocab_size={source} and decoder_vocab_size={target}"
+            raise ValueError(f"{', '.join(given)}: needs one vocabulary for source and target, not {sizes}")
+        return GenerationMixin._get_logits_processor(self.for_target(), generation_config, *args, **kwargs)
+
+    def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:
+        return GenerationMixin._get_candidate_generator(self.for_target(), *args, **kwargs)
+
+    @wraps(GenerationMixin.compute_transition_scores)
+    def compute_transition_scores(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return GenerationMixin.compute_transition_scores(self.for_target(), *args, **kwargs)
+
+    def for_target(self) -> Any:
+        """Return this model with the target's vocabulary as `vocab_size`, from which `generate` takes its size."""
+        model = copy.copy(self)
+        model.config = copy.copy(self.config)
+        model.config.vocab_size = self.config.target_vocab_size
+        return model

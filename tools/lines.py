@@ -24,8 +24,8 @@ BUDGETS = {
     "tokenization": (740, 7),
     "training": (8_900, 48),
 }
-OTHERS = {"tests": (31_050, None), "tools": (3_000, None), "benchmarks": (2_900, None)}
-PRODUCT = (39_750, 265)  # the house aims at 36,500: training, data and inference are too large
+OTHERS = {"tests": (31_150, None), "tools": (3_000, None), "benchmarks": (2_900, None)}
+PRODUCT = (39_800, 265)  # the house aims at 36,500: training, data and inference are too large
 
 
 def size(folder: str) -> tuple[int, int]:

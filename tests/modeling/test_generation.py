@@ -3,11 +3,19 @@
 import inspect
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, PreTrainedModel, StaticCache
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationConfig,
+    PreTrainedModel,
+    StaticCache,
+    WatermarkLogitsProcessor,
+)
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from vanillaformer.acceleration.shared_sources import SharedSourceCache, share_sources
@@ -80,6 +88,27 @@ def test_beam_search_finds_what_a_search_written_out_finds(kind, positions):
     assert [row[skip:] for row in output.sequences.tolist()] == [written for _, written in expected]
     assert_close(output.sequences_scores, torch.tensor([score for score, _ in expected]), "scores")
     assert expected[0][0] >= naive_beams(model, prompt, beams=1, steps=4)[0][0]
+
+
+@pytest.mark.parametrize("vocabulary", [11, 90])
+def test_a_target_vocabulary_of_its_own_is_that_of_scores_watermarks_and_looked_up_tokens(vocabulary):
+    model, prompt = toy("encoder_decoder", decoder_vocab_size=vocabulary, eos_token_id=None), tokens(1, 5)
+    search = {"do_sample": False, "max_new_tokens": 6, "pad_token_id": PAD}
+    found = model.generate(prompt, num_beams=3, return_dict_in_generate=True, output_scores=True, **search)
+    given = found.sequences, found.scores, found.beam_indices
+    scores = model.compute_transition_scores(*given)
+    assert_close(scores.mean(dim=1), found.sequences_scores, "scores of beams")
+    written = found.sequences[0].tolist()
+    expected = [next_logits(model, prompt, written[1:end]).log_softmax(-1)[written[end]] for end in range(1, 7)]
+    assert_close(model.compute_transition_scores(*given, normalize_logits=True)[0], torch.stack(expected), "scores")
+    marked = model.generate(prompt, **search, watermarking_config={"bias": 100.0})[0].tolist()
+    rule = WatermarkLogitsProcessor(vocabulary, "cpu", bias=100.0)
+    assert all(b in rule._get_greenlist_ids(torch.tensor([a])) for a, b in pairwise(marked))
+    plain = model.generate(prompt, **search)
+    assert torch.equal(model.generate(prompt, prompt_lookup_num_tokens=2, **search), plain)
+    for name in ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"):
+        with pytest.raises(ValueError, match=f"{name}.*decoder_vocab_size={vocabulary}"):
+            model.generate(prompt, **search, **{name: 2})
 
 
 @every_generator
