@@ -50,7 +50,7 @@ from .trainer.averaging import AverageCheckpoints
 from .trainer.budget import budget_in_words, budget_option, set_length
 from .trainer.callbacks import RecordProgress, StopWithCheckpoint, replace_callbacks
 from .trainer.parallel import AUTO, check_layout, divided, share_weights
-from .trainer.saving import check_pushing, make_writable
+from .trainer.saving import check_pushing, make_writable, save_state
 from .trainer.sharing import built_by_first, with_empty_weights
 from .trainer.trainer import RunTrainer
 
@@ -293,7 +293,8 @@ def _train(run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict)
     seconds = time.monotonic() - begun
     report(f"Trained to step {trainer.state.global_step:,}; this took {seconds:.0f} s.")
     trainer.save_model()  # first of all: nothing that follows can cost it
-    trainer.save_state()
+    if trainer.args.should_save:
+        save_state(trainer, run.folder)  # as of the end, also without any checkpoint
     task.after_training(run, trainer, rows.get("validation"))
     found = {"train_loss": result.training_loss, "train_runtime": seconds}
     if run.metrics and trainer.state.global_step == trainer._initial_global_step:  # nothing was left to train

@@ -15,6 +15,7 @@ from vanillaformer.comparison.comparing import Comparison, compare
 from vanillaformer.comparison.plan import read_plan
 from vanillaformer.comparison.report import curve_figure
 from vanillaformer.scripts import compare as program
+from vanillaformer.training.run_folder.files import spent_of_budget
 
 FIELDS = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 COMMON = {
@@ -105,6 +106,7 @@ def test_tuned_batches_and_r_drop_take_the_budget(folder):
     for path in jobs:
         details = json.loads(path.read_text())["details"]
         assert details["consumed"]["tokens"] == pytest.approx(3000, rel=0.02), path
+        assert spent_of_budget(path.parent) == details["consumed"]["tokens"]  # which seconds are compared by
     assert [len(variant.runs) for variant in found.variants.values()] == [1, 1]
     curve_figure(found, folder, "tokens")
     with (folder / "curves_tokens.csv").open() as file:

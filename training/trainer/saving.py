@@ -165,9 +165,8 @@ def save_state(trainer: Any, folder: Path) -> None:
     """Save the state of the Trainer and of its callbacks."""
     state = copy(trainer.state)
     vars(state).update(logging_steps=None, eval_steps=None, save_steps=None)  # a resumed run's follow from its options
-    for one in (*trainer.callback_handler.callbacks, trainer.control):
-        if isinstance(one, ExportableState):
-            state.stateful_callbacks = state.stateful_callbacks | {type(one).__name__: one.state()}
+    each = [one for one in (*trainer.callback_handler.callbacks, trainer.control) if isinstance(one, ExportableState)]
+    state.stateful_callbacks = state.stateful_callbacks | {type(one).__name__: one.state() for one in each}
     state.save_to_json(str(folder / "trainer_state.json"))
 
 
