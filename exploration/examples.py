@@ -75,12 +75,12 @@ def text_example(
     return Example(recording, tokens, text, *ANSWERS[function](loaded, recording, text), tokenizer=loaded.tokenizer)
 
 
-def encoded(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, option: str) -> dict[str, torch.Tensor]:
-    """Return a text as a batch of one; raises ValueError if it has no tokens, or more than the model handles."""
+def encoded(model: Any, tokenizer: Any, text: str, option: str, side: str = "text") -> dict[str, torch.Tensor]:
+    """Return a text, or a `text_target`, as a batch of one; raises ValueError if it has no tokens, or too many."""
     if not text.strip():
         raise ValueError(f"{option} {text!r} is empty")
     with file_errors(f"{option}: the model's tokenizer cannot encode the text"):
-        batch = tokenizer([text], return_tensors="pt")
+        batch = tokenizer(**{side: [text]}, return_tensors="pt")
     length, limit = batch["input_ids"].shape[1], getattr(model.config, "max_position_embeddings", None)
     if limit is not None and length > limit:
         raise ValueError(f"{option}: the text has {length:,} tokens, the model handles no more than {limit:,}")
@@ -103,7 +103,7 @@ def translation_example(
     labels = model.generate(**inputs, **loaded.with_length({}, 1))[:, 1:]
     output = str(tokenizer.decode(labels[0], skip_special_tokens=True))
     if target is not None:
-        labels = encoded(model, tokenizer, target, "--target")["input_ids"]
+        labels = encoded(model, tokenizer, target, "--target", "text_target")["input_ids"]
     decoding, notes = getattr(model.config, "decoding", "autoregressive"), []
     read = model.prepare_decoder_input_ids_from_labels(labels)
     recording = record(model, inputs if decoding == "ctc" else inputs | {"decoder_input_ids": read})

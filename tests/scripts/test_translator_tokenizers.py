@@ -18,7 +18,10 @@ from transformers import AutoTokenizer, Seq2SeqTrainer
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.data.caching import tokenizer_key
-from vanillaformer.hub.loading import set_language
+from vanillaformer.exploration.examples import text_example
+from vanillaformer.hub.loading import set_language, set_languages
+from vanillaformer.inference.arguments import GenerateArguments
+from vanillaformer.inference.tasks import load
 from vanillaformer.scripts import export, generate, train_translation
 from vanillaformer.tokenization import pairs
 
@@ -179,6 +182,10 @@ def test_languages_of_a_translator_that_was_never_trained_here(native: Path, cap
     assert swapped != [expected], "the languages change nothing: nothing was tested"
     pipe: Any = transformers.pipeline("translation", str(native), device="cpu", src_lang=source)
     assert pipe("Saturday", tgt_lang=target, max_new_tokens=9) == [{"translation_text": expected}]
+    arguments = GenerateArguments(str(native), source_lang=source, target_lang=target, device="cpu")
+    example = text_example(load(arguments)[0], "Saturday", "Samstag")
+    assert example.targets is not None
+    assert example.targets.tolist() == tokenizer(text_target="Samstag")["input_ids"]
     command += ["--source_lang", "de"]
     ends("--source_lang de --target_lang None: one needs the other", generate.main, *command)
     ends("--source_lang de --target_lang xx: .* must be one of", generate.main, *command, "--target_lang", "xx")
@@ -220,6 +227,18 @@ def test_tokenized_rows_are_known_by_the_pieces_too(name: str, file: str, tmp_pa
     assert tokenizer_key(AutoTokenizer.from_pretrained(tmp_path / "copy")) == key
     pieces_of(["another text", "of other words"], folder / file)
     assert tokenizer_key(AutoTokenizer.from_pretrained(folder)) != key
+
+
+@pytest.mark.parametrize("name", ["mbart", "mbart50", "nllb", "m2m_100"])
+def test_tokenized_rows_are_known_by_the_languages_too(name: str, tmp_path: Path) -> None:
+    save_tokenizer(name, tmp_path)
+    first, second = FOLDERS[name][2]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    keys = set()
+    for languages in ((first, first), (first, second), (second, first)):
+        set_languages(tokenizer, *languages)
+        keys.add(tokenizer_key(tokenizer))
+    assert len(keys) == 3
 
 
 def test_each_side_of_two_vocabularies_reads_and_writes_its_texts(tmp_path: Path) -> None:
