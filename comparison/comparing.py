@@ -102,8 +102,8 @@ class Work:
         """Train each variant for a few steps if the budget or `equal` needs it; return overrides for equal sizes."""
         added: dict[str, Options] = {name: {} for name in self.plan.variants}
         counted = self.plan.budget in ("tokens", "flops")
-        if self.plan.equal is None and not counted:
-            return added
+        if self.plan.equal is None and self.plan.budget == "steps":
+            return added  # in seconds, the first run would be the one that tokenizes the rows for all
         few = {"max_steps": MEASURED_STEPS, "seed": self.plan.seeds[0], "eval_steps": MEASURED_STEPS}
         jobs = {name: self.job("measured", name, name, few) for name in self.plan.variants}
         outcomes = self.runner.run(list(jobs.values()), disposable=True)

@@ -7,7 +7,7 @@ import json
 import math
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -33,7 +33,7 @@ RULES = ("score", "sequential", "family", "baseline")  # keys of report.json tha
 AXES: dict[str, tuple[str, Callable[[Result], float]]] = {  # of the curves, with how much of each a run consumed
     "tokens": ("training tokens", lambda run: run.consumed["tokens"]),
     "flops": ("floating-point operations", lambda run: run.consumed["flops"]),
-    "seconds": ("seconds of training, evaluations included", lambda run: run.seconds),
+    "seconds": ("seconds of training without interruption, evaluations included", lambda run: run.seconds),
 }
 
 
@@ -148,10 +148,9 @@ def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
             found.append(f"{name}: {len(variant.lost)} of {total} runs are lost and not in the means ({why}).")
     if few := [name for name in comparison.variants if name not in tests and name != plan.baseline]:
         found.append(f"Not tested, for lack of two valid runs on both sides, or of any spread: {', '.join(few)}.")
-    if len(plan.seeds) < 5 and not plan.sequential:
-        one = "One seed shows no difference; a claim needs at least 5."
-        more = f"{len(plan.seeds)} seeds show only large differences; a claim needs at least 5."
-        found.append(one if len(plan.seeds) == 1 else more)
+    if (count := len(plan.seeds)) < 5 and not plan.sequential:
+        shown = "One seed shows no difference" if count == 1 else f"{count} seeds show only large differences"
+        found.append(f"{shown}; a claim needs at least 5.")
     found.append("The intervals are over seeds (weights and data order), not over validation rows.")
     for name, options in comparison.chosen.items():
         if plan.beyond([tried for tried, _ in comparison.tuning[name]], options):
@@ -215,10 +214,11 @@ def curve_figure(comparison: Comparison, folder: Path, axis: str) -> list[str]:
         scale = "log" if name == "loss" else "linear"
         axes = figure.add_subplot(len(labels), 1, line, xlabel=title, ylabel=f"{label}, mean", yscale=scale)
         for number, variant in enumerate(comparison.variants.values()):
-            for run in variant.runs:
+            runs = [run for run in variant.runs if run.whole or axis != "seconds"]
+            for run in runs:
                 rows += [(variant.name, run.seed, name, f"{taken(run, axis, x):.6g}", y) for x, y in run.curves[name]]
-            if mean := variant.curve(name):
-                x = [np.mean([taken(run, axis, step) for run in variant.runs]) for step, _ in mean]
+            if mean := replace(variant, runs=runs).curve(name):
+                x = [np.mean([taken(run, axis, step) for run in runs]) for step, _ in mean]
                 axes.plot(x, [y for _, y in mean], label=variant.name, marker=".", **style(number))
         axes.yaxis.set_major_formatter("{x:.3g}")
         axes.yaxis.set_minor_formatter("{x:.3g}")

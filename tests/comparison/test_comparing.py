@@ -71,6 +71,10 @@ def test_runs_have_the_budget_and_the_report_says_what_was_found(tmp_path, prete
     with (tmp_path / "figures" / "curves_tokens.csv").open() as file:
         last = list(csv.DictReader(file))[1]
     assert (float(last["training tokens"]), float(last["validation"])) == (6400.0, pytest.approx(2.01))
+    found.variants["pre"].runs[0].whole = False  # its seconds are those since it resumed
+    write_report(found, tmp_path)
+    with (tmp_path / "figures" / "curves_seconds.csv").open() as file:
+        assert [row["seed"] for row in csv.DictReader(file) if row["variant"] == "pre"] == ["2", "2", "3", "3"]
 
 
 def test_each_variant_is_tuned_alike(tmp_path, pretended):
@@ -181,6 +185,7 @@ def test_runs_with_a_time_follow_no_data(tmp_path, pretended, monkeypatch):
     assert not {"max_length", "tokenizer_algorithm", "overrides"} & settings["base"].keys()
     assert {lost.state for lost in found.variants["late"].lost.values()} == {"unequal"}
     assert len(found.variants["base"].runs) == 2
+    assert settings_of(tmp_path, "measured-late")["max_steps"] == 4  # tokenized before the first run's time begins
 
 
 @pytest.mark.parametrize("equal", ["parameters", "flops"])
