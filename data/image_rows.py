@@ -97,8 +97,8 @@ def decoded(rows: Dataset, column: str, options: ImageOptions) -> Dataset:
     for name, source in _cells(rows, column, options.folder):
         content: Any = source
         if isinstance(source, Path):
-            found = source.stat() if source.is_file() else None
-            content = repr(found and (found.st_size, found.st_mtime_ns)).encode()
+            found = source.stat() if source.is_file() else None  # archives set `st_mtime`, but not `st_ctime`
+            content = repr(found and (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)).encode()
         digest.update(f"{name}:{len(content or b'')}:".encode() + (content or b""))
     with stage("Reading the images", len(rows), "images") as advance:
         tables = partial(_tables, rows, column, options, advance)

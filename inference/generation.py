@@ -21,6 +21,7 @@ import torch
 from huggingface_hub.constants import HF_HOME
 from transformers import PreTrainedModel
 
+from vanillaformer import __version__
 from vanillaformer.hub.atomic_files import locked
 from vanillaformer.hub.engines import EXPORTED_FILES
 from vanillaformer.hub.file_names import CONFIG, EXPORT, GENERATION, NEEDED
@@ -130,7 +131,7 @@ def on_engine(model: PreTrainedModel, folder: Path) -> Any:
     """Return the model on the engine, exported unless the cache has it."""
     from vanillaformer.conversion.exports import EngineModel, export, load_engine  # slow to import
 
-    digest = hashlib.blake2b(digest_size=16)  # of everything that an export depends on
+    digest = hashlib.blake2b(__version__.encode(), digest_size=16)  # and of all else that an export depends on
     for path in sorted([*folder.glob("*.safetensors"), folder / CONFIG, folder / GENERATION]):
         if path.is_file():
             digest.update(path.name.encode())

@@ -1,5 +1,7 @@
 """Images from folders, files and columns: the same pixels and classes, and what cannot be used is named."""
 
+import os
+
 import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, Features, Image, Value
@@ -60,6 +62,17 @@ def test_a_folder_of_classes(folder):
     unlabelled, _ = load(folder, "masked_image")
     assert unlabelled.splits["train"].column_names == ["image", "name"]
     assert {image for image, _ in contents(unlabelled.splits)} == {image for image, _ in expected()}
+
+
+def test_images_are_read_again_once_others_took_their_names_sizes_and_times(tmp_path):
+    for first in (0, 2):
+        for number in range(2):
+            path = tmp_path / f"{number}.bmp"
+            picture(first + number).save(path)
+            os.utime(path, ns=(0, 0))  # as archives that can be reproduced set it
+        data, _ = load(tmp_path, "masked_image")
+        found = {row["image"] for part in data.splits.values() for row in part}
+        assert found == {picture(first + number).tobytes() for number in range(2)}
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "bytes"])
