@@ -13,6 +13,7 @@ from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ import torch
 from huggingface_hub.constants import HF_HOME
 from transformers import PreTrainedModel
 
-from vanillaformer import __version__
 from vanillaformer.hub.atomic_files import locked
 from vanillaformer.hub.engines import EXPORTED_FILES
 from vanillaformer.hub.file_names import CONFIG, EXPORT, GENERATION, NEEDED
@@ -131,7 +131,7 @@ def on_engine(model: PreTrainedModel, folder: Path) -> Any:
     """Return the model on the engine, exported unless the cache has it."""
     from vanillaformer.conversion.exports import EngineModel, export, load_engine  # slow to import
 
-    digest = hashlib.blake2b(__version__.encode(), digest_size=16)  # and of all else that an export depends on
+    digest = hashlib.blake2b(version("vanillaformer").encode(), digest_size=16)  # and of all that exports depend on
     for path in sorted([*folder.glob("*.safetensors"), folder / CONFIG, folder / GENERATION]):
         if path.is_file():
             digest.update(path.name.encode())
