@@ -37,7 +37,7 @@ SPLIT = "validation"
 LENGTHS = {"max_source_length", "max_target_length", "max_length", "block_size"}
 READING = LENGTHS | {
     *("source_column", "target_column", "text_column", "label_column", "image_column", "turns_column"),
-    *("source_prefix", "task_column", "target_lang_column"),
+    *("text_pair_column", "source_prefix", "task_column", "target_lang_column"),
     *("csv_separator", "csv_quoting", "long_texts", "sample_by", "packing", "reverse_turns", "truncation_side"),
 }
 """Settings of how a file is read; the others say which files are read, and how much of them."""

@@ -42,13 +42,15 @@ def build_parser() -> CommandParser:
     for column in COLUMNS:
         name = column.removesuffix("_column")
         rows.add_argument(f"--{column}", help=f"Column of the {name} (default: {name})")
+    rows.add_argument("--text_pair_column", help="Column of a second text, for pairs")
     rows.add_argument("--max_validation_samples", type=int, help="Maximum number of rows (default: all)")
     return parser
 
 
 def held_out_rows(args: Namespace) -> Any:
     """Return the rows to score models on, `None` if there are none."""
-    options = {name: getattr(args, name) for name in (*COLUMNS, "validation_target_file", "max_validation_samples")}
+    others = ("text_pair_column", "validation_target_file", "max_validation_samples")
+    options = {name: getattr(args, name) for name in (*COLUMNS, *others)}
     given = {name: value for name, value in options.items() if value is not None}
     if args.validation_file is None:
         if given:

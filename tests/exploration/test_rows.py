@@ -65,6 +65,10 @@ def test_labels_are_those_of_the_model(tmp_path):
     refused("label_column=null: it must", read, "classification", file, tmp_path, label_column=None)
     found = loaded("classification", problem_type="multi_label_classification")
     refused("problem_type='multi.*', cannot be scored", held_out_rows, found.model, (), file, folder=tmp_path, count=1)
+    file = write(tmp_path / "rows.csv", [["text", "other", "label"], [TEXT, "a line", "LABEL_2"]])
+    (tmp_path / "run.json").write_text(json.dumps({"settings": {"data": {"text_pair_column": "other"}}}))
+    found, (batch,) = read("classification", file, tmp_path)
+    assert batch["input_ids"].tolist() == found.tokenizer([(TEXT, "a line")])["input_ids"]
 
 
 def test_images_have_the_size_of_the_model(tmp_path):

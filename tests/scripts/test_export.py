@@ -118,6 +118,7 @@ def test_a_float32_export_scores_as_the_model_does(job, trained, tmp_path, capsy
 
 @pytest.mark.parametrize(("job", "more", "message"), [
     ("causal", "FILE --source_column a", "--source_column a: VanillaDecoderForCausalLM reads text"),
+    ("causal", "FILE --text_pair_column a", "--text_pair_column a: VanillaDecoderForCausalLM reads text"),
     ("masked", "FILE", "VanillaEncoderForMaskedLM has no scores to compare"),
     ("causal", "FILE --max_validation_samples 0", "--max_validation_samples 0: it must be at least 1"),
     ("causal", "--text_column a", "--text_column needs a --validation_file"),
