@@ -14,8 +14,8 @@ from vanillaformer.configuration.image_encoder import image_sides
 from vanillaformer.hub.atomic_files import new_folder
 from vanillaformer.hub.card_merging import native_card
 from vanillaformer.hub.checks import class_of, few, read_json
-from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, TOKENIZERS, matching_files
-from vanillaformer.hub.loading import open_config, open_model, readable_length, saved_folder
+from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, IMAGE_PROCESSOR, TOKENIZERS, matching_files
+from vanillaformer.hub.loading import open_config, open_image_processor, open_model, readable_length, saved_folder
 
 from .convert import architecture_of, from_native, to_native
 from .mapping.canonical import NATIVE_NEUTRAL_FIELDS, equal
@@ -151,6 +151,9 @@ def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(files[name], folder / name)
+    processor, types = files.get(IMAGE_PROCESSOR), {"image_processor_type", "feature_extractor_type"}
+    if processor and isinstance(model.config, VanillaConfig) and not types & read_json(processor).keys():
+        open_image_processor(processor.parent, "SRC").save_pretrained(folder)  # typed by the native model
     source = getattr(model.config, "vocab_size", 0)
     target = getattr(model.config, "decoder_vocab_size", None) or source
     for name, rows in (("tokenizer.json", source), ("target_tokenizer/tokenizer.json", target)):

@@ -114,6 +114,9 @@ def build_model(
             config.pad_token_id = tokenizers[0].pad_token_id
         _check_sizes(config, *tokenizers)
         where = str(trained) if trained is not None else f"--model_name_or_path {arguments.model_name_or_path}"
+        if not isinstance(config, VanillaConfig) and type(config) not in description.auto_class._model_mapping:
+            missing = f"transformers has no {description.auto_class.__name__} for models of type {config.model_type!r}"
+            raise ValueError(f"{where}: {missing}; `vanillaformer convert --from` may make one that can have it")
         if labels and trained is None:
             return open_classifier(description, path, where, config=config, **common)
         return open_model(description.auto_class, path, where, config=config, **common)
@@ -191,9 +194,6 @@ def open_classifier(task: Task, path: Path, where: str, config: Any, **common: A
     A classifier with the same classes keeps its output layer, in their order; any other model gets a new one.
     """
     model_class: Any = task.auto_class
-    if not isinstance(config, VanillaConfig) and type(config) not in model_class._model_mapping:
-        missing = f"transformers has no {model_class.__name__} for models of type {config.model_type!r}"
-        raise ValueError(f"{where}: {missing}; `vanillaformer convert --from` makes one that can have it")
     saved_config: Any = open_config(path)
     if not any(name.endswith(task.architectures) for name in saved_config.architectures or ()):
         return open_model(model_class, path, where, config=config, **common)

@@ -177,7 +177,11 @@ def native_folder(tmp_path_factory):
     return folder
 
 
-def test_the_image_processor_comes_along_and_pipelines_give_the_same(native_folder, tmp_path):
+@pytest.mark.parametrize("has_type", [True, False])
+def test_the_image_processor_comes_along_and_pipelines_give_the_same(has_type, native_folder, tmp_path):
+    path = native_folder / "preprocessor_config.json"
+    if not has_type:  # it follows from the model's
+        path.write_text(path.read_text().replace("image_processor_type", "unknown"))
     done = convert_folder(str(native_folder), tmp_path / "ours", back=True)
     assert done.target == "VanillaImageEncoderForImageClassification"
     assert done.error <= 1e-6

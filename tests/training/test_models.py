@@ -7,7 +7,7 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from refusals import refused
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BeitConfig, BeitModel, BertConfig, BertForSequenceClassification
 from transformers.generation import utils as generation
 
 from vanillaformer.configuration import preset
@@ -58,6 +58,13 @@ def test_seed_decides_the_weights_and_pairs_need_two_token_types(encoder_tokeniz
 def test_a_classifier_is_of_the_kind_of_its_preset() -> None:
     for name, kind in (("bert-tiny", "encoder"), ("gpt-tiny", "decoder"), ("llama-tiny", "decoder")):
         assert check_preset("classification", ModelArguments(preset=name)) == kind, name
+
+
+def test_a_native_model_of_which_transformers_has_none_for_the_task_is_named(tmp_path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BeitModel(BeitConfig(**sizes)).save_pretrained(tmp_path)
+    given = ModelArguments(model_name_or_path=str(tmp_path))
+    refused(r"no AutoModelForMaskedImageModeling .*'beit'; `van", build_model, "masked_image", given, seed=0)
 
 
 def test_saved_model_keeps_its_weights_and_takes_changes(decoder_tokenizer, tmp_path) -> None:
