@@ -50,9 +50,10 @@ def print_plan(task: Any, build: Callable[[], Any], rows: Any) -> None:
         step = max(1, round(args.tokens_per_batch / lengths.sum(axis=1).mean()))
     with torch.device("meta"):
         model = TASKS[task.name].auto_class.from_config(config)
-    weights, terms = model.num_parameters(), polynomial_terms(np.stack([target, source])).mean(axis=1)
-    flops = WITH_GRADIENT * step * text_flops(model).of(terms, terms)
-    values = OPTIMIZER_VALUES.get(args.optim, 2)
+    share = 1.0 if config.is_encoder_decoder else task.predicted_share()  # of the positions with an output
+    read, labeled = (polynomial_terms(np.stack([each, source])).mean(axis=1) for each in (target, share * target))
+    passes = WITH_GRADIENT * (1 + bool(args.r_drop)) + (args.scheduled_sampling != "none")
+    weights, flops = model.num_parameters(), passes * step * text_flops(model).of(read, labeled)
     steps, budget = args.max_steps, budget_option(args)
     epoch = math.ceil(len(rows) / step)
     if budget is not None:
@@ -70,7 +71,7 @@ def print_plan(task: Any, build: Callable[[], Any], rows: Any) -> None:
         seconds = flops * steps / (processes * SHARE * PEAK)
         time = f"{seconds / 3600:,.1f} h" if seconds >= 3600 else f"{seconds:.2g} s"
         report(f"Time: {time} on {processes} x {SHARE:.0%} of {PEAK / 1e12:.0f} TFLOP/s (an H100 in bfloat16)")
-    report(f"Checkpoint: {_bytes(weights * FLOAT32 * (1 + values))}")
+    report(f"Checkpoint: {_bytes(weights * FLOAT32 * (1 + OPTIMIZER_VALUES.get(args.optim, 2)))}")
     report(f"{'memory of a process':24}{'weights':>12}{'optimizer':>12}{'activations':>13}{'peak':>12}")
     memory = step_memory(task, config, rows, parts)
     for devices in sorted({*LAYOUTS[: 4 if processes == 1 else 7], sizes.get("fsdp", 1)}):
@@ -107,7 +108,7 @@ def step_memory(task: Any, config: Any, rows: Any, parts: int) -> Callable[[int]
         batch = math.ceil(args.tokens_per_batch / args.gradient_accumulation_steps / parts / longest)
     return lambda devices: training_memory(
         config,
-        max(1, batch),
+        max(1, batch) * (1 + bool(args.r_drop)),  # which reads each row twice
         int(target.max()),
         int(source.max()) or None,
         devices=devices,

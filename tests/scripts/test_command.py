@@ -153,13 +153,17 @@ def test_a_recipe_is_accepted_by_its_program_and_its_model_can_be_built(path: Pa
     assert path.name in (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("job", ["causal", "translation", "classification", "image_classification", "span"])
-def test_a_plan_has_the_numbers_of_the_run(job: str, trained, tmp_path: Path, capfd) -> None:
-    details = record(trained(job))["details"]
-    consumed = details["consumed"]
-    train(job, tmp_path / "plan", "--dry_run")
+JOBS = "causal", "masked", "translation", "classification", "image_classification", "span"
+
+
+@pytest.mark.parametrize(("job", "technique"), [*((job, "") for job in JOBS), ("classification", "--r_drop 1")])
+def test_a_plan_has_the_numbers_of_the_run(job: str, technique: str, trained, tmp_path: Path, capfd) -> None:
+    train(job, tmp_path / "plan", "--dry_run", *technique.split())
     assert not list(tmp_path.iterdir())
     printed = capfd.readouterr().out
+    run = trained(job) if not technique else train(job, tmp_path / "run", *technique.split()).folder
+    details = record(run)["details"]
+    consumed = details["consumed"]
     assert f", {details['training']['parameters']:,} parameters\n" in printed
     found = re.search(r"Steps: 8 rows(?:, ([\d,]+) tokens)? and (\S+) operations each, 6 steps", printed)
     assert found is not None, printed

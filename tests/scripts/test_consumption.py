@@ -1,6 +1,7 @@
 """What a run consumes, as its record says, against counts of what was really read and computed."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -211,6 +212,14 @@ def test_a_run_ends_in_time(tmp_path: Path, capfd) -> None:
     assert "| time budget | 20 s |" in (tmp_path / "run" / "README.md").read_text()
     train("classification", tmp_path / "run", *TIME, "0m20s")
     assert "is finished already: nothing to train" in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("_clock")
+def test_logs_after_each_epoch_have_the_speed(tmp_path: Path, capfd) -> None:
+    train("classification", tmp_path / "run", *TIME, "20s", "--logging_strategy", "epoch")
+    speeds = re.findall(r" · (\S+) tokens/s · loss", capfd.readouterr().out)
+    assert len(speeds) > 1
+    assert "0" not in speeds
 
 
 @pytest.mark.usefixtures("_clock")

@@ -262,9 +262,8 @@ class TimeBudget(Budget):
             self.work += seconds * (1 + UNCOUNTED_STEPS * (self.counted == 1))
             self.step += (seconds - self.step) * max(1 / self.counted, SMOOTHING)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        super().on_step_end(args, state, control, **kwargs)
-        if control.should_log:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if "loss" in (logs or {}):  # not the scores of an evaluation
             tokens, self.tokens = sum(from_all(self.tokens, args.device)), 0
             self.rate, self.busy = tokens / max(self.busy, 1e-9), 0.0
 

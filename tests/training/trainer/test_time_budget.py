@@ -73,9 +73,9 @@ class Simulation:
         """Seconds since the program started."""
         return self.time - 100.0
 
-    def event(self, name: str) -> None:
+    def event(self, name: str, **details: Any) -> None:
         for callback in (self.budget, EvaluateAtEnd()):
-            getattr(callback, name)(self.args, self.state, self.control)
+            getattr(callback, name)(self.args, self.state, self.control, **details)
 
     def run(self, until: float = float("inf")) -> "Simulation":
         """Train to the end, or until a time."""
@@ -98,6 +98,7 @@ class Simulation:
         self.estimates.append(self.state.max_steps)
         if self.control.should_log:
             self.logged.append(self.state.global_step)
+            self.event("on_log", logs={"loss": 1.0})
         if self.control.should_evaluate:
             self.time += self.seconds_of_evaluation(len(self.evaluated) + 1)
             self.evaluated.append((self.state.global_step, self.elapsed))
