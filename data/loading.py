@@ -14,7 +14,7 @@ from vanillaformer.console.reporting import stage
 from .arguments import COLUMNS, MARKS, SPLITS, DataArguments
 from .files import Part, Parts, find_files, load_files, named, stream_files
 from .formats import NAME, READERS, ROW, Columns, ImageOptions, Paths, format_of
-from .rows import KEPT, PLAIN, RESERVED, SplitRows, encode_labels, text_columns, usable_rows, with_labels, with_pairs
+from .rows import KEPT, RESERVED, SplitRows, encode_labels, text_columns, usable_rows, with_labels, with_pairs
 from .splits import divide
 from .streaming import TextStream, open_streams
 from .tasks import TASKS, TaskName
@@ -58,7 +58,6 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
     stats = {split: dict(part.stats) for split, part in parts.items()}
     if stream is None:
         splits, leaks = divide(splits, task, data_args)
-        splits = splits.remove_columns(PLAIN) if PLAIN in found["train"] else splits
         stats = {split: {**stats.get(split, {}), **leaks.get(split, {})} for split in splits}
     else:
         stream.names = splits["train"].features["label"].names if "label" in COLUMNS[task] else None

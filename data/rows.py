@@ -25,7 +25,7 @@ from .tasks import TASKS, TaskName
 READ = "__read__"  # column of a row's number in the reading order of a stream
 ORDER = "__order__"  # column of the value by which rows are ordered
 GROUP = "__group__"  # column of the task or language of a row
-PLAIN = "__plain__"  # column of the source without its task and language, by which rows stay together
+PLAIN = "__plain__"  # column of the source without prefix, task and language, by which rows stay together
 KEPT = (ORDER, GROUP, PLAIN)  # until rows are divided
 RESERVED = (ROW, FILE, LINES, PROBLEM, READ, *KEPT)
 TEXT_OPTIONS = ("source_column", "target_column", "text_column", "turns_column", "text_pair_column", "score_column")

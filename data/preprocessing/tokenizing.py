@@ -19,13 +19,13 @@ from vanillaformer.tokenization.passages import PASSAGE, as_pair, passages, text
 
 from ..arguments import LongTexts
 from ..caching import cached_map
-from ..rows import GROUP, DataStats
+from ..rows import GROUP, PLAIN, DataStats
 
 Batch = dict[str, list[Any]]
 Tokenizers = Sequence[PreTrainedTokenizerBase]  # of sources and targets
 Encode = Callable[[Batch], Batch]  # from batches of texts to rows
 PARTS = 32  # parts of long texts that are tokenized together
-RAW_TEXTS = ("source", "target", "text", "name", "tokens", "tags", GROUP)
+RAW_TEXTS = ("source", "target", "text", "name", "tokens", "tags", GROUP, PLAIN)
 """Columns with the texts of the data, or the names of images, which are not passed to the model."""
 
 

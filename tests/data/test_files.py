@@ -16,7 +16,7 @@ from vanillaformer.console.parsing import parse
 from vanillaformer.data.arguments import ClassifierDataArguments, DataArguments
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.order import sampled_rows
-from vanillaformer.data.rows import GROUP, label_names
+from vanillaformer.data.rows import GROUP, PLAIN, label_names
 
 from .test_loading import load, write
 from .test_streaming import open_stream, stream_rows
@@ -216,7 +216,7 @@ def test_rows_of_one_source_in_several_languages_stay_together(tmp_path):
     sources = [{text.split(">")[1] for text in part["source"]} for part in splits.values()]
     assert [len(part) for part in splits.values()] == [2 * len(part) for part in sources] == [48, 16, 16]
     assert len(set.union(*sources)) == 40
-    assert set(splits["train"].column_names) == {"source", "target", GROUP}
+    assert set(splits["train"].column_names) == {"source", "target", GROUP, PLAIN}
 
 
 @pytest.mark.parametrize(("column", "value"), [("task", " "), ("task", None), ("source", " "), ("task", ["a"])])

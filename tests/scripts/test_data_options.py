@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+import sacrebleu
 from refusals import refused
 from script_runs import ALONE, answers, record, state, stream_options, train
 from transformers import AutoConfig, pipeline
@@ -119,6 +120,9 @@ def test_languages_and_tasks_have_scores_of_their_own(tmp_path, capsys):
         assert {f"eval_{score}_count_de", f"eval_{score}_count_fr"} <= metrics.keys()
     together = metrics["eval_exact_match_count_de"] * 60 + metrics["eval_exact_match_count_fr"] * 12
     assert together / 72 == pytest.approx(metrics["eval_exact_match"])
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    copied = sacrebleu.corpus_chrf([row["source"] for row in rows], [[row["target"] for row in rows]]).score
+    assert details["baselines"]["copied source"]["eval_chrf"] == pytest.approx(copied), "without task and language"
     assert "Validation, count_fr: " in capsys.readouterr().out
     assert "| BLEU, count_fr |" in (tmp_path / "run" / "README.md").read_text()
     tokens = json.loads((tmp_path / "run" / "tokenizer.json").read_text())["added_tokens"]

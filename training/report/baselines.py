@@ -17,6 +17,7 @@ from transformers import EvalPrediction
 from vanillaformer.console.reporting import optional, stage
 from vanillaformer.data.preprocessing.batching import EpochCollator, RowMasking
 from vanillaformer.data.preprocessing.statistics import token_counts
+from vanillaformer.data.rows import PLAIN
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..metrics.compute import ComputeMetrics
@@ -148,20 +149,18 @@ def _targets(rows: Dataset, collator: Any) -> tuple[np.ndarray, np.ndarray | Non
     """Return the labels (N, T) of rows as in the evaluation of the model, and those of pairs of segments (N)."""
     with collator.evaluation() if isinstance(collator, EpochCollator) else contextlib.nullcontext():
         batches = list(batches_of(rows, collator, ROWS_AT_ONCE))
-    length = max(batch["labels"].shape[1] for batch in batches)
-    padded = [
-        torch.nn.functional.pad(batch["labels"], (0, length - batch["labels"].shape[1]), value=IGNORE_INDEX)
-        for batch in batches
-    ]
+    labels = [batch["labels"] for batch in batches]
+    longest = max(each.shape[1] for each in labels)
+    padded = [torch.nn.functional.pad(each, (0, longest - each.shape[1]), value=IGNORE_INDEX) for each in labels]
     pairs = [batch["next_sentence_label"] for batch in batches if "next_sentence_label" in batch]
     return torch.cat(padded).numpy(), torch.cat(pairs).numpy() if pairs else None
 
 
 def copied_source(**bleu_options: Any) -> Baseline:
-    """Return the baseline whose translation is the source."""
+    """Return the baseline whose translation is the source, without prefix, task and language."""
 
     def score(rows: Dataset) -> Scores:
-        sources, targets = list(rows["source"]), list(rows["target"])
+        sources, targets = list(rows[PLAIN if PLAIN in rows.column_names else "source"]), list(rows["target"])
         return {"bleu": bleu(sources, targets, **bleu_options), "chrf": chrf(sources, targets)}
 
     return Baseline("copied source", lambda data: score)
