@@ -216,10 +216,11 @@ def curve_figure(comparison: Comparison, folder: Path, axis: str) -> list[str]:
         for number, variant in enumerate(comparison.variants.values()):
             runs = [run for run in variant.runs if run.whole or axis != "seconds"]
             for run in runs:
-                rows += [(variant.name, run.seed, name, f"{taken(run, axis, x):.6g}", y) for x, y in run.curves[name]]
-            if mean := replace(variant, runs=runs).curve(name):
-                x = [np.mean([taken(run, axis, step) for run in runs]) for step, _ in mean]
-                axes.plot(x, [y for _, y in mean], label=variant.name, marker=".", **style(number))
+                each = AXES[axis][1](run) / run.steps
+                rows += [(variant.name, run.seed, name, f"{step * each:.6g}", y) for step, y in run.curves[name]]
+            if curve := replace(variant, runs=runs).curve(name):
+                (shares, values), whole = zip(*curve), mean(AXES[axis][1](run) for run in runs)
+                axes.plot(np.multiply(whole, shares), values, label=variant.name, marker=".", **style(number))
         axes.yaxis.set_major_formatter("{x:.3g}")
         axes.yaxis.set_minor_formatter("{x:.3g}")
         axes.grid(alpha=0.3, which="both")
@@ -227,10 +228,6 @@ def curve_figure(comparison: Comparison, folder: Path, axis: str) -> list[str]:
         lines_and_labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(*lines_and_labels, loc="outside right upper", frameon=False, fontsize=8)
     return save(figure, folder / f"curves_{axis}", ("variant", "seed", "score", title, "validation"), rows)
-
-
-def taken(run: Result, axis: str, step: int) -> float:
-    return AXES[axis][1](run) * step / run.steps
 
 
 def tuning_figure(comparison: Comparison, folder: Path) -> list[str]:

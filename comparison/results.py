@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 from transformers import AutoConfig
 
 from vanillaformer.console.parsing import read_settings
@@ -71,10 +72,12 @@ class VariantResult:
         speeds = [run.consumed["tokens"] / run.seconds for run in self.runs if run.whole]
         return mean(speeds) if speeds else None
 
-    def curve(self, name: str) -> list[tuple[int, float]]:
-        """Return the steps and values of a curve, averaged over the runs."""
-        curves = [run.curves[name] for run in self.runs if run.curves[name]]
-        return [(steps[0], mean(values)) for steps, values in (zip(*each) for each in zip(*curves))]
+    def curve(self, name: str) -> list[tuple[float, float]]:
+        """Return shares of a run and values of a curve, averaged over the runs, whose steps can differ in number."""
+        runs = [run for run in self.runs if run.curves[name]]
+        curves = [np.array([(step / run.steps, value) for step, value in run.curves[name]]).T for run in runs]
+        shares = min(curves, key=np.size, default=np.empty((1, 0)))[0].tolist()
+        return [(share, mean(float(np.interp(share, *curve)) for curve in curves)) for share in shares]
 
 
 def read_result(plan: Plan, folder: Path, seed: int, outcome: Outcome) -> Result | Outcome:

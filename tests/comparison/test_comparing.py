@@ -24,6 +24,7 @@ from vanillaformer.comparison import running
 from vanillaformer.comparison.comparing import compare
 from vanillaformer.comparison.plan import read_plan
 from vanillaformer.comparison.report import write_report
+from vanillaformer.comparison.results import Result, VariantResult
 from vanillaformer.comparison.running import Runner
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.scripts import compare as program
@@ -75,6 +76,13 @@ def test_runs_have_the_budget_and_the_report_says_what_was_found(tmp_path, prete
     write_report(found, tmp_path)
     with (tmp_path / "figures" / "curves_seconds.csv").open() as file:
         assert [row["seed"] for row in csv.DictReader(file) if row["variant"] == "pre"] == ["2", "2", "3", "3"]
+
+
+def test_a_mean_curve_ends_with_all_runs():
+    """In equal time one run makes more steps than another, or is evaluated more often."""
+    curves = [[(50, 3.0), (100, 2.0)], [(25, 5.0), (150, 2.5), (200, 1.0)]]
+    runs = [Result(seed, 1.0, {}, curve[-1][0], 1.0, True, 0.0, {"loss": curve}) for seed, curve in enumerate(curves)]
+    assert VariantResult("a", {}, runs=runs).curve("loss") == [(0.5, pytest.approx(3.25)), (1.0, pytest.approx(1.5))]
 
 
 def test_each_variant_is_tuned_alike(tmp_path, pretended):
