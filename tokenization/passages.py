@@ -9,8 +9,9 @@ import copy
 import json
 import pickle
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate, chain
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
@@ -79,14 +80,22 @@ def text_tokenizer(
 
     Names of `unrecognized` tokens are text as well, declared or not.
     """
-    twin = copy.copy(tokenizer)
+    twin: Any = copy.copy(tokenizer)
     twin.init_kwargs = {**tokenizer.init_kwargs, "split_special_tokens": True}
     twin.split_special_tokens = True
     twin.model_max_length = twin.init_kwargs["model_max_length"] = VERY_LARGE_INTEGER  # truncation is up to the caller
+    control = {*tokenizer.special_tokens_map.values()} - {*tokenizer.extra_special_tokens} - {*recognized}
     if isinstance(twin, PreTrainedTokenizerFast):
-        control = {*tokenizer.special_tokens_map.values()} - {*tokenizer.extra_special_tokens} - {*recognized}
         twin._tokenizer = with_special(tokenizer.backend_tokenizer, control | {*unrecognized})
+    elif declared := {*tokenizer.added_tokens_encoder} - control - {*unrecognized}:
+        twin._tokenize = partial(split_at, declared, partial(type(twin)._tokenize, twin))  # it splits these too
     return twin
+
+
+def split_at(declared: Collection[str], tokenize: Callable[[str], list[str]], text: str) -> list[str]:
+    """Return the tokens of a text: the declared ones in it, and those that a function finds between them."""
+    parts = re.split(f"({'|'.join(map(re.escape, sorted(declared, key=len, reverse=True)))})", text)
+    return list(chain.from_iterable([part] if part in declared else tokenize(part) for part in parts if part))
 
 
 def with_special(backend: Tokenizer, tokens: Collection[str]) -> Tokenizer:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import pickle
 import shutil
 from io import BytesIO
 from pathlib import Path
@@ -24,6 +25,7 @@ from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.inference.tasks import load
 from vanillaformer.scripts import export, generate, train_translation
 from vanillaformer.tokenization import pairs
+from vanillaformer.tokenization.passages import text_tokenizer
 
 PAIRS = [(f"Saturday, August {n}, {1900 + 7 * n}", f"Samstag, {n}. August {1900 + 7 * n}") for n in range(1, 31)]
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -239,6 +241,17 @@ def test_tokenized_rows_are_known_by_the_languages_too(name: str, tmp_path: Path
         set_languages(tokenizer, *languages)
         keys.add(tokenizer_key(tokenizer))
     assert len(keys) == 3
+
+
+@pytest.mark.parametrize("name", ["marian", "m2m_100"])
+def test_declared_tokens_are_found_by_tokenizers_in_python_too(name: str, tmp_path: Path) -> None:
+    save_tokenizer(name, tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_tokens(["<2de>", "<2de>x"])
+    twin = pickle.loads(pickle.dumps(text_tokenizer(text_tokenizer(tokenizer))))
+    for text in ("<2de>Saturday", "<2de>x <2de>"):
+        assert twin(text)["input_ids"] == tokenizer(text)["input_ids"]
+    assert twin.eos_token_id not in twin("</s>")["input_ids"][:-1]
 
 
 def test_each_side_of_two_vocabularies_reads_and_writes_its_texts(tmp_path: Path) -> None:
