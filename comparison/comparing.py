@@ -63,7 +63,8 @@ def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False,
         work = Work(plan, folder, runner)
         added = work.measure()
         if plan.added:
-            keep_added(plan, folder)
+            with runner.claims.holding("folder"):
+                keep_added(plan, folder)
         tuning, chosen = work.tune(added) if plan.tune else ({}, {})
         if plan.widths:
             return Comparison(plan, {}, {}, tuning, chosen)
@@ -187,8 +188,7 @@ class Work:
         for seed, variant in product(seeds, choices):  # if the machine slows down, it does so for all variants
             for number, options in enumerate(choices[variant]):
                 name = f"{variant}-{number}-{seed}" if len(choices[variant]) > 1 else f"{variant}-{seed}"
-                job = self.job(kind, name, variant, options, self.plan.length, {"seed": seed})
-                jobs[variant, number, seed] = job
+                jobs[variant, number, seed] = self.job(kind, name, variant, options, self.plan.length, {"seed": seed})
         outcomes = self.runner.run(list(jobs.values()))
         self._check_rows([job for job in jobs.values() if outcomes[job.name].state == "finished"])
         return {key: read_result(self.plan, job.folder, key[2], outcomes[job.name]) for key, job in jobs.items()}

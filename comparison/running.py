@@ -125,8 +125,7 @@ class Runner:
                             waiting[pool.submit(self._job, job)] = job
                             continue
                         outcomes[job.name] = outcome
-                        done = len(left) - len(waiting)
-                        seconds = (time.monotonic() - start) / done * len(waiting)
+                        seconds = (time.monotonic() - start) / (len(left) - len(waiting)) * len(waiting)
                         more = f" · about {in_short(seconds)} left" if waiting else ""
                         why = f": {outcome.message}" if outcome.message else ""
                         took = f"{outcome.state} in {in_short(outcome.seconds)}"
@@ -164,7 +163,8 @@ class Runner:
             old = self._read("settings", job) | {"output_dir": str(job.folder)}  # the folder may have been moved
             if old != job.options or not job.folder.exists():
                 self._file("outcomes", job).unlink(missing_ok=True)  # it belongs to another run
-            self._write("settings", job, job.options)
+            if old != job.options or not self.shared:  # otherwise another process may be writing them
+                self._write("settings", job, job.options)
 
     def _changes(self, job: Job, begun: bool = False) -> str:
         """Return how the run in a job's folder, recorded or just `begun`, differs from the job; "" if it does not."""

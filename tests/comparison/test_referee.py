@@ -17,7 +17,7 @@ from refusals import refused
 from scipy import stats
 from test_comparing import PLAN, plan_file, settings_of, started, starts, waiting_for
 
-from vanillaformer.comparison import running
+from vanillaformer.comparison import comparing, running
 from vanillaformer.comparison.claims import Claims
 from vanillaformer.comparison.plan import Plan, keep_added, read_added, read_plan
 from vanillaformer.comparison.running import Job, Runner
@@ -103,7 +103,12 @@ def test_seeds_go_where_nothing_is_decided_and_a_script_reads_the_verdicts(tmp_p
     assert post["scores"] == {"1": pytest.approx(3.01), "2": pytest.approx(3.02)}
 
 
-def test_a_variant_is_added_without_new_baselines(tmp_path, pretended, capsys):
+def test_a_variant_is_added_without_new_baselines(tmp_path, pretended, capsys, monkeypatch):
+    def kept(plan: Plan, folder: Path) -> None:
+        assert (folder / "claims" / "folder").exists()  # two processes must not write the file at once
+        keep_added(plan, folder)
+
+    monkeypatch.setattr(comparing, "keep_added", kept)
     plan_file(tmp_path, variants=VARIANTS, seeds=[1, 2, 3], family=4)
     first = run(tmp_path, capsys)[1]["variants"]
     code, found = run(tmp_path, capsys, "--add", "rate={learning_rate: 3.0e-2}")
@@ -193,7 +198,9 @@ def test_an_interrupted_training_is_for_others_and_other_settings_are_refused(tm
     refused("model_name_or_path: '.*' has other weights now", second.run, [job])
     shutil.rmtree(tmp_path / "saved")  # of a finished run, which needs it no more
     running.found_folder.cache_clear()
+    written = second._file("settings", job).stat().st_mtime_ns
     assert second.run([job])[job.name].state == "finished"
+    assert second._file("settings", job).stat().st_mtime_ns == written  # another process may be writing it
 
 
 def test_a_claim_of_another_host_is_free_once_it_is_old(tmp_path, monkeypatch):
