@@ -185,9 +185,8 @@ def test_languages_of_a_translator_that_was_never_trained_here(native: Path, cap
     pipe: Any = transformers.pipeline("translation", str(native), device="cpu", src_lang=source)
     assert pipe("Saturday", tgt_lang=target, max_new_tokens=9) == [{"translation_text": expected}]
     arguments = GenerateArguments(str(native), source_lang=source, target_lang=target, device="cpu")
-    example = text_example(load(arguments)[0], "Saturday", "Samstag")
-    assert example.targets is not None
-    assert example.targets.tolist() == tokenizer(text_target="Samstag")["input_ids"]
+    targets: Any = text_example(load(arguments)[0], "Saturday", "Samstag").targets
+    assert targets.tolist() == tokenizer(text_target="Samstag")["input_ids"]
     command += ["--source_lang", "de"]
     ends("--source_lang de --target_lang None: one needs the other", generate.main, *command)
     ends("--source_lang de --target_lang xx: .* must be one of", generate.main, *command, "--target_lang", "xx")
