@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # slow to import, and not needed to read rows
     from datasets import DatasetDict
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SEPARATOR = "[SEP]"
 # Renders a dialogue as `<s> text </s>`, as in training; a reply is the text after it, up to the separator.
@@ -34,6 +34,12 @@ def set_chat_template(tokenizer: "PreTrainedTokenizerBase") -> None:
     if SEPARATOR not in tokenizer.all_special_tokens:  # so that decoding drops it
         tokenizer.add_special_tokens({"extra_special_tokens": [*tokenizer.extra_special_tokens, SEPARATOR]})
     tokenizer.chat_template = CHAT_TEMPLATE
+
+
+def end_at_separator(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Make the replies that a model generates end with the turn: its saved settings name the separator as an end."""
+    ends = (tokenizer.eos_token_id, separator_id(tokenizer))
+    model.generation_config.eos_token_id = [token for token in ends if token is not None]
 
 
 def separator_id(tokenizer: "PreTrainedTokenizerBase") -> int:

@@ -316,6 +316,7 @@ def test_the_saved_folder_is_that_of_dialogues(models, capsys) -> None:
     names: dict = {}
     exec(card.split("```python\n")[1].split("```")[0], names)
     assert names["tokenizer"].decode(names["inputs"]["input_ids"][0, -1]) == "[SEP]"
+    assert names["inputs"]["input_ids"][0, -1] in names["model"].generation_config.eos_token_id  # a reply is a turn
     assert capsys.readouterr().out
 
 

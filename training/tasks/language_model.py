@@ -27,7 +27,7 @@ from vanillaformer.console.parsing import was_given
 from vanillaformer.console.reporting import optional
 from vanillaformer.data.arguments import LanguageModelDataArguments
 from vanillaformer.data.caching import TextColumn
-from vanillaformer.data.dialogue import SEPARATOR, reverse_dialogues, set_chat_template
+from vanillaformer.data.dialogue import SEPARATOR, end_at_separator, reverse_dialogues, set_chat_template
 from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.denoising import DENOISING, Denoising, DenoisingArguments
 from vanillaformer.data.preprocessing.language_model import (
@@ -165,18 +165,18 @@ class LanguageModel(TrainingTask):
         return [TextColumn(data.splits["train"], "text", separator)]
 
     def rows(self, data: TaskData) -> DatasetDict:
-        texts = data.splits
+        texts = reverse_dialogues(data.splits) if self.data_args.reverse_turns else data.splits
         if self.data_args.turns_column is not None:
             set_chat_template(self.tokenizers[0])
-            texts = reverse_dialogues(texts) if self.data_args.reverse_turns else texts
         return language_model_rows(texts, self.tokenizers[0], self.data_args, self.training_args)
 
     def stream(self, texts: TextStream) -> StreamedRows:
-        cutter = block_cutter(self.tokenizers[0], self.data_args, self.training_args.objective)
-        return StreamedRows(texts, *cutter)
+        return StreamedRows(texts, *block_cutter(self.tokenizers[0], self.data_args, self.training_args.objective))
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
         set_generation(model, self.name, length=self.data_args.block_size)
+        if self.data_args.turns_column is not None:
+            end_at_separator(model, self.tokenizers[0])
         decoding = getattr(model.config, "decoding", "autoregressive")
         if self.denoises and decoding != "autoregressive":
             raise ValueError(f"--objective {self.name} is for decoding=autoregressive, not {decoding}")
