@@ -273,7 +273,8 @@ def loading_code(facts: CardFacts, *, package: bool) -> str:
     """Return a program that loads a model and uses it once, with this package or with the code saved beside it."""
     from vanillaformer.console.drawing import templates  # with matplotlib, which training does not need
 
-    task, example = TASKS[facts.task], as_pair(facts.example)
+    prefix = (getattr(facts.config, "prefix", None) or "") if facts.task == "translation" else ""  # as `generate` adds
+    task, example = TASKS[facts.task], as_pair(prefix + facts.example)
     template = templates("vanillaformer.training.report.card").get_template("loading.py.jinja")
     decoder = "target_tokenizer" if facts.training["separate_target"] else "tokenizer"
     pair = example if isinstance(example, str) else dict(zip(("text", "text_pair"), example))

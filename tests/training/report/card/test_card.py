@@ -107,11 +107,13 @@ def test_pipeline_tags_are_tasks_of_the_hub_and_loading_code_is_python(task: str
     for package in (True, False):
         separate = task == "translation"
         given = {"place": "runs/it's", "example": 'l\'exemple "[MASK]"', "separate_target": separate}
-        code = loading_code(facts(task=task, **given), package=package)
+        known = facts(task=task, **given)
+        known.config.prefix = "shorten: "
+        code = loading_code(known, package=package)
         compile(code, "card", "exec")
         assert ("import vanillaformer" in code) == package
         assert ("trust_remote_code=True" in code) == (not package)
-        assert ("target_tokenizer" in code) == separate
+        assert ("target_tokenizer" in code) == ("'shorten: l" in code) == separate
 
 
 def test_text_and_limits() -> None:
