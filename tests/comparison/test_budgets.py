@@ -1,6 +1,5 @@
 """What runs of real trainings take, whatever is varied: the budget of the plan, or else they are not compared."""
 
-import csv
 import json
 import random
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pandas import read_csv
 
 from vanillaformer.comparison.comparing import Comparison, compare
 from vanillaformer.comparison.plan import read_plan
@@ -109,9 +109,8 @@ def test_tuned_batches_and_r_drop_take_the_budget(folder):
         assert spent_of_budget(path.parent) == details["consumed"]["tokens"]  # which seconds are compared by
     assert [len(variant.runs) for variant in found.variants.values()] == [1, 1]
     curve_figure(found, folder, "tokens")
-    with (folder / "curves_tokens.csv").open() as file:
-        spent = [float(row["training tokens"]) for row in csv.DictReader(file) if row["variant"] == "r_drop"]
-    assert spent[-1] == pytest.approx(3000, abs=60)
+    rows = read_csv(folder / "curves_tokens.csv")
+    assert rows["training tokens"][rows.variant == "r_drop"].iloc[-1] == pytest.approx(3000, abs=60)
 
 
 def test_runs_on_other_data_are_not_compared(folder, capsys):

@@ -1,6 +1,5 @@
 """Comparisons from the plan to the report, of trainings that are pretended."""
 
-import csv
 import json
 import os
 import re
@@ -16,6 +15,7 @@ import psutil
 import pytest
 import torch
 import yaml
+from pandas import read_csv
 from refusals import refused
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -59,6 +59,7 @@ def test_runs_have_the_budget_and_the_report_says_what_was_found(tmp_path, prete
     assert found.variants["post"].scores == pytest.approx([3.01, 3.02, 3.03])
     assert (found.variants["pre"].speed, found.variants["pre"].flops_per_token) == (6400 / 2, 1_000_000 / 64)
     assert "9/9" in capsys.readouterr().out
+    found.variants["pre"].runs[0].whole = False  # its seconds are those since it resumed
     text = write_report(found, tmp_path)
     assert "- Worse than pre: post." in text
     assert "- No detectable difference from pre: gated." in text
@@ -66,16 +67,11 @@ def test_runs_have_the_budget_and_the_report_says_what_was_found(tmp_path, prete
     assert "norm_placement" in page
     assert page.count("data:image/svg+xml;base64,") == 4
     assert "http" not in page.replace("http://www.w3.org", "")
-    with (tmp_path / "figures" / "scores.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["variant"], row["seed"], float(row["loss"])) for row in rows][3] == ("post", "1", pytest.approx(3.01))
-    with (tmp_path / "figures" / "curves_tokens.csv").open() as file:
-        last = list(csv.DictReader(file))[1]
-    assert (float(last["training tokens"]), float(last["validation"])) == (6400.0, pytest.approx(2.01))
-    found.variants["pre"].runs[0].whole = False  # its seconds are those since it resumed
-    write_report(found, tmp_path)
-    with (tmp_path / "figures" / "curves_seconds.csv").open() as file:
-        assert [row["seed"] for row in csv.DictReader(file) if row["variant"] == "pre"] == ["2", "2", "3", "3"]
+    names = "scores", "curves_tokens", "curves_seconds"
+    scores, tokens, seconds = (read_csv(tmp_path / "figures" / f"{name}.csv") for name in names)
+    assert scores.iloc[3].to_dict() == {"variant": "post", "seed": 1, "loss": pytest.approx(3.01)}
+    assert (tokens["training tokens"][1], tokens.validation[1]) == (6400.0, pytest.approx(2.01))
+    assert [*seconds.seed[seconds.variant == "pre"]] == [2, 2, 3, 3]
 
 
 def test_a_mean_curve_ends_with_all_runs():
@@ -109,8 +105,8 @@ def test_a_best_value_at_an_end_is_followed_on_request(tmp_path, pretended):
     assert chosen == {"pre": 1e-3, "post": 1e-2, "gated": 1e-3}
     text = write_report(found, tmp_path)
     assert "at the end of the values tried" not in text
-    with (tmp_path / "figures" / "tuning.csv").open() as file:
-        assert {(row["variant"], float(row["learning_rate"])) for row in csv.DictReader(file)} >= {("post", 1e-1)}
+    rows = read_csv(tmp_path / "figures" / "tuning.csv")
+    assert {*zip(rows.variant, rows.learning_rate)} >= {("post", 1e-1)}
 
 
 def test_options_are_merged_by_any_of_their_names(tmp_path):

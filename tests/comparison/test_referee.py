@@ -104,11 +104,8 @@ def test_seeds_go_where_nothing_is_decided_and_a_script_reads_the_verdicts(tmp_p
 
 
 def test_a_variant_is_added_without_new_baselines(tmp_path, pretended, capsys, monkeypatch):
-    def kept(plan: Plan, folder: Path) -> None:
-        assert (folder / "claims" / "folder").exists()  # two processes must not write the file at once
-        keep_added(plan, folder)
-
-    monkeypatch.setattr(comparing, "keep_added", kept)
+    claim = tmp_path / "claims" / "folder"  # is held: two processes must not write the file at once
+    monkeypatch.setattr(comparing, "keep_added", lambda *given: claim.stat() and keep_added(*given))
     plan_file(tmp_path, variants=VARIANTS, seeds=[1, 2, 3], family=4)
     first = run(tmp_path, capsys)[1]["variants"]
     code, found = run(tmp_path, capsys, "--add", "rate={learning_rate: 3.0e-2}")
