@@ -186,9 +186,8 @@ def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
             files = {path.name: hashlib.blake2b(path.read_bytes()).hexdigest() for path in Path(folder).iterdir()}
         content = [sorted(tokenizer.get_vocab().items()), files]
     settings = {name: str(value) for name, value in tokenizer.init_kwargs.items() if name not in UNREAD}
-    languages = [getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")]  # they may be set after loading
     versions = (transformers.__version__, tokenizers.__version__)
-    return _hash(type(tokenizer).__name__, content, settings, languages, tokenizer.special_tokens_map, versions)
+    return _hash(type(tokenizer).__name__, content, settings, tokenizer.special_tokens_map, versions)
 
 
 def _hash(*parts: Any) -> str:

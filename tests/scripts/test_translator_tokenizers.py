@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, Seq2SeqTrainer
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.data.caching import tokenizer_key
 from vanillaformer.exploration.examples import text_example
-from vanillaformer.hub.loading import set_language, set_languages
+from vanillaformer.hub.loading import set_language
 from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.inference.tasks import load
 from vanillaformer.scripts import export, generate, train_translation
@@ -226,18 +226,6 @@ def test_tokenized_rows_are_known_by_the_pieces_too(name: str, file: str, tmp_pa
     assert tokenizer_key(AutoTokenizer.from_pretrained(tmp_path / "copy")) == key
     pieces_of(["another text", "of other words"], folder / file)
     assert tokenizer_key(AutoTokenizer.from_pretrained(folder)) != key
-
-
-@pytest.mark.parametrize("name", ["mbart", "mbart50", "nllb", "m2m_100"])
-def test_tokenized_rows_are_known_by_the_languages_too(name: str, tmp_path: Path) -> None:
-    save_tokenizer(name, tmp_path)
-    first, second = FOLDERS[name][2]
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    keys = set()
-    for languages in ((first, first), (first, second), (second, first)):
-        set_languages(tokenizer, *languages)
-        keys.add(tokenizer_key(tokenizer))
-    assert len(keys) == 3
 
 
 @pytest.mark.parametrize("name", ["marian", "m2m_100"])
