@@ -88,7 +88,7 @@ class TextColumn:
             yield from texts if self.separator is None else (text.replace(self.separator, " ") for text in texts)
 
 
-VERSION = 1  # to be raised when a cached function returns other rows for the same arguments
+VERSION = 2  # to be raised when a cached function returns other rows for the same arguments
 UNREAD = ("name_or_path", "is_local", "local_files_only", "target_vocab_file", "model_max_length")
 """Settings of a tokenizer on which ids do not depend: its origin, and the length to which texts are cut."""
 Prints = dict[str, dict[str, Any]]
