@@ -43,7 +43,9 @@ class GenerateArguments:
     output_file: str | None = option(None, "File to write to (default: standard output)", FILES)
     batch_size: int = option(32, "Texts per batch", MACHINE)
     num_beams: int | None = option(None, "Number of beams, 1 for greedy search (default: the model's)", SEARCH)
-    do_sample: bool = option(False, "Sample tokens; implied by --temperature, --top_k and --top_p", SAMPLING_GROUP)
+    do_sample: bool | None = option(
+        None, "Sample tokens; implied by --temperature, --top_k and --top_p", SAMPLING_GROUP, nargs="?", const=True
+    )
     temperature: float | None = option(None, "Temperature: above 1 more varied, below 1 less", SAMPLING_GROUP)
     top_k: int | None = option(None, "Number of most likely tokens to draw from; 0 for all", SAMPLING_GROUP)
     top_p: float | None = option(None, "Total probability of the most likely tokens to draw from", SAMPLING_GROUP)
@@ -74,9 +76,10 @@ class GenerateArguments:
     def options(self) -> dict[str, Any]:
         """Return the arguments of `model.generate` that were given."""
         given = {name: getattr(self, name) for name in GENERATION if getattr(self, name) is not None}
-        if self.do_sample or given.keys() & set(SAMPLING) or (self.chat and self.num_beams is None):
+        drawn = given.keys() & set(SAMPLING) or (self.chat and self.num_beams is None)
+        if self.do_sample or (drawn and self.do_sample is None):
             given = {"num_beams": 1, **given, "do_sample": True}
-        elif self.num_beams is not None:
+        elif self.num_beams is not None or self.do_sample is False:
             given["do_sample"] = False  # also where the model samples by default
         return given
 
@@ -107,6 +110,5 @@ def check_arguments(arguments: GenerateArguments) -> None:
     if not arguments.image and arguments.output_format != "plain":
         raise ValueError(f"--output_format {arguments.output_format} is for --image")
     others = ("text", "input_file", "chat", "source_lang", *arguments.options())
-    given = [name for name in others if getattr(arguments, name)]
-    if arguments.image and given:
+    if arguments.image and (given := [name for name in others if getattr(arguments, name)]):
         raise ValueError(f"--image and --{given[0]}: images are classified, give one of them")

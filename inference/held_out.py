@@ -49,9 +49,8 @@ class HeldOutRows:
         architecture = self.loaded.architecture
         if self.function not in SCORERS or getattr(self.loaded.model.config, "problem_type", None) in UNREJECTED:
             raise ValueError(f"--validation_file {files[0]}: {architecture} has no scores to compare")
-        most = max_validation_samples
-        if most is not None and most < 1:
-            raise ValueError(f"--max_validation_samples {most}: it must be at least 1")
+        if max_validation_samples is not None and max_validation_samples < 1:
+            raise ValueError(f"--max_validation_samples {max_validation_samples}: it must be at least 1")
         task, self.scores = SCORERS[self.function]
         arguments = DATA_ARGUMENTS[task]
         data: dict[str, Any] = {"train_file": files, **columns}
@@ -63,7 +62,7 @@ class HeldOutRows:
             raise ValueError(f"--{named} {data[unknown[0]]}: {architecture} reads {', '.join(COLUMNS[task])}")
         names = list(self.loaded.model.config.id2label.values()) if task == "classification" else []
         rows = load_held_out(arguments(**data), task, names)
-        rows = rows.select(range(min(most or len(rows), len(rows))))
+        rows = rows.select(range(min(max_validation_samples or len(rows), len(rows))))
         self.rows: Rows = {name: rows[name][:] for name in COLUMNS[task]}
         self.count = len(rows)
 

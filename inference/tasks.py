@@ -251,7 +251,7 @@ def check_options(
     """Raise ValueError for generation options that the model does not use or has no room for."""
     options = arguments.options()
     if options and not generates and not arguments.chat:
-        names = ", ".join(f"--{name}" for name in options if getattr(arguments, name))
+        names = ", ".join(f"--{name}" for name in options if getattr(arguments, name) is not None)
         raise ValueError(f"{names}: {architecture} does not generate text")
     if arguments.text_pair and function not in (classify, fill_masks):
         raise ValueError(f"--text_pair: {architecture} reads one text at a time")

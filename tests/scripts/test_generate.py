@@ -218,6 +218,8 @@ def test_only_line_feeds_separate_lines(trained, tmp_path: Path, monkeypatch) ->
 def test_options_of_sampling_imply_it(option: list[str]) -> None:
     (arguments,) = generate.parse(generate.GenerateArguments, ["--model", "x", *option])
     assert arguments.options() == {"num_beams": 1, "do_sample": True, option[0][2:]: float(option[1])}
+    (arguments,) = generate.parse(generate.GenerateArguments, ["--model", "x", "--chat", "--do_sample", "false"])
+    assert arguments.options() == {"do_sample": False}
 
 
 def test_a_person_at_a_terminal_is_told_what_to_do(trained, capsys, monkeypatch) -> None:
