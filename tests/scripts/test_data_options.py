@@ -95,6 +95,18 @@ def test_a_run_whose_passes_were_chosen_is_made_longer_and_an_interrupted_one_ke
     assert "  --weight_decay 0.07: " in capfd.readouterr().out
 
 
+def test_a_baseline_knows_only_the_labels_of_the_texts_that_are_left(tmp_path: Path) -> None:
+    short = [{"text": f"b {number}", "label": "b"} for number in range(20)]
+    rows = [*short, *({"text": "a long text " * 5 + str(number), "label": "a"} for number in range(40))]
+    for name, part in (("train", rows), ("validation", [*short[:10], {"text": "a", "label": "a"}])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    files = (f"--{name}_file={tmp_path / name}.jsonl" for name in ("train", "validation"))
+    train("classification", tmp_path / "run", *ALONE, *files, "--max_length", "8", "--long_texts", "skip")
+    details = record(tmp_path / "run")["details"]
+    assert details["data"]["train"]["texts left out as too long"] == 40
+    assert details["baselines"]["majority class"]["eval_accuracy"] == pytest.approx(10 / 11)
+
+
 WORDS = {"de": ["eins", "zwei", "drei", "vier", "fünf"], "fr": ["un", "deux", "trois", "quatre", "cinq"]}
 ENGLISH = ["one", "two", "three", "four", "five"]
 

@@ -69,8 +69,8 @@ def baseline_scores(
 
 def majority_class(data: BaselineData) -> Scorer:
     """Predict the most frequent class of the training data; the loss is that of the classes' (smoothed) shares."""
-    labels = _column(data.texts, "label")
-    counts = np.bincount(labels, minlength=data.texts.features["label"].num_classes)
+    labels = _column(data.rows, "labels")  # without those of texts that --long_texts skip leaves out
+    counts = np.bincount(labels, minlength=data.rows.features["labels"].num_classes)
     losses, most = -_log_shares(counts), counts.argmax()
 
     def score(rows: Dataset) -> Scores:

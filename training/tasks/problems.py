@@ -85,7 +85,7 @@ class NumericProblem(Problem):
         """Return a baseline that predicts the same for every row: a value of the training targets."""
 
         def fit(data: BaselineData) -> Scorer:
-            found = value(self.targets(data.texts))
+            found = value(self.targets(data.rows))
             return lambda rows: self.scores(np.stack([found] * len(rows)), self.targets(rows))
 
         return fit

@@ -173,9 +173,9 @@ def labelled(texts: list[str], labels: list[int], column: str = "label") -> Data
 
 
 def test_majority_class_and_linear_classifier_by_hand() -> None:
-    train = labelled(["a"] * 5, [1, 1, 1, 0, 0])
+    train = labelled(["a"] * 5, [1, 1, 1, 0, 0], "labels")
     held_out = labelled(["a"] * 4, [1, 0, 2, 1], "labels")
-    scores = MAJORITY.fit(data(train))(held_out)
+    scores = MAJORITY.fit(data(rows=train))(held_out)
     shares = [3 / 8, 4 / 8, 1 / 8]
     assert scores == {
         "loss": pytest.approx(-sum(math.log(shares[label]) for label in (1, 0, 2, 1)) / 4),
@@ -203,9 +203,9 @@ def test_linear_svm_learns_characters_where_no_spaces_separate_words(letters: st
 
 
 def test_scores_are_named_by_split_and_what_cannot_be_trained_is_left_out(capsys) -> None:
-    train = labelled(["one", "two"], [0, 1])  # no word occurs twice
+    train, rows = (labelled(["one", "two"], [0, 1], name) for name in ("label", "labels"))  # no word occurs twice
     held_out = {"eval": labelled(["one"], [0], "labels")}
-    assert list(baseline_scores((MAJORITY, LINEAR), data(train), held_out)) == ["majority class"]
+    assert list(baseline_scores((MAJORITY, LINEAR), data(train, rows), held_out)) == ["majority class"]
     assert "Warning: The baseline (linear classifier) could not be created: " in capsys.readouterr().err
     baseline = Baseline("constant", lambda data: lambda rows: {"loss": float(len(rows))})
     held_out = {"eval": labelled(["a"], [0]), "test": labelled(["a", "b"], [0, 1])}
