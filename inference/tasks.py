@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,12 @@ def translate(loaded: LoadedModel, texts: list[str], **options: Any) -> list[str
 def continue_prompts(loaded: LoadedModel, texts: list[str], **options: Any) -> list[str]:
     """Return prompts with their continuations, `NEW_TOKENS` by default, within the model's maximum length."""
     inputs = loaded.encode(texts, room=options.get("max_new_tokens", 1), side="left")
-    output = loaded.model.generate(**inputs, **loaded.with_length(options, inputs["input_ids"].shape[1]))
-    return loaded.tokenizer.batch_decode(output, skip_special_tokens=True)
+    start = inputs["input_ids"].shape[1]
+    output = loaded.model.generate(**inputs, **loaded.with_length(options, start)).tolist()
+    saved = getattr(loaded.model, "engine", loaded.model).generation_config.eos_token_id
+    ends = saved if isinstance(saved, list) else [saved]  # which may be printed, as the end of a turn
+    read = [[*ids[:start], *takewhile(lambda token: token not in ends, ids[start:])] for ids in output]
+    return loaded.tokenizer.batch_decode(read, skip_special_tokens=True)
 
 
 def class_probabilities(loaded: LoadedModel, texts: list[str]) -> torch.Tensor:

@@ -21,7 +21,7 @@ from vanillaformer.console import reporting
 from vanillaformer.inference import generation, tasks
 from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.inference.chat import Chat
-from vanillaformer.scripts import generate
+from vanillaformer.scripts import export, generate
 
 LINES = ["May 6, 2031", "5:04 PM", "", "12,345.6"]
 
@@ -320,6 +320,14 @@ def test_the_saved_folder_is_that_of_dialogues(models, capsys) -> None:
     assert names["tokenizer"].decode(names["inputs"]["input_ids"][0, -1]) == "[SEP]"
     assert names["inputs"]["input_ids"][0, -1] in names["model"].generation_config.eos_token_id  # a reply is a turn
     assert capsys.readouterr().out
+
+
+def test_a_continued_dialogue_is_the_same_on_every_engine(models, tmp_path: Path, capsys) -> None:
+    export.main([str(models[0]), str(tmp_path / "exported"), "--engine", "ctranslate2"])
+    prompts = [turns[0] + "[SEP]" for turns in DIALOGUES[:4]]
+    options = ["--do_sample", "false", "--text", *prompts]
+    found = [answers(capsys, "--model", folder, *options) for folder in (models[0], tmp_path / "exported")]
+    assert found[0] == found[1]
 
 
 def test_the_seed_decides(models, capsys) -> None:
