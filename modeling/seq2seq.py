@@ -142,7 +142,7 @@ class VanillaSeq2SeqLM(VanillaSeq2SeqPreTrainedModel):
 
     def for_target(self) -> Any:
         """Return this model with the target's vocabulary as `vocab_size`, from which `generate` takes its size."""
-        model = copy.copy(self)
-        model.config = copy.copy(self.config)
+        model = object.__new__(type(self))  # copy.copy would call `__init__` where the class is one of FSDP's
+        model.__dict__ = self.__dict__ | {"config": copy.copy(self.config)}
         model.config.vocab_size = self.config.target_vocab_size
         return model
