@@ -22,9 +22,9 @@ BUDGETS = {
     "scripts": (900, 15),
     "src": (250, 3),
     "tokenization": (740, 7),
-    "training": (8_900, 48),
+    "training": (8_910, 48),
 }
-OTHERS = {"tests": (31_150, None), "tools": (3_000, None), "benchmarks": (2_900, None)}
+OTHERS = {"tests": (31_200, None), "tools": (3_000, None), "benchmarks": (2_900, None)}
 PRODUCT = (39_800, 265)  # the house aims at 36,500: training, data and inference are too large
 
 

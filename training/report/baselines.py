@@ -16,6 +16,7 @@ from transformers import EvalPrediction
 
 from vanillaformer.console.reporting import optional, stage
 from vanillaformer.data.preprocessing.batching import EpochCollator, RowMasking
+from vanillaformer.data.preprocessing.denoising import Denoising
 from vanillaformer.data.preprocessing.statistics import token_counts
 from vanillaformer.data.rows import PLAIN
 from vanillaformer.modeling.heads import IGNORE_INDEX
@@ -28,6 +29,7 @@ Scorer = Callable[[Dataset], Scores]
 """From the tokenized rows of a held-out split to scores, named as those of the model."""
 
 ROWS_AT_ONCE = 1_000
+DENOISED = 5_000  # rows whose targets are counted where they are not the texts
 # Thai, Lao, Tibetan, Myanmar, Khmer; kana and Han
 UNSPACED = re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
 WITHOUT_SPACES = 0.3  # share of letters in such scripts from which on characters are features, not words
@@ -120,8 +122,12 @@ def unigram(data: BaselineData) -> Scorer:
     `-log((n(token) + 1) / (N + V))` with the N training tokens and V entries of the vocabulary.
     """
     tokenizer = data.tokenizers[0]
-    counts = token_counts(data.rows, "input_ids", len(tokenizer))
     aligned = isinstance(data.collator, EpochCollator)  # labels are at the positions that predict them
+    if isinstance(data.collator, Denoising):  # whose targets have tokens that texts do not have
+        labels, _ = _targets(data.rows.select(range(min(len(data.rows), DENOISED))), data.collator)
+        counts = np.bincount(labels[labels != IGNORE_INDEX], minlength=len(tokenizer))
+    else:
+        counts = token_counts(data.rows, "input_ids", len(tokenizer))
     if isinstance(data.collator, RowMasking):
         counts[tokenizer.all_special_ids] = 0  # never a target
     losses, most = -_log_shares(counts), counts.argmax()

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,8 +21,10 @@ from transformers import EvalPrediction
 from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.data.preprocessing.batching import BlockCollator, RowMasking
+from vanillaformer.data.preprocessing.denoising import DENOISING
 from vanillaformer.modeling.heads import IGNORE_INDEX
 from vanillaformer.scripts import train_classifier
+from vanillaformer.tokenization import train
 from vanillaformer.training.metrics import compute as m
 from vanillaformer.training.metrics.compute import language_model_metrics, token_scores
 from vanillaformer.training.report import baselines
@@ -256,6 +258,23 @@ def test_unigram_has_the_scores_of_a_model_with_these_probabilities(
     assert scores == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}  # logits are float32
     assert "accuracy" in scores
     assert ("bits_per_byte" in scores) is (kind == "causal")
+
+
+def test_unigram_of_corrupted_spans_counts_their_sentinels() -> None:
+    settings = {"noise_density": None, "mean_span_length": None, "noise": "mask", "seed": 7, "objective": "span"}
+    objective, arguments = DENOISING["span"], SimpleNamespace(**settings)
+    extra = objective.tokens(arguments, 64)
+    tokenizer = train(["abcabca aab"], vocab_size=280, kind="encoder_decoder", extra_special_tokens=extra)
+    collator = objective(cast(Any, None), tokenizer, arguments, 64)
+    rows = Dataset.from_dict({"input_ids": [tokenizer(text * 3)["input_ids"] for text in ("abcabca ", "aab ca ")]})
+    compute = language_model_metrics()
+    fitted = data(rows=rows, tokenizer=tokenizer, collator=collator, compute_metrics=compute)
+    with collator.evaluation():
+        targets = [token for row in collator(rows.to_list())["labels"].tolist() for token in row if token >= 0]
+    shares = {token: (targets.count(token) + 1) / (len(targets) + len(tokenizer)) for token in targets}
+    assert {tokenizer.convert_tokens_to_ids(name) for name in extra[:1]} <= shares.keys()
+    expected = -sum(math.log(shares[token]) for token in targets) / len(targets)
+    assert UNIGRAM.fit(fitted)(rows)["loss"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_copied_source_and_unigram_of_targets(translator_tokenizer) -> None:
