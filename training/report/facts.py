@@ -154,7 +154,7 @@ def training_facts(run: Run, trainer: RunTrainer) -> dict[str, Any]:
     added = ("lora_", "original_module")  # low-rank adapters are merged into the model that is saved
     parameters = (value for name, value in model.named_parameters() if not any(word in name for word in added))
     return {
-        "model_class": type(getattr(model, "get_base_model", lambda: model)()).__name__,
+        "model_class": type(getattr(model, "get_base_model", lambda: model)()).__name__.removeprefix("FSDP"),
         "parameters": sum(parameter.numel() for parameter in parameters),
         "epochs": trainer.state.epoch,
         "resumed": run.checkpoint.name if run.checkpoint else None,
