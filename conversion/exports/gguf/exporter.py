@@ -136,11 +136,11 @@ def vocabulary_fields(tokenizer: PreTrainedTokenizerBase | None, config: Any) ->
         "tokenizer.ggml.add_eos_token": encoded[-1] == tokenizer.eos_token_id,
         "tokenizer.ggml.add_space_prefix": False,
     }
-    ids = {f"tokenizer.ggml.{role}_token_id": getattr(tokenizer, name) for role, name in ROLES.items()}
-    fields |= {key: token for key, token in ids.items() if token is not None}
-    if isinstance(getattr(tokenizer, "chat_template", None), str):
-        fields["tokenizer.chat_template"] = tokenizer.chat_template
-    return fields
+    template = getattr(tokenizer, "chat_template", None) or ""
+    found = {f"tokenizer.ggml.{role}_token_id": getattr(tokenizer, name) for role, name in ROLES.items()}
+    found["tokenizer.ggml.eot_token_id"] = tokenizer.get_vocab().get("[SEP]") if "[SEP]" in template else None
+    found["tokenizer.chat_template"] = template if isinstance(template, str) and template else None
+    return fields | {key: value for key, value in found.items() if value is not None}
 
 
 def check_tokenizer(whole: dict[str, Any], tokens: int, vocab_size: int) -> None:
