@@ -188,7 +188,8 @@ class Work:
         for seed, variant in product(seeds, choices):  # if the machine slows down, it does so for all variants
             for number, options in enumerate(choices[variant]):
                 name = f"{variant}-{number}-{seed}" if len(choices[variant]) > 1 else f"{variant}-{seed}"
-                jobs[variant, number, seed] = self.job(kind, name, variant, options, self.plan.length, {"seed": seed})
+                job = self.job(kind, name, variant, options, self.plan.length, {"seed": seed})
+                jobs[variant, number, seed] = job
         outcomes = self.runner.run(list(jobs.values()))
         self._check_rows([job for job in jobs.values() if outcomes[job.name].state == "finished"])
         return {key: read_result(self.plan, job.folder, key[2], outcomes[job.name]) for key, job in jobs.items()}

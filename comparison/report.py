@@ -219,7 +219,8 @@ def curve_figure(comparison: Comparison, folder: Path, axis: str) -> list[str]:
                 each = AXES[axis][1](run) / run.steps
                 rows += [(variant.name, run.seed, name, f"{step * each:.6g}", y) for step, y in run.curves[name]]
             if curve := replace(variant, runs=runs).curve(name):
-                (shares, values), whole = zip(*curve), mean(AXES[axis][1](run) for run in runs)
+                shares, values = zip(*curve)
+                whole = mean(AXES[axis][1](run) for run in runs)
                 axes.plot(np.multiply(whole, shares), values, label=variant.name, marker=".", **style(number))
         axes.yaxis.set_major_formatter("{x:.3g}")
         axes.yaxis.set_minor_formatter("{x:.3g}")

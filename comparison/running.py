@@ -125,7 +125,8 @@ class Runner:
                             waiting[pool.submit(self._job, job)] = job
                             continue
                         outcomes[job.name] = outcome
-                        seconds = (time.monotonic() - start) / (len(left) - len(waiting)) * len(waiting)
+                        done = len(left) - len(waiting)
+                        seconds = (time.monotonic() - start) / done * len(waiting)
                         more = f" · about {in_short(seconds)} left" if waiting else ""
                         why = f": {outcome.message}" if outcome.message else ""
                         took = f"{outcome.state} in {in_short(outcome.seconds)}"

@@ -110,5 +110,6 @@ def check_arguments(arguments: GenerateArguments) -> None:
     if not arguments.image and arguments.output_format != "plain":
         raise ValueError(f"--output_format {arguments.output_format} is for --image")
     others = ("text", "input_file", "chat", "source_lang", *arguments.options())
-    if arguments.image and (given := [name for name in others if getattr(arguments, name)]):
+    given = [name for name in others if getattr(arguments, name)]
+    if arguments.image and given:
         raise ValueError(f"--image and --{given[0]}: images are classified, give one of them")

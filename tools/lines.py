@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 # Lines and files that a folder may have
 BUDGETS = {
     "acceleration": (1_450, 13),
-    "comparison": (1_650, 10),
+    "comparison": (1_655, 10),
     "configuration": (2_150, 13),
     "console": (700, 7),
     "conversion": (5_500, 42),
@@ -17,7 +17,7 @@ BUDGETS = {
     "exploration": (2_620, 14),
     "forecasting": (470, 4),
     "hub": (2_100, 15),
-    "inference": (1_680, 10),
+    "inference": (1_685, 10),
     "modeling": (5_750, 46),
     "scripts": (900, 15),
     "src": (250, 3),
