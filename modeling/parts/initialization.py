@@ -13,6 +13,9 @@ LAST_MAPS = ("o_proj.weight", "down_proj.weight")  # output projections of subla
 # The maps between input and output of a sublayer, without queries and keys: what schemes by depth scale
 VALUE_MAPS = ("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")
 
+# The maps from a model's width to its outputs, apart from `lm_head`, whose logits are scaled
+HEADS = ("classifier", "score", "qa_outputs", "seq_relationship", "length_head", "decoder", "gate")
+
 
 def blocks_of(module: nn.Module) -> list[Any]:
     """Return the blocks in a stack's list of blocks, nothing for another module.
@@ -142,11 +145,17 @@ def low_rank_factors(noise: float, diagonal: float, width: int, rank: int) -> tu
 
 
 def mup(module: Any, config: BlockConfig) -> None:
-    """Linear maps from N(0, 1/fan in), queries 0, embeddings and the output layer from N(0, 1/base_width)."""
+    """Linear maps from N(0, 1/fan in), queries 0, embeddings and the output layer from N(0, 1/base_width).
+
+    Heads, whose outputs do not grow with the width, are from N(0, base_width / fan in²).
+    """
     if isinstance(module, nn.Linear | nn.Conv2d):
         init.normal_(module.weight, mean=0.0, std=module.weight[0].numel() ** -0.5)
     if hasattr(module, "q_proj"):
         init.zeros_(module.q_proj.weight)
+    for head in [getattr(module, name, None) for name in HEADS]:
+        if isinstance(head, nn.Linear):
+            init.normal_(head.weight, mean=0.0, std=config.base_width**0.5 / head.in_features)
     tables = [module] if isinstance(module, nn.Embedding) else filter(None, [getattr(module, "lm_head", None)])
     for table in tables:
         init.normal_(table.weight, mean=0.0, std=config.base_width**-0.5)
@@ -197,7 +206,7 @@ def initialize(module: nn.Module, config: BlockConfig) -> None:
     | admin       | U(1)         | as linear maps; ω: `measured.py` | N(0, 1/D)    | Admin, Liu et al. 2020      |
     | mimetic     | N(0, range²) | W_O W_V ≈ 0.4 (Z - I)            | N(0, range²) | Trockman and Kolter 2023    |
     | gradinit    | U(1)         | all scaled: `measured.py`        | N(0, 1/D)    | GradInit, Zhu et al. 2021   |
-    | mup         | N(0, 1/in)   | as linear maps; queries 0        | N(0, 1/base) | muP, Yang et al. 2021, D.2  |
+    | mup         | N(0, 1/in)   | queries 0; heads N(0, base/in²)  | N(0, 1/base) | muP, Yang et al. 2021, D.2  |
     | zero_output | U(1)         | last maps of a sublayer 0        | N(0, 1/D)    | Fixup, Zhang et al. 2019    |
 
     Biases start at 0, norms at the identity. `transformers.initialization` skips tensors loaded from a checkpoint.

@@ -12,12 +12,15 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
+import vanillaformer
 from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM, preset
 from vanillaformer.configuration.options import FEED_FORWARD_CHOICES
+from vanillaformer.modeling import AUTO_CLASSES
 from vanillaformer.training.trainer.optimizers import build_optimizer, decaying_names, scale_rates
 
 CONFIGS = int(os.environ.get("VANILLAFORMER_WIDTHS", "2"))  # docs/comparing.md has the result of 200
 WIDTHS, STEPS, RATE, VOCABULARY = (128, 256, 512), 10, 2e-3, 64
+MUP: dict[str, Any] = {"parametrization": "mup", "base_width": 32}
 BETAS = {"adam_beta1": 0.9, "adam_beta2": 0.98, "adam_epsilon": 1e-12, "muon_momentum": 0.95, "muon_lr_factor": 1.0}
 
 
@@ -78,6 +81,61 @@ def test_with_mup_activations_do_not_depend_on_the_width(number, name):
     assert max(map(abs, found.values())) <= 0.15, found  # of one layer, by two seeds
     if number == 0:
         assert max(slopes(drawn(number) | {"initialization": "xavier"}, name, seeds=1).values()) > 0.2
+
+
+def logits_moved(model_class: Any, width: int, fields: dict[str, Any], inputs: dict[str, torch.Tensor]) -> float:
+    """How far three steps of Adam move the logits of a classifier, on average over three seeds."""
+    moved = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": 2, "num_attention_heads": 2}
+        model = model_class(model_class.config_class(**MUP, **sizes, **fields, num_labels=5))
+        optimizer, start = optimizer_of(model, "adamw"), model(**inputs).logits.detach()
+        scale_rates(optimizer, model)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(**inputs, labels=torch.arange(8) % 5).loss.backward()
+            optimizer.step()
+        moved.append((model(**inputs).logits - start).abs().mean().item())
+    return float(np.mean(moved))
+
+
+TEXTS = {"input_ids": torch.arange(128).view(8, 16) % 61 + 3}
+IMAGES = {"pixel_values": torch.arange(8 * 3 * 16 * 16).view(8, 3, 16, 16).sin()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "task", "fields", "inputs"),
+    [
+        ("Decoder", "SequenceClassification", {"pad_token_id": 0}, TEXTS),
+        ("Encoder", "SequenceClassification", {}, TEXTS),
+        ("ImageEncoder", "ImageClassification", {"image_size": 16, "patch_size": 4}, IMAGES),
+    ],
+)
+def test_steps_move_the_logits_of_a_wide_classifier_as_far_as_those_of_a_narrow_one(kind, task, fields, inputs):
+    model_class = getattr(vanillaformer, f"Vanilla{kind}For{task}")
+    narrow, wide = (logits_moved(model_class, width, fields, inputs) for width in (128, 512))
+    assert wide == pytest.approx(narrow, rel=0.3)
+
+
+def maps(model_class: Any, width: int) -> dict[str, nn.Linear]:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": 1, "num_attention_heads": 2}
+    factors = {"scale_embedding": False} if model_class.config_class.is_encoder_decoder else {}
+    model = model_class(model_class.config_class(**MUP, **sizes, **factors))
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+
+
+@pytest.mark.parametrize(
+    "model_class", [each for some in AUTO_CLASSES.values() for each in some if "Recurrent" not in each.__name__]
+)
+def test_maps_to_outputs_that_do_not_grow_with_the_width_start_by_the_base_width(model_class):
+    """Whatever their names are: a head that a model gets later is found here, too."""
+    wide = maps(model_class, 256)
+    for name, module in maps(model_class, 64).items():
+        if name != "lm_head" and module.out_features == wide[name].out_features:
+            std = 32**0.5 / module.in_features
+            assert module.weight.std().item() == pytest.approx(std, rel=0.3), name
 
 
 def test_the_parts_of_mup_follow_the_width_of_the_config():
