@@ -18,14 +18,14 @@ BUDGETS = {
     "forecasting": (470, 4),
     "hub": (2_100, 15),
     "inference": (1_685, 10),
-    "modeling": (5_750, 46),
+    "modeling": (5_760, 46),
     "scripts": (900, 15),
     "src": (250, 3),
     "tokenization": (740, 7),
     "training": (8_910, 48),
 }
-OTHERS = {"tests": (31_200, None), "tools": (3_000, None), "benchmarks": (2_900, None)}
-PRODUCT = (39_800, 265)  # the house aims at 36,500: training, data and inference are too large
+OTHERS = {"tests": (31_400, None), "tools": (3_000, None), "benchmarks": (2_900, None)}
+PRODUCT = (39_900, 265)  # the house aims at 36,500: training, data and inference are too large
 
 
 def size(folder: str) -> tuple[int, int]:

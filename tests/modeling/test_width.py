@@ -88,8 +88,9 @@ def logits_moved(model_class: Any, width: int, fields: dict[str, Any], inputs: d
     moved = []
     for seed in range(3):
         torch.manual_seed(seed)
-        sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": 2, "num_attention_heads": 2}
-        model = model_class(model_class.config_class(**MUP, **sizes, **fields, num_labels=5))
+        sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": 2}
+        config = model_class.config_class(**MUP, **sizes, **fields, num_attention_heads=2, num_labels=5)
+        model = model_class(config)
         optimizer, start = optimizer_of(model, "adamw"), model(**inputs).logits.detach()
         scale_rates(optimizer, model)
         for _ in range(3):
