@@ -1,6 +1,6 @@
 """Dialogues as texts of a language model: turns, each ended by [SEP], and the matching chat template."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # slow to import, and not needed to read rows
     from datasets import DatasetDict
@@ -37,9 +37,11 @@ def set_chat_template(tokenizer: "PreTrainedTokenizerBase") -> None:
 
 
 def end_at_separator(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
-    """Make the replies that a model generates end with the turn: its saved settings name the separator as an end."""
-    ends = (tokenizer.eos_token_id, separator_id(tokenizer))
-    model.generation_config.eos_token_id = [token for token in ends if token is not None]
+    """Make the replies of a model end with the turn: its saved settings name the separator beside their ends."""
+    saved: Any = model.generation_config.eos_token_id
+    saved = saved if isinstance(saved, list) else [saved]
+    ends = dict.fromkeys((tokenizer.eos_token_id, *saved, separator_id(tokenizer)))
+    model.generation_config.eos_token_id = [end for end in ends if end in tokenizer.added_tokens_decoder]
 
 
 def separator_id(tokenizer: "PreTrainedTokenizerBase") -> int:

@@ -18,11 +18,13 @@ from jinja2 import TemplateError
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers.cli.serving import utils
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.server import build_server
 
 from vanillaformer.console.reporting import one_line
+from vanillaformer.data.dialogue import CHAT_TEMPLATE
 
 from .requests import Limits, RequestError, check_chat, check_completion, new_tokens
 
@@ -191,6 +193,8 @@ class LimitedChat(Limited, ChatCompletionHandler):
         name, model, processor = super()._resolve_model(body)
         if processor.chat_template is None:
             raise RequestError("the model has no chat template: use /v1/completions")
+        if processor.chat_template == CHAT_TEMPLATE:  # or an answer would be parsed by the model's type, as of Qwen
+            utils._RESPONSE_TEMPLATE_FALLBACKS.clear()
         return name, model, processor
 
     def _build_completion(self, request_id: str, content: str, *given: Any, **named: Any) -> Any:

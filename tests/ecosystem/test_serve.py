@@ -21,7 +21,7 @@ from openai import BadRequestError, NotFoundError, OpenAI
 from refusals import ends
 from safetensors.torch import load_file, save_file
 from starlette.testclient import TestClient
-from transformers import AutoTokenizer, ContinuousBatchingConfig
+from transformers import AutoTokenizer, ContinuousBatchingConfig, Qwen3Config, Qwen3ForCausalLM
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.model_manager import ModelManager
 from transformers.cli.serving.utils import GenerationState
@@ -37,7 +37,7 @@ from vanillaformer.inference.serving import builder
 from vanillaformer.scripts import serve
 from vanillaformer.tokenization import train
 
-from .tiny import SIZES, TEXTS, tiny
+from .tiny import SIZES, TEXTS, tiny, tokenizer_of
 
 NEW = 8
 GREEDY = {"max_tokens": NEW, "temperature": 0}
@@ -396,6 +396,18 @@ def test_what_cannot_be_served_is_refused_before_the_server_starts(saved, folder
     damaged = {name: value for name, value in load_file(folder / "model.safetensors").items() if "down" not in name}
     save_file(damaged, tmp_path / "model/model.safetensors")
     ends(rf"MODEL {tmp_path}/model has weights without .*down_proj", serve.main, tmp_path / "model")
+
+
+def test_an_answer_of_a_native_model_is_without_its_prompt(tmp_path):
+    """Of Qwen's, the server of transformers looks for the turns of its own chat template."""
+    tokenizer, sizes = tokenizer_of("decoder"), {name: SIZES[name] for name in SIZES if name != "dropout"}
+    model = sharpen(Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), num_key_value_heads=4, **sizes))).eval()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    answer = app_of(tmp_path).post("/v1/chat/completions", json=GREEDY | {"messages": [TURN]}).json()
+    prompt = tokenizer.apply_chat_template([TURN], add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    ids = model.generate(**prompt, do_sample=False, max_new_tokens=NEW)[0, prompt["input_ids"].shape[1] :]
+    assert answer["choices"][0]["message"]["content"] == tokenizer.decode(ids, skip_special_tokens=True) != ""
 
 
 def test_code_of_a_model_runs_only_with_the_option(tmp_path):

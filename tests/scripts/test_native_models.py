@@ -232,8 +232,11 @@ def test_what_training_decides_of_the_tokenizer_is_saved(tmp_path: Path) -> None
 
 def test_a_native_model_of_dialogues_keeps_their_template(tmp_path: Path) -> None:
     native, tokenizer = tmp_path / "native", copy.deepcopy(tokenizer_of("decoder"))
-    tokenizer.add_special_tokens({"extra_special_tokens": ["[SEP]"]})
-    save_native(native, "GPT2LMHeadModel", GPT2, tokenizer)
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<end>", "[SEP]"]})
+    ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<end>")]
+    model = save_native(native, "GPT2LMHeadModel", GPT2, tokenizer)
+    model.generation_config.eos_token_id = [*ends, 50]  # of which the last is text here
+    model.generation_config.save_pretrained(native)
     rows = [{"turns": [f"hello {n}", "hi"]} for n in range(40)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     file = ["--train_file", str(tmp_path / "a.jsonl"), "--turns_column", "turns", "--block_size", "32"]
@@ -243,6 +246,8 @@ def test_a_native_model_of_dialogues_keeps_their_template(tmp_path: Path) -> Non
     assert json.loads((tmp_path / "run" / "config.json").read_text())["architectures"] == ["GPT2LMHeadModel"]
     text = saved.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
     assert text.endswith(f"a[SEP]{saved.eos_token}")
+    settings = json.loads((tmp_path / "run" / "generation_config.json").read_text())
+    assert settings["eos_token_id"] == [*ends, saved.convert_tokens_to_ids("[SEP]")]
 
 
 def test_another_form_is_saved_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 import vanillaformer.modeling as modeling
 from vanillaformer.hub.engines import ENGINES
 
+from ...tokens import token_ids
 from ..exporter import Exporter, ExportJob
 from .engine import MODEL, LlamaCppEngine
 from .tensors import Fields, Tensors, architecture_of, fields_of, tensors_of
@@ -53,7 +54,7 @@ class GgufExporter(Exporter):
             "general.file_type": FILE_TYPES[job.quantization][1],
             "general.quantization_version": gguf.GGML_QUANT_VERSION,
             **fields_of(model.config, architecture),
-            **vocabulary_fields(job.tokenizer, model.config),
+            **vocabulary_fields(job.tokenizer, model),
         }
         write_file(gguf, job.folder / MODEL, fields, tensors)
         verify_file(gguf, job.folder / MODEL, fields, tensors)
@@ -112,7 +113,7 @@ def verify_file(gguf: Any, path: Path, fields: Fields, tensors: Stored) -> None:
             raise ValueError(f"{path}: tensor {key} is not what was written")
 
 
-def vocabulary_fields(tokenizer: PreTrainedTokenizerBase | None, config: Any) -> Fields:
+def vocabulary_fields(tokenizer: PreTrainedTokenizerBase | None, model: Any) -> Fields:
     """Return the fields for the tokenizer, by key."""
     if tokenizer is None:
         return {"tokenizer.ggml.model": "none"}
@@ -120,10 +121,10 @@ def vocabulary_fields(tokenizer: PreTrainedTokenizerBase | None, config: Any) ->
     if backend is None:
         raise ValueError(f"GGUF: the tokenizer {type(tokenizer).__name__} is not from the tokenizers library")
     whole = json.loads(backend.to_str())
-    check_tokenizer(whole, len(tokenizer), config.vocab_size)
+    check_tokenizer(whole, len(tokenizer), model.config.vocab_size)
     known = {token_id: name for name, token_id in tokenizer.get_vocab().items()}
     added = {token["id"]: CONTROL if token["special"] else USER_DEFINED for token in whole["added_tokens"]}
-    rows = range(config.vocab_size)
+    rows = range(model.config.vocab_size)
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in whole["model"]["merges"]]
     encoded = tokenizer("a")["input_ids"]
     fields: Fields = {
@@ -136,9 +137,10 @@ def vocabulary_fields(tokenizer: PreTrainedTokenizerBase | None, config: Any) ->
         "tokenizer.ggml.add_eos_token": encoded[-1] == tokenizer.eos_token_id,
         "tokenizer.ggml.add_space_prefix": False,
     }
-    template = getattr(tokenizer, "chat_template", None) or ""
+    template = getattr(tokenizer, "chat_template", None)
     found = {f"tokenizer.ggml.{role}_token_id": getattr(tokenizer, name) for role, name in ROLES.items()}
-    found["tokenizer.ggml.eot_token_id"] = tokenizer.get_vocab().get("[SEP]") if "[SEP]" in template else None
+    ends = [end for end in token_ids(model.generation_config.eos_token_id) if end != tokenizer.eos_token_id]
+    found |= zip(("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"), reversed(ends))
     found["tokenizer.chat_template"] = template if isinstance(template, str) and template else None
     return fields | {key: value for key, value in found.items() if value is not None}
 

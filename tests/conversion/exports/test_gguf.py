@@ -196,13 +196,15 @@ def trained(**options):
 def test_a_byte_level_tokenizer_is_in_the_file(split_digits, pre, tmp_path):
     tokenizer = trained(split_digits=split_digits, extra_special_tokens=["[SEP]"])
     tokenizer.chat_template = "{{ messages }}[SEP]"
-    export(toy("decoder", **LLAMA, vocab_size=310), tmp_path / "out", "gguf", tokenizer=tokenizer)
+    model = toy("decoder", **LLAMA, vocab_size=310)
+    model.generation_config.eos_token_id = [3, 1, 4]
+    export(model, tmp_path / "out", "gguf", tokenizer=tokenizer)
     fields, _ = contents(tmp_path / "out")
     expected = {
         "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.add_bos_token": True,
         "tokenizer.ggml.add_eos_token": False, "tokenizer.ggml.bos_token_id": 2, "tokenizer.ggml.eos_token_id": 3,
         "tokenizer.ggml.padding_token_id": 0, "tokenizer.ggml.unknown_token_id": 1, "tokenizer.ggml.eot_token_id": 4,
-        "tokenizer.chat_template": "{{ messages }}[SEP]",
+        "tokenizer.ggml.eom_token_id": 1, "tokenizer.chat_template": "{{ messages }}[SEP]",
     }  # fmt: skip
     assert fields | expected == fields
     names, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
