@@ -99,8 +99,11 @@ class Work:
         output = {"output_dir": str(self.run_folder(kind, name))}
         return Job(f"{kind}-{name}", self.plan.options(variant, *options, output))
 
-    def measure(self) -> dict[str, Options]:
-        """Train each variant for a few steps if the budget or `equal` needs it; return overrides for equal sizes."""
+    def measure(self, *, all_needed: bool = False) -> dict[str, Options]:
+        """Train each variant for a few steps if the budget or `equal` needs it; return overrides for equal sizes.
+
+        One that diverges is left to its runs, unless all or its size are needed, or it is an untuned baseline.
+        """
         added: dict[str, Options] = {name: {} for name in self.plan.variants}
         counted = self.plan.budget in ("tokens", "flops")
         if self.plan.equal is None and self.plan.budget == "steps":
@@ -108,8 +111,11 @@ class Work:
         few = {"max_steps": MEASURED_STEPS, "seed": self.plan.seeds[0], "eval_steps": MEASURED_STEPS}
         jobs = {name: self.job("measured", name, name, few) for name in self.plan.variants}
         outcomes = self.runner.run(list(jobs.values()), disposable=True)
-        for name, job in jobs.items():
-            if outcomes[job.name].state != "finished":
+        for name, job in list(jobs.items()):
+            needed = all_needed or self.plan.equal or (name == self.plan.baseline and not self.plan.tune)
+            if outcomes[job.name].state == "diverged" and not needed:
+                del jobs[name]
+            elif outcomes[job.name].state != "finished":
                 raise ValueError(f"variant {name}: {outcomes[job.name].message} ({self.folder}/logs/{job.name}.log)")
         self._check_rows(list(jobs.values()))
         records = {name: read_record(job.folder) for name, job in jobs.items()}

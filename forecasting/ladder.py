@@ -81,7 +81,7 @@ class LadderRuns:
 
     def measure(self) -> None:
         """Train a few steps of each width to count parameters; raise ValueError if a run would be too short."""
-        self.work.measure()
+        self.work.measure(all_needed=True)
         for width in self.ladder.widths:
             measured = self.folder / "measured" / f"width-{width}"
             details = read_record(measured)["details"]

@@ -296,7 +296,7 @@ def _train(run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict)
     if trainer.args.should_save:
         save_state(trainer, run.folder)  # as of the end, also without any checkpoint
     task.after_training(run, trainer, rows.get("validation"))
-    found = {"train_loss": result.training_loss, "train_runtime": seconds}
+    found = {"train_loss": result.metrics["train_loss"], "train_runtime": seconds}
     if run.metrics and trainer.state.global_step == trainer._initial_global_step:  # nothing was left to train
         found = {name: run.metrics.get(name, value) for name, value in found.items()}
     run.metrics = found

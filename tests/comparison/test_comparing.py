@@ -152,6 +152,9 @@ def test_what_does_not_finish_is_counted_and_not_averaged(tmp_path, pretended):
     assert "seed 1 unequal: it took 8 steps; 3.92 to 4.08 are allowed" in text
     assert "nan: 3 of 3 runs are lost and not in the means (seed 1 diverged: the loss or its gradient is NaN" in text
     assert "Not tested, for lack of two valid runs on both sides, or of any spread: nan, gone, twice." in text
+    del variants["gone"], variants["twice"]  # the first steps of the rest do not end the comparison
+    measured = compare(read_plan(plan_file(tmp_path, variants=variants, seeds=[1])), tmp_path / "tokens").variants
+    assert (measured["nan"].lost[1].state, measured["pre"].scores) == ("diverged", found.variants["pre"].scores[:1])
 
 
 def test_tokens_of_two_tokenizers_are_not_compared_but_what_a_model_reads_may_differ(tmp_path, pretended):

@@ -71,7 +71,7 @@ def seconds(ranks: list[Any], random: Random, most: float | None = None) -> floa
 
 def scores(folder: Path) -> dict[str, Any]:
     metrics = script_runs.record(folder)["metrics"]
-    varying = "runtime", "per_second", "train_loss"
+    varying = "runtime", "per_second"
     return {name: value for name, value in metrics.items() if not name.endswith(varying)}
 
 

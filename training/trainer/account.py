@@ -22,6 +22,8 @@ from vanillaformer.modeling.parts.packed_texts import text_numbers
 
 WITH_GRADIENT = 3  # a forward and a backward pass cost as much as three forward passes
 COUNTED = ("steps", "rows", "tokens", "flops")
+LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_tr_loss")
+"""The Trainer's sum of logged losses, the step of the last log, and the sum of later losses."""
 
 
 class StatefulCallback(TrainerCallback, ExportableState):
@@ -73,19 +75,32 @@ class Account(StatefulCallback):
     padding and those that gradient checkpointing repeats.
     """
 
-    saved_attributes = COUNTED
+    saved_attributes = (*COUNTED, "losses")
     reading: Reading | None = None  # of the current batch
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.steps = self.rows = self.tokens = self.flops = 0
         self.step: list[int] = [0, 0, 0]  # rows, tokens and operations of this process in this step
+        self.begun: float = 0  # the step after which losses are summed
 
     # ----------------------------------------------------------------------------------------------- the numbers
     def record(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in COUNTED}
 
+    @property
+    def losses(self) -> list[float]:
+        """The Trainer's sums, which it would begin anew in a resumed run, and the step where they began."""
+        return [*(float(getattr(self.trainer, name, 0.0)) for name in LOSSES), self.begun]
+
+    @losses.setter
+    def losses(self, values: list[float]) -> None:
+        *found, later, self.begun = values
+        vars(self.trainer).update(zip(LOSSES, found))
+        self.trainer._tr_loss.fill_(later)
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.begun = state.global_step  # unless the checkpoint has sums from before
         super().on_train_begin(args, state, control, **kwargs)
         _ = self.cost  # counted before the first step
 

@@ -62,7 +62,7 @@ class Budget(StatefulCallback):
         self.evaluations = 0  # number of those planned here
         self.passed = dict.fromkeys(PLANNED, 0.0)  # progress at the last one of each
         self.growth = 1.0  # factor by which the next evaluation may take longer than the last one
-        self.tokens: Any = 0  # of this process since the last report
+        self.tokens = 0.0  # of this process since the last report
         self.unit = "tokens"
 
     left: Any  # the rest of the budget for steps
@@ -264,7 +264,7 @@ class TimeBudget(Budget):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if "loss" in (logs or {}):  # not the scores of an evaluation
-            tokens, self.tokens = sum(from_all(self.tokens, args.device)), 0
+            tokens, self.tokens = sum(from_all(self.tokens, args.device)), 0.0
             self.rate, self.busy = tokens / max(self.busy, 1e-9), 0.0
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy, deepcopy
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
 
 from ..metrics.scores import SCORES, evaluations, is_better
 from ..run_folder.files import EXTRA, SAVING, extra_checkpoints, flush_all, last_checkpoint, written_aside
+from .account import from_all
 from .averaging import TRAINING_WEIGHTS, MovingAverage
 from .parallel import ParallelTrainer, whole
 
@@ -233,6 +235,7 @@ class SavingTrainer(ParallelTrainer):
         """Write a checkpoint aside, maybe while training continues, and give it its name once it is complete."""
         self.background.wait()
         self.store_flos()
+        self._tr_loss.fill_(fmean(from_all(float(self._tr_loss), self.args.device)))  # the first process saves its own
         folder, step, saves = Path(self.args.output_dir), self.state.global_step, self.args.should_save
         checkpoint, content = folder / f"checkpoint-{step}", f"the checkpoint of step {step:,}"
         part, best = folder / SAVING / checkpoint.name, folder / f"checkpoint-{self.state.best_global_step}"

@@ -205,6 +205,11 @@ class RunTrainer(EvaluatingTrainer):
                 self.lr_scheduler.base_lrs[number] = group["initial_lr"] = new
                 self.lr_scheduler._last_lr[number] = group["lr"] = group["lr"] * new / old
 
+    def log(self, logs: dict[str, float], *arguments: Any) -> None:
+        if "train_loss" in logs:  # of all steps, not of those since the run was resumed
+            logs["train_loss"] = self._total_loss_scalar / max(1, self.state.global_step - self.account.begun)
+        super().log(logs, *arguments)
+
     def _init_training_state(self, max_steps: int, *arguments: Any, **keywords: Any) -> tuple[int, int]:
         found = super()._init_training_state(max_steps, *arguments, **keywords)
         self.state.compute_steps(self.args, max_steps)  # the intervals of the checkpoint may be of a shorter run
@@ -247,7 +252,7 @@ class RunTrainer(EvaluatingTrainer):
         if self.budget is not None:
             images = "pixel_values" in inputs
             self.budget.unit = "images" if images else "tokens"
-            self.budget.tokens += reading.rows if images else reading.tokens
+            self.budget.tokens += (reading.rows if images else reading.tokens) / self.get_tp_size()  # shared rows
         return loss
 
     def _get_grad_norm(self, *arguments: Any, **keywords: Any) -> Any:
