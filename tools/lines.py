@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 # Lines and files that a folder may have
 BUDGETS = {
     "acceleration": (1_450, 13),
-    "comparison": (1_655, 10),
+    "comparison": (1_660, 10),
     "configuration": (2_150, 13),
     "console": (700, 7),
     "conversion": (5_500, 42),
@@ -22,7 +22,7 @@ BUDGETS = {
     "scripts": (900, 15),
     "src": (250, 3),
     "tokenization": (740, 7),
-    "training": (8_910, 48),
+    "training": (8_930, 48),
 }
 OTHERS = {"tests": (31_400, None), "tools": (3_000, None), "benchmarks": (2_900, None)}
 PRODUCT = (39_900, 265)  # the house aims at 36,500: training, data and inference are too large
