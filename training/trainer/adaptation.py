@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, option
 from vanillaformer.console.reporting import report
+from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.streaming import PLACES
 
 from ..run_folder.files import ADAPTER, written_aside
@@ -199,5 +200,8 @@ def first_batches(trainer: Any, count: int) -> Batches:
     else:
         order = trainer.training_order(dataset)  # with a separate generator
         rows = [dataset[number] for number in islice(order, count * size)]
-    batches = [trainer.data_collator(rows[start : start + size]) for start in range(0, len(rows), size)]
+    collator = trainer.data_collator
+    if isinstance(collator, PackedBatches) and count > 1:  # GradInit takes parts of a batch, of whole texts
+        collator = collator.padded
+    batches = [collator(rows[start : start + size]) for start in range(0, len(rows), size)]
     return [dict(trainer._prepare_inputs(batch)) for batch in islice(cycle(batches), count)]

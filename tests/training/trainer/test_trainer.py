@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq, Trainer
+from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq, DataCollatorWithPadding, Trainer
 
 import vanillaformer
 from vanillaformer.data.arguments import TranslationDataArguments as PairData
 from vanillaformer.data.preprocessing.batching import RowMasking, epoch_seed
+from vanillaformer.data.preprocessing.packing import PackedTexts
 from vanillaformer.data.preprocessing.tokenizing import translation_rows
 from vanillaformer.modeling.measured import profile_admin
 from vanillaformer.training.arguments import ModelArguments
@@ -232,6 +233,14 @@ def test_the_first_batch_is_that_of_the_training(strategy, encoder_tokenizer, tm
     trained = next(iter(trainer.get_train_dataloader()))
     assert batch.keys() == trained.keys()
     assert all(torch.equal(batch[name], value) for name, value in trained.items())
+
+
+def test_gradinit_takes_parts_of_texts_not_of_packed_rows(encoder_tokenizer, tmp_path):
+    trainer = trainer_of(encoder_tokenizer, tmp_path)
+    trainer.train_dataset = trainer.train_dataset.map(lambda row: {"labels": 0})
+    trainer.data_collator = PackedTexts(trainer.model, DataCollatorWithPadding(encoder_tokenizer))
+    assert len(first_batches(trainer, 1)[0]["input_ids"]) < 8
+    assert [len(batch["input_ids"]) for batch in first_batches(trainer, 2)] == [8, 8]
 
 
 @pytest.mark.parametrize(
