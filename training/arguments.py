@@ -85,6 +85,7 @@ class Arguments(NamedTuple):
     training_args: Any
 
 
+WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")  # values of --lr_scheduler_type
 # Options that have no effect without another one: that one in words, and whether it is given or chosen
 PARTNERS: dict[tuple[str, ...], tuple[str, Callable[[Any, Any], Any]]] = {
     ("mlm_probability",): (
@@ -96,6 +97,10 @@ PARTNERS: dict[tuple[str, ...], tuple[str, Callable[[Any, Any], Any]]] = {
         lambda data, args: args.scheduled_sampling != "none",
     ),
     ("muon_momentum", "muon_lr_factor"): ("--optim muon", lambda data, args: args.optim == "muon"),
+    ("warmup_steps",): (
+        "--lr_scheduler_type constant_with_warmup or another with a warm-up",
+        lambda data, args: args.lr_scheduler_type not in WITHOUT_WARMUP or not args.warmup_steps,
+    ),
     ("ema_warmup",): ("--ema_decay", lambda data, args: args.ema_decay),
     ("streaming_buffer", "tokenizer_samples"): ("--streaming", lambda data, args: data.streaming),
 }

@@ -162,17 +162,17 @@ def joined(
     return torch.tensor(values), torch.tensor(positions), torch.tensor(mask)
 
 
-def check_attention(model: PreTrainedModel) -> None:
-    """Raise ValueError for a model whose attention would not keep the texts of a row apart."""
+def check_attention(model: PreTrainedModel, option: str = "--packing") -> None:
+    """Raise ValueError for a model whose attention would not keep the texts of a row apart, as an option asks."""
     if not isinstance(model.config, VanillaConfig):
         raise ValueError(
-            f"--packing: {type(model).__name__} (model_type={model.config.model_type!r}) would mix the texts of a "
+            f"{option}: {type(model).__name__} (model_type={model.config.model_type!r}) would mix the texts of a "
             "row, which only models of this package keep apart"
         )
     implementation = model.config._attn_implementation
     if implementation not in SEPARATING:
         raise ValueError(
-            f"--packing: {implementation} attention does not keep the texts of a batch of rows apart; "
+            f"{option}: {implementation} attention does not keep the texts of a batch of rows apart; "
             f"--attn_implementation {', '.join(SEPARATING)} does"
         )
 
