@@ -116,6 +116,13 @@ def test_a_float32_export_scores_as_the_model_does(job, trained, tmp_path, capsy
     assert len(ours) >= len(names)
 
 
+def test_sources_are_marked_as_in_training(trained, tmp_path):
+    (tmp_path / "rows.csv").write_text("source,target,task,to\nMay 6,6. Mai,date,de\n")
+    rows = f"--validation_file {tmp_path / 'rows.csv'} --task_column task --target_lang_column to".split()
+    args = export.build_parser().parse_args([str(trained("translation")), "e", "--engine", "onnx", *rows])
+    assert export.held_out_rows(args).rows["source"] == ["date: <2de>May 6"]
+
+
 @pytest.mark.parametrize(("job", "more", "message"), [
     ("causal", "FILE --source_column a", "--source_column a: VanillaDecoderForCausalLM reads text"),
     ("causal", "FILE --text_pair_column a", "--text_pair_column a: VanillaDecoderForCausalLM reads text"),
