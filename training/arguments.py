@@ -87,22 +87,26 @@ class Arguments(NamedTuple):
 
 WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")  # values of --lr_scheduler_type
 # Options that have no effect without another one: that one in words, and whether it is given or chosen
-PARTNERS: dict[tuple[str, ...], tuple[str, Callable[[Any, Any], Any]]] = {
+PARTNERS: dict[tuple[str, ...], tuple[str, Callable[[Any, Any, Any], Any]]] = {
     ("mlm_probability",): (
         "--objective masked or mlm+nsp",
-        lambda data, args: args.objective in ("masked", "mlm+nsp"),
+        lambda data, tokens, args: args.objective in ("masked", "mlm+nsp"),
     ),
     ("scheduled_sampling_k", "scheduled_sampling_floor"): (
         "--scheduled_sampling",
-        lambda data, args: args.scheduled_sampling != "none",
+        lambda data, tokens, args: args.scheduled_sampling != "none",
     ),
-    ("muon_momentum", "muon_lr_factor"): ("--optim muon", lambda data, args: args.optim == "muon"),
+    ("muon_momentum", "muon_lr_factor"): ("--optim muon", lambda data, tokens, args: args.optim == "muon"),
     ("warmup_steps",): (
         "--lr_scheduler_type constant_with_warmup or another with a warm-up",
-        lambda data, args: args.lr_scheduler_type not in WITHOUT_WARMUP or not args.warmup_steps,
+        lambda data, tokens, args: args.lr_scheduler_type not in WITHOUT_WARMUP or not args.warmup_steps,
     ),
-    ("ema_warmup",): ("--ema_decay", lambda data, args: args.ema_decay),
-    ("streaming_buffer", "tokenizer_samples"): ("--streaming", lambda data, args: data.streaming),
+    ("ema_warmup",): ("--ema_decay", lambda data, tokens, args: args.ema_decay),
+    ("tokenizer_min_frequency",): (
+        "--tokenizer_algorithm bpe or another than unigram",
+        lambda data, tokens, args: tokens.tokenizer_algorithm != "unigram",
+    ),
+    ("streaming_buffer", "tokenizer_samples"): ("--streaming", lambda data, tokens, args: data.streaming),
 }
 
 
@@ -110,5 +114,5 @@ def report_unused(arguments: Arguments) -> None:
     """Report the options that were given but have no effect, since the one that they belong to is not in use."""
     for names, (partner, is_there) in PARTNERS.items():
         given = [(name, group) for name in names for group in arguments if name in getattr(group, "given", ())]
-        for name, group in given if given and not is_there(arguments.data_args, arguments.training_args) else ():
+        for name, group in given if given and not is_there(*arguments[1:]) else ():
             report(f"--{name} {getattr(group, name)} is not used without {partner}.")

@@ -50,18 +50,18 @@ def test_command_line_fills_every_dataclass_and_what_was_given_is_known(tmp_path
     assert was_given(ModelArguments(), "preset")  # made in Python
 
 
-MASKED, SAMPLED, MUON, WARMUP, EMA, STREAMED = (list(names) for names in PARTNERS)
+MASKED, SAMPLED, MUON, WARMUP, EMA, PIECES, STREAMED = (list(names) for names in PARTNERS)
 
 
 @pytest.mark.parametrize(("more", "unused"), [
-    ("", MASKED + SAMPLED + MUON + WARMUP + EMA + STREAMED),
+    ("--tokenizer_algorithm unigram", MASKED + SAMPLED + MUON + WARMUP + EMA + PIECES + STREAMED),
     ("--objective masked --optim muon --ema_decay 0.9 --lr_scheduler_type linear", SAMPLED + STREAMED),
     ("--scheduled_sampling linear --scheduled_sampling_k 5 --streaming --max_steps 9", MASKED + MUON + WARMUP + EMA),
 ])  # fmt: skip
 def test_an_option_without_the_one_that_it_belongs_to_is_named(more, unused, capsys):
     given = "--mlm_probability 0.2 --scheduled_sampling_k 5 --scheduled_sampling_floor 0.1 --muon_momentum 0.9 "
     given += "--muon_lr_factor 2 --ema_warmup False --streaming_buffer 9 --tokenizer_samples 9 "
-    given += "--warmup_steps 9 --lr_scheduler_type constant"
+    given += "--warmup_steps 9 --lr_scheduler_type constant --tokenizer_min_frequency 3"
     kinds = (*OURS, LanguageModelTrainingArguments)
     report_unused(Arguments(*parse(kinds, f"{given} {more}".split())))
     lines = capsys.readouterr().out.splitlines()
