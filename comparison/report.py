@@ -100,6 +100,7 @@ def facts(comparison: Comparison) -> dict[str, Any]:
 
 def row(found: VariantResult, test: Test | None, plan: Any) -> dict[str, Any]:
     center, states = NOTHING, [outcome.state for outcome in found.lost.values()]
+    memory = max((run.memory for run in found.runs), default=0.0)
     if found.scores:
         low, high = interval_of_mean(plan.score, found.scores)
         center = f"{mean(found.scores):.4g}" + (f" ({low:.4g} to {high:.4g})" if low == low else "")
@@ -114,7 +115,7 @@ def row(found: VariantResult, test: Test | None, plan: Any) -> dict[str, Any]:
         "parameters": f"{found.parameters:,}" if found.parameters else NOTHING,
         "flops_per_token": f"{found.flops_per_token:.3g}" if found.flops_per_token else NOTHING,
         "tokens_per_second": f"{found.speed:,.0f}" if found.speed else NOTHING,
-        "memory": f"{max(run.memory for run in found.runs):,.0f}" if found.runs else NOTHING,
+        "memory": f"{memory:,.0f}" if memory else NOTHING,
         "lost": ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
     }
 

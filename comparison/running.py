@@ -60,7 +60,7 @@ class Outcome:
     state: State
     message: str  # why it does not count; if it did not finish, the last line of its log
     seconds: float  # start of the program included
-    memory: float  # peak in MiB; for a resumed run, that of its last part
+    memory: float  # peak in MiB; for a resumed run, that of its last part; 0 where another process trained it
 
 
 class Runner:
@@ -218,13 +218,13 @@ class Runner:
             self.claims.release(job.name)
 
     def _trained(self, job: Job) -> Outcome:
-        start = time.monotonic()
+        start, known = time.monotonic(), read_record(job.folder).get("finished")  # a killed comparison left it
         code, memory = self.execute(job, self._file("settings", job).resolve())
         log = self._file("logs", job).read_text(encoding="utf-8", errors="replace") if code else ""
         lines = [line.strip() for line in log.splitlines() if line.strip()] or ["it printed nothing"]
         message = (lines[-1] if code > 0 else f"killed by signal {-code}") if code else ""
         state: State = ("diverged" if any(word in message for word in DIVERGED) else "failed") if code else "finished"
-        outcome = Outcome(state, message, time.monotonic() - start, memory)
+        outcome = Outcome(state, message, time.monotonic() - start, 0.0 if known else memory)
         if state == "finished" or not self.stopped:  # another process can resume an interrupted training
             self._write("outcomes", job, asdict(outcome))
         return outcome

@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from vanillaformer.comparison import running
 from vanillaformer.comparison.comparing import compare
 from vanillaformer.comparison.plan import read_plan
-from vanillaformer.comparison.report import write_report
+from vanillaformer.comparison.report import row, write_report
 from vanillaformer.comparison.results import Result, VariantResult
 from vanillaformer.comparison.running import Runner
 from vanillaformer.data.tasks import TASKS
@@ -155,6 +155,10 @@ def test_what_does_not_finish_is_counted_and_not_averaged(tmp_path, pretended):
     del variants["gone"], variants["twice"]  # the first steps of the rest do not end the comparison
     measured = compare(read_plan(plan_file(tmp_path, variants=variants, seeds=[1])), tmp_path / "tokens").variants
     assert (measured["nan"].lost[1].state, measured["pre"].scores) == ("diverged", found.variants["pre"].scores[:1])
+    assert measured["pre"].runs[0].memory > 1
+    (tmp_path / "tokens" / "outcomes" / "runs-pre-1.json").unlink()  # its training outlived a comparison, and finished
+    again = compare(read_plan(plan_file(tmp_path, variants=variants, seeds=[1])), tmp_path / "tokens")
+    assert row(again.variants["pre"], None, again.plan)["memory"] == "-"
 
 
 def test_tokens_of_two_tokenizers_are_not_compared_but_what_a_model_reads_may_differ(tmp_path, pretended):
