@@ -137,6 +137,20 @@ def test_python_m_is_the_command_and_errors_begin_with_its_name() -> None:
     assert "vanillaformer push: error: " in result.stderr
 
 
+@pytest.mark.parametrize("library", ["triton", "another"])
+def test_objects_of_imports_are_released_at_the_end_only_for_a_library_that_calls_them_leaks(library) -> None:
+    program = f"""
+import sys, types, vanillaformer_cli as cli
+class Cycle:
+    def __del__(self): print("released")
+kept = Cycle(); kept.itself = kept
+cli.load_program("push", ["folder", "repository"])
+sys.modules["{library}"] = types.ModuleType("{library}")
+del kept"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ("released" in result.stdout) is (library == "triton")
+
+
 RECIPES = sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))
 assert RECIPES
 
