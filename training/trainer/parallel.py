@@ -19,9 +19,9 @@ from accelerate import DistributedType, PartialState
 from accelerate.utils import broadcast, get_int_from_env, parse_flag_from_env, recursively_apply
 from safetensors.torch import load_file
 from torch import nn
+from torch.distributed import distributed_c10d
 from torch.distributed.checkpoint import CheckpointException, async_save
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
-from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedConfig, Trainer
@@ -41,6 +41,7 @@ from .sharing import by_first
 
 AXES = {"replicate": "dp_replicate_size", "fsdp": "fsdp_size", "tp": "tp_size"}
 """The axes of a layout, as `DistributedConfig` names them."""
+set_timeout: Any = getattr(distributed_c10d, "set_timeout", None) or distributed_c10d._set_pg_timeout  # torch < 2.15
 AUTO = "auto"
 SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 """Environment variables in which accelerate looks for a launcher's number of processes."""
@@ -83,7 +84,7 @@ class ParallelArguments:
         if on_cpus and parallel_sizes(self.parallel).get("tp", 1) > 1:
             raise ValueError(f"--parallel {self.parallel}: tp needs an accelerator for every process (accelerate)")
         if on_cpus:  # transformers sets it on accelerators only
-            _set_pg_timeout(timedelta(seconds=self.ddp_timeout))
+            set_timeout(timedelta(seconds=self.ddp_timeout))
 
     @property
     def data_processes(self: Any) -> int:
