@@ -139,6 +139,8 @@ def fit_decoding(config: PreTrainedConfig, training_args: Any) -> None:
                 f"--{name} {value}: the model has decoding={decoding!r}, which predicts all tokens at once"
             )
         setattr(training_args, name, off)
+    if getattr(config, "cross_attention", None) == "none" and (weight := training_args.guided_attention):
+        raise ValueError(f"--guided_attention {weight}: the model has cross_attention='none'")
 
 
 def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **search: Any) -> None:

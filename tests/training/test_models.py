@@ -122,6 +122,11 @@ def test_a_way_of_decoding_switches_off_what_it_excludes(decoding, excluded) -> 
         refused(f"--{name} .* decoding='{decoding}'", fit_decoding, config, given)
 
 
+def test_attention_that_a_model_does_not_have_is_not_guided() -> None:
+    config, given = preset("gru-tiny", cross_attention="none"), SimpleNamespace(guided_attention=1.0)
+    refused("--guided_attention 1.0: the model has cross_attention='none'", fit_decoding, config, given)
+
+
 PARTS = {
     "bert-tiny": ("classification", ["wide_max_ngram=1", "wide_buckets=64", "vocab_size=30"]),
     "gpt-tiny": ("classification", ["vocab_size=30", "pad_token_id=0"]),
