@@ -96,7 +96,7 @@ def header(config: VanillaConfig, name: str) -> str:
     commit = f", commit {known_commit()}" if known_commit() else ""
     return (
         f"{MARK}{name}.py by vanillaformer {config.code_version}{commit}.\n"
-        "# Do not edit: saving the model overwrites it. With `import vanillaformer` it is not used.\n"
+        "# Edits are used and saved, except with `import vanillaformer`: its own code is used, and overwrites them.\n"
         "# SPDX-License-Identifier: Apache-2.0\n\n"
     )
 

@@ -71,6 +71,7 @@ def test_a_preset_and_a_saved_model_give_the_code_that_saving_gives(tmp_path, ca
         assert (tmp_path / "of-model" / name).read_text() == (tmp_path / "saved" / name).read_text()
     assert {path.name for path in (tmp_path / "of-preset").iterdir()} == {*names, "config.json"}
     text = (tmp_path / "of-preset" / names[1]).read_text()
+    assert text.splitlines()[1].startswith("# Edits are used and saved, except with `import vanillaformer`")
     assert "class RMSNorm(" in text
     assert "class LayerNorm(" not in text
     assert capsys.readouterr().out.count(" lines\n") == 4
