@@ -37,12 +37,13 @@ test-engines: $(STAMP) ## Run every export on its engine, llama.cpp too (pip bui
 test-notebooks: $(STAMP) ## Run all notebooks as tests (5 minutes; `make test` runs two of them).
 	OMP_NUM_THREADS=1 TEST_NOTEBOOKS=all $(BIN)/python -m pytest -n 2 tests/test_notebooks.py
 
-canary: ## Run contract, conversions and known traps on transformers' newest release (TRANSFORMERS=5.24.0: on that one).
+canary: ## Run contract, conversions, native trainings and known traps on transformers' newest release (TRANSFORMERS=5.24.0: on that one).
 	$(PYTHON) -m venv .canary
 	grep -v '^transformers==' constraints.txt > .canary/constraints.txt
 	.canary/bin/python -m pip install -q --no-compile --upgrade -c .canary/constraints.txt -e '.[dev,contract]' \
 		'transformers$(if $(TRANSFORMERS),==$(TRANSFORMERS))'
 	OMP_NUM_THREADS=1 .canary/bin/python -m pytest -n 2 tests/conversion tests/modeling tests/acceleration tests/ecosystem \
+		tests/scripts/test_native_models.py tests/scripts/test_translator_tokenizers.py \
 		--deselect tests/ecosystem/test_ecosystem_page.py::test_versions_are_those_of_the_tests
 	OMP_NUM_THREADS=1 .canary/bin/python tools/contract/run.py
 
