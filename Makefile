@@ -37,7 +37,7 @@ test-engines: $(STAMP) ## Run every export on its engine, llama.cpp too (pip bui
 test-notebooks: $(STAMP) ## Run all notebooks as tests (5 minutes; `make test` runs two of them).
 	OMP_NUM_THREADS=1 TEST_NOTEBOOKS=all $(BIN)/python -m pytest -n 2 tests/test_notebooks.py
 
-canary: ## Run contract, conversions, native trainings and known traps on transformers' newest release (TRANSFORMERS=5.24.0: on that one).
+canary: ## Run what depends on transformers on its newest release (TRANSFORMERS=5.24.0: on that one).
 	$(PYTHON) -m venv .canary
 	grep -v '^transformers==' constraints.txt > .canary/constraints.txt
 	.canary/bin/python -m pip install -q --no-compile --upgrade -c .canary/constraints.txt -e '.[dev,contract]' \
