@@ -43,9 +43,11 @@ def test_killed_while_it_saves(path: str, files: int, trained, tmp_path: Path, c
 @pytest.mark.parametrize("job", ["causal", "classification"])  # the last step ends an epoch, or does not
 def test_killed_after_the_last_step(job: str, trained, tmp_path: Path) -> None:
     unfinished(trained(job), tmp_path, 6)
+    (tmp_path / "config.json").unlink()
     assert train(job, tmp_path).details["steps"] == 6
     assert not (tmp_path / "checkpoint-7").exists()
     assert_equal_weights(trained(job), tmp_path)
+    assert (tmp_path / "config.json").read_bytes() == (trained(job) / "config.json").read_bytes()
 
 
 # What has a state or random numbers of its own. Of 30 rows an epoch has 4 steps: the fifth must find the order and the

@@ -156,6 +156,7 @@ class Classification(TrainingTask):
 
     def before_training(self, trainer: Any) -> None:
         self.svm = fit_ngram_svm(trainer)
+        super().before_training(trainer)
 
     def after_training(self, run: Run, trainer: Any, rows: Any) -> None:
         fit_outputs(run, trainer, rows, self.svm)
