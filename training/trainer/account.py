@@ -22,8 +22,7 @@ from vanillaformer.modeling.parts.packed_texts import text_numbers
 
 WITH_GRADIENT = 3  # a forward and a backward pass cost as much as three forward passes
 COUNTED = ("steps", "rows", "tokens", "flops")
-LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_tr_loss")
-"""The Trainer's sum of logged losses, the step of the last log, and the sum of later losses."""
+LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_tr_loss")  # sum until the last log, its step, sum since
 
 
 class StatefulCallback(TrainerCallback, ExportableState):
