@@ -22,7 +22,7 @@ BUDGETS = {
     "scripts": (900, 15),
     "src": (250, 3),
     "tokenization": (740, 7),
-    "training": (8_950, 48),
+    "training": (8_960, 48),
 }
 OTHERS = {"tests": (31_400, None), "tools": (3_000, None), "benchmarks": (2_900, None)}
 PRODUCT = (39_900, 265)  # the house aims at 36,500: training, data and inference are too large
