@@ -44,6 +44,7 @@ def build_parser() -> CommandParser:
         name = column.removesuffix("_column")
         rows.add_argument(f"--{column}", help=f"Column of the {name} (default: {name})")
     rows.add_argument("--text_pair_column", help="Column of a second text, for pairs")
+    rows.add_argument("--turns_column", help="Column of dialogues: lists of turns or of messages")
     rows.add_argument("--task_column", help="Column of the task, put before each source")
     rows.add_argument("--target_lang_column", help="Column of the target's language code")
     rows.add_argument("--max_validation_samples", type=int, help="Maximum number of rows (default: all)")
@@ -52,7 +53,7 @@ def build_parser() -> CommandParser:
 
 def held_out_rows(args: Namespace) -> Any:
     """Return the rows to score models on, `None` if there are none."""
-    others = ("text_pair_column", *MARKS, "validation_target_file", "max_validation_samples")
+    others = ("text_pair_column", "turns_column", *MARKS, "validation_target_file", "max_validation_samples")
     options = {name: getattr(args, name) for name in (*COLUMNS, *others)}
     given = {name: value for name, value in options.items() if value is not None}
     if args.validation_file is None:

@@ -1,5 +1,6 @@
 """`export`, and `generate` on what it has made: the same command, the same lines."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -116,11 +117,16 @@ def test_a_float32_export_scores_as_the_model_does(job, trained, tmp_path, capsy
     assert len(ours) >= len(names)
 
 
-def test_sources_are_marked_as_in_training(trained, tmp_path):
-    (tmp_path / "rows.csv").write_text("source,target,task,to\nMay 6,6. Mai,date,de\n")
-    rows = f"--validation_file {tmp_path / 'rows.csv'} --task_column task --target_lang_column to".split()
-    args = export.build_parser().parse_args([str(trained("translation")), "e", "--engine", "onnx", *rows])
-    assert export.held_out_rows(args).rows["source"] == ["date: <2de>May 6"]
+@pytest.mark.parametrize(("job", "row", "columns", "read"), [
+    ("translation", {"source": "May 6", "target": "6. Mai", "task": "date", "to": "de"},
+     "--task_column task --target_lang_column to", {"source": ["date: <2de>May 6"], "target": ["6. Mai"]}),
+    ("causal", {"chat": ["hi", "you"]}, "--turns_column chat", {"text": ["hi[SEP]you[SEP]"]}),
+])  # fmt: skip
+def test_rows_are_marked_as_in_training(job, row, columns, read, trained, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    options = f"--engine onnx --validation_file {tmp_path / 'rows.jsonl'} {columns}"
+    args = export.build_parser().parse_args([str(trained(job)), "e", *options.split()])
+    assert export.held_out_rows(args).rows == read
 
 
 @pytest.mark.parametrize(("job", "more", "message"), [
