@@ -188,6 +188,14 @@ def test_a_budget_changes_no_step(job, options, tmp_path: Path) -> None:
 # Programs with a time budget, on a clock that each of their steps moves by a second.
 
 
+def test_the_speed_counts_what_processes_share_once(tmp_path: Path, monkeypatch) -> None:
+    trainers: list[Any] = []
+    monkeypatch.setattr(RunTrainer, "get_tp_size", lambda trainer: 2)
+    monkeypatch.setattr(runs, "replace_callbacks", trainers.append)
+    run = train("classification", tmp_path, *NO_STEPS, "--max_tokens", "800", "--eval_strategy", "no")
+    assert trainers[0].budget.tokens == pytest.approx(run.details["consumed"]["tokens"], rel=0.02)
+
+
 TIME = "--max_steps", "-1", "--eval_steps", "0.25", "--warmup_steps", "0.1", "--max_time"
 
 
