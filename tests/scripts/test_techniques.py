@@ -183,7 +183,7 @@ def test_bfloat16_and_gradient_checkpointing(job: str, tmp_path: Path, monkeypat
         return checkpoint(*details, **keywords)
 
     monkeypatch.setattr(modeling_utils, "checkpoint", counted)
-    train(job, tmp_path / "again", *options, "--gradient_checkpointing")
+    train(job, tmp_path / "again", *options, "--activation_checkpointing")
     assert len(calls) >= 3  # of the 6 or 12 layers passed, some were dropped
     assert losses(tmp_path / "again") == exact
     assert_equal_weights(tmp_path / "exact", tmp_path / "again")

@@ -52,6 +52,9 @@ def test_every_option_works_is_explained_in_the_documentation_or_refused_there()
     assert sorted([*WORKS.split(), *documented]) == sorted(FIELDS)
     refused = {name: text for name, text in documented.items() if text.startswith("refused: ")}
     assert refused == {name: f"refused: {text}" for name, text in REFUSED.items()}
+    named = re.findall(r"`--(\w+)", DOCS.read_text(encoding="utf-8"))
+    helps = {name: entry.metadata.get("help", "") for name, entry in FIELDS.items()}
+    assert not [name for name in named if helps.get(name, "").startswith("Deprecated")]
 
 
 @pytest.mark.parametrize("name", REFUSED)
