@@ -12,7 +12,7 @@ BUDGETS = {
     "comparison": (1_660, 10),
     "configuration": (2_150, 13),
     "console": (700, 7),
-    "conversion": (5_500, 42),
+    "conversion": (5_510, 42),
     "data": (5_050, 26),
     "exploration": (2_620, 14),
     "forecasting": (470, 4),

@@ -136,13 +136,24 @@ def texts_of(job: ExportJob, task: Task) -> dict[str, Any]:
     facts = re.findall(r"^This model .*$", job.card, re.MULTILINE)[:1] or [size]
     facts += ["Its weights are rounded to 8 bits, which changes its answers a little."] * (job.quantization == "int8")
     search = "; each new token is the most probable one" * bool(task.new_tokens)
+    end = end_of_turn(job.tokenizer) if task is CONTINUE else None
     facts.append(f"It was made with vanillaformer and is run by transformers.js{search}.")
     return {
         "title": heading.group(1) if heading else job.title,
-        "summary": task.summary,
+        "summary": task.summary if end is None else f"Type a turn of a dialogue, then {end}, and the model answers.",
         "facts": [plain(fact) for fact in facts],
         "limits": [task.limit, *map(plain, limits)],
     }
+
+
+def end_of_turn(tokenizer: Any) -> str | None:
+    """Return what a chat template writes after a turn, if that is all that it adds."""
+    if not isinstance(getattr(tokenizer, "chat_template", None), str):
+        return None
+    turn = [{"role": "user", "content": "x"}]
+    text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    before, _, after = text.partition("x")
+    return after if after and before in ("", tokenizer.bos_token) else None
 
 
 def plain(text: str) -> str:

@@ -61,6 +61,7 @@ def test_a_folder_is_a_page_and_a_space_and_an_export(page):
     for text in ("<h1>From A &amp; B</h1>", "from en to de.", "<li>It was tested on &lt;nothing&gt;.</li>"):
         assert text in html
     assert "Here." not in html
+    assert ("Type a turn of a dialogue, then [SEP], and" in html) == (task == "continue")
     header = yaml.safe_load(readme.split("---\n")[1])
     assert (header["sdk"], header["title"]) == ("static", "From A & B")
     assert "\n- It was tested on <nothing>.\n" in readme
