@@ -51,9 +51,11 @@ class Float32NewtonSchulz(TorchFunctionMode):
     """Lets torch's Muon orthogonalize in float32, 20 times faster on CPUs without bfloat16 instructions."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.bfloat16:
+        kwargs = kwargs or {}
+        newer = func is torch.Tensor.to and kwargs.get("dtype") is torch.bfloat16  # from torch 2.15 on
+        if newer or func is torch.Tensor.bfloat16:
             return args[0].to(torch.float32, copy=True)  # a copy, which Muon scales in place
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 class MuonWithAdamW(Optimizer):
