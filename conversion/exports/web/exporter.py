@@ -116,6 +116,7 @@ def page_settings(job: ExportJob, task: Task, size: int, copies: list[Path]) -> 
         "model": task.model,
         "config": task.config | depth | {name: token for name, token in tokens.items() if token is not None} | files,
         "labels": labels,
+        "prefix": (task is TRANSLATE and getattr(config, "prefix", None)) or "",
         "several": config.problem_type == "multi_label_classification",
         "scores": config.problem_type == "regression" or (labels is not None and len(labels) == 1),
         "target": TARGET_SUBFOLDER if (job.folder / TARGET_SUBFOLDER).is_dir() else None,

@@ -70,6 +70,14 @@ def test_a_folder_is_a_page_and_a_space_and_an_export(page):
     assert load_engine(folder).generate([[5, 6]], max_new_tokens=4)[0]
 
 
+def test_a_page_puts_the_source_prefix_before_what_is_typed(tmp_path):
+    model = tiny(MODELS["translate"])
+    model.config.prefix = "to de: "
+    export(model, tmp_path / "out", "web", tokenizer=tokenizer_of("encoder_decoder"))
+    assert settings(tmp_path / "out")["prefix"] == "to de: "
+    assert "await tokenizer(page.prefix + input.value)" in (tmp_path / "out" / "index.html").read_text()
+
+
 def test_a_classifier_has_its_labels_and_the_address_has_a_version(tmp_path):
     fields = {"id2label": {0: "a", 1: "b"}, "problem_type": "multi_label_classification"}
     model = toy("encoder", modeling.VanillaEncoderForSequenceClassification, **fields)
