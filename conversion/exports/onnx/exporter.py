@@ -88,4 +88,6 @@ def config_fields(model: Any) -> dict[str, Any]:
         name = architecture.native_class(head)
     fields = config.to_dict() | {"architectures": [name]}
     fields.pop("auto_map", None)  # code that is not in the folder
+    if prefix := getattr(model.config, "prefix", None):
+        fields["prefix"] = prefix  # pipelines read it
     return fields

@@ -71,9 +71,11 @@ def test_a_folder_is_a_page_and_a_space_and_an_export(page):
 
 
 def test_a_page_puts_the_source_prefix_before_what_is_typed(tmp_path):
-    model = tiny(MODELS["translate"])
+    model = tiny(MODELS["translate"], tie_word_embeddings=True)
     model.config.prefix = "to de: "
     export(model, tmp_path / "out", "web", tokenizer=tokenizer_of("encoder_decoder"))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["model_type"], config["prefix"]) == ("marian", "to de: ")
     assert settings(tmp_path / "out")["prefix"] == "to de: "
     assert "await tokenizer(page.prefix + input.value)" in (tmp_path / "out" / "index.html").read_text()
 
