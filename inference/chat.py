@@ -40,7 +40,9 @@ class Chat:
         self.separator = separator_id(self.tokenizer)
         start, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         self.start: list[int] = [] if start in (None, end) else [start]
-        self.ends = [self.separator, *([] if end is None else [end])]
+        saved: Any = self.model.generation_config.eos_token_id  # further ends of a native model
+        saved = saved if isinstance(saved, list) else [saved]
+        self.ends = [each for each in dict.fromkeys([self.separator, end, *saved]) if each is not None]
         self.text_tokenizer = text_tokenizer(self.tokenizer, [SEPARATOR])
         self.room: int = self.options.get("max_new_tokens") or TOKENS
         limit = getattr(self.model.config, "max_position_embeddings", None)

@@ -17,7 +17,7 @@ BUDGETS = {
     "exploration": (2_620, 14),
     "forecasting": (470, 4),
     "hub": (2_100, 15),
-    "inference": (1_685, 10),
+    "inference": (1_690, 10),
     "modeling": (5_760, 46),
     "scripts": (900, 15),
     "src": (250, 3),

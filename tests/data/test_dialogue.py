@@ -95,14 +95,16 @@ def test_a_prompt_is_the_beginning_of_a_dialogue_or_what_of_it_has_room(tokenize
     refused(message, Chat, model(tokenizer), tokenizer, options={"max_new_tokens": 30})
 
 
-def test_a_reply_ends_at_the_separator(tokenizer, monkeypatch):
-    chat = Chat(model(tokenizer), tokenizer)
-    you = tokenizer.convert_tokens_to_ids("你")
-    separator = separator_id(tokenizer)
+@pytest.mark.parametrize("end", ["separator", "saved"])
+def test_a_reply_ends_at_the_separator_or_an_end_of_the_generation_settings(end, tokenizer, monkeypatch):
+    made, (you, other) = model(tokenizer), tokenizer.convert_tokens_to_ids(["你", "好"])
+    made.generation_config.eos_token_id = [tokenizer.eos_token_id, other]
+    chat = Chat(made, tokenizer)
+    last = separator_id(tokenizer) if end == "separator" else other
 
     def generate(inputs, **options):
-        assert separator in options["eos_token_id"]
-        return torch.cat([inputs, torch.tensor([[you, you, separator, you]])], dim=1)
+        assert last in options["eos_token_id"]
+        return torch.cat([inputs, torch.tensor([[you, you, last, you]])], dim=1)
 
     monkeypatch.setattr(chat.model, "generate", generate)
     assert (chat.reply("在吗"), chat.history) == ("你你", ["在吗", "你你"])
