@@ -36,11 +36,15 @@ def set_chat_template(tokenizer: "PreTrainedTokenizerBase") -> None:
     tokenizer.chat_template = CHAT_TEMPLATE
 
 
+def end_ids(model: Any) -> list[int]:
+    """Return the tokens that end what a model or an engine generates, by its generation settings."""
+    ends = model.generation_config.eos_token_id
+    return ends if isinstance(ends, list) else [] if ends is None else [ends]
+
+
 def end_at_separator(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
-    """Make the replies of a model end with the turn: its saved settings name the separator beside their ends."""
-    saved: Any = model.generation_config.eos_token_id
-    saved = saved if isinstance(saved, list) else [saved]
-    ends = dict.fromkeys((tokenizer.eos_token_id, *saved, separator_id(tokenizer)))
+    """Make replies end with the turn: add the separator to the end tokens in the model's generation settings."""
+    ends = dict.fromkeys((tokenizer.eos_token_id, *end_ids(model), separator_id(tokenizer)))
     model.generation_config.eos_token_id = [end for end in ends if end in tokenizer.added_tokens_decoder]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanillaformer.data.dialogue import SEPARATOR, separator_id
+from vanillaformer.data.dialogue import SEPARATOR, end_ids, separator_id
 from vanillaformer.tokenization.passages import text_tokenizer
 
 from .arguments import GenerateArguments
@@ -40,9 +40,8 @@ class Chat:
         self.separator = separator_id(self.tokenizer)
         start, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         self.start: list[int] = [] if start in (None, end) else [start]
-        saved: Any = self.model.generation_config.eos_token_id  # further ends of a native model
-        saved = saved if isinstance(saved, list) else [saved]
-        self.ends = [each for each in dict.fromkeys([self.separator, end, *saved]) if each is not None]
+        ends = dict.fromkeys([self.separator, end, *end_ids(self.model)])  # a native model may have several
+        self.ends = [each for each in ends if each is not None]
         self.text_tokenizer = text_tokenizer(self.tokenizer, [SEPARATOR])
         self.room: int = self.options.get("max_new_tokens") or TOKENS
         limit = getattr(self.model.config, "max_position_embeddings", None)

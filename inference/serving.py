@@ -193,7 +193,7 @@ class LimitedChat(Limited, ChatCompletionHandler):
         name, model, processor = super()._resolve_model(body)
         if processor.chat_template is None:
             raise RequestError("the model has no chat template: use /v1/completions")
-        if processor.chat_template == CHAT_TEMPLATE:  # or an answer would be parsed by the model's type, as of Qwen
+        if processor.chat_template == CHAT_TEMPLATE:  # or transformers would parse Qwen's answers by Qwen's template
             utils._RESPONSE_TEMPLATE_FALLBACKS.clear()
         return name, model, processor
 

@@ -14,6 +14,7 @@ from vanillaformer.acceleration.int8 import to_int8
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.console.program import hide_progress_bars
+from vanillaformer.data.dialogue import end_ids
 from vanillaformer.data.tasks import TASKS, TaskName, seqeval_tag
 from vanillaformer.hub import loading
 from vanillaformer.hub.checks import few, file_errors
@@ -101,8 +102,7 @@ def continue_prompts(loaded: LoadedModel, texts: list[str], **options: Any) -> l
     inputs = loaded.encode(texts, room=options.get("max_new_tokens", 1), side="left")
     start = inputs["input_ids"].shape[1]
     output = loaded.model.generate(**inputs, **loaded.with_length(options, start)).tolist()
-    saved = getattr(loaded.model, "engine", loaded.model).generation_config.eos_token_id
-    ends = saved if isinstance(saved, list) else [saved]  # which may be printed, as the end of a turn
+    ends = end_ids(getattr(loaded.model, "engine", loaded.model))  # which may be printed, as the end of a turn
     read = [[*ids[:start], *takewhile(lambda token: token not in ends, ids[start:])] for ids in output]
     return loaded.tokenizer.batch_decode(read, skip_special_tokens=True)
 

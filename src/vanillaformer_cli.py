@@ -154,7 +154,7 @@ def load_program(name: str, words: list[str]) -> Any:
 
 
 def release() -> None:
-    """Let the end collect imported objects, which takes a second, if a library reports those left as leaks."""
+    """Release imported objects, a second's work, where triton is loaded, which reports those left as leaks."""
     if "triton" in sys.modules:
         gc.unfreeze()
 

@@ -13,7 +13,7 @@ BUDGETS = {
     "configuration": (2_150, 13),
     "console": (700, 7),
     "conversion": (5_510, 42),
-    "data": (5_050, 26),
+    "data": (5_055, 26),
     "exploration": (2_620, 14),
     "forecasting": (470, 4),
     "hub": (2_100, 15),
@@ -25,7 +25,7 @@ BUDGETS = {
     "training": (8_960, 48),
 }
 OTHERS = {"tests": (31_400, None), "tools": (3_000, None), "benchmarks": (2_900, None)}
-PRODUCT = (39_900, 265)  # the house aims at 36,500: training, data and inference are too large
+PRODUCT = (39_910, 265)  # the house aims at 36,500: training, data and inference are too large
 
 
 def size(folder: str) -> tuple[int, int]:

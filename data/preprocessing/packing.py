@@ -163,7 +163,7 @@ def joined(
 
 
 def check_attention(model: PreTrainedModel, option: str = "--packing") -> None:
-    """Raise ValueError for a model whose attention would not keep the texts of a row apart, as an option asks."""
+    """Raise ValueError, naming the option, for a model whose attention would not keep the texts of a row apart."""
     if not isinstance(model.config, VanillaConfig):
         raise ValueError(
             f"{option}: {type(model).__name__} (model_type={model.config.model_type!r}) would mix the texts of a "

@@ -12,7 +12,6 @@ from vanillaformer.configuration import BlockConfig
 LAST_MAPS = ("o_proj.weight", "down_proj.weight")  # output projections of sublayers
 # The maps between input and output of a sublayer, without queries and keys: what schemes by depth scale
 VALUE_MAPS = ("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")
-
 # The maps from a model's width to its outputs, apart from `lm_head`, whose logits are scaled
 HEADS = ("classifier", "score", "qa_outputs", "seq_relationship", "length_head", "decoder", "gate")
 

@@ -119,21 +119,29 @@ def test_steps_move_the_logits_of_a_wide_classifier_as_far_as_those_of_a_narrow_
     assert wide == pytest.approx(narrow, rel=0.3)
 
 
-def maps(model_class: Any, width: int) -> dict[str, nn.Linear]:
+def maps(model_class: Any, width: int, fields: dict[str, Any]) -> dict[str, nn.Linear]:
     torch.manual_seed(0)
     sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": 1, "num_attention_heads": 2}
     factors = {"scale_embedding": False} if model_class.config_class.is_encoder_decoder else {}
-    model = model_class(model_class.config_class(**MUP, **sizes, **factors))
+    model = model_class(model_class.config_class(**MUP, **sizes, **factors, **fields))
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
 
 
+TRANSLATOR = vanillaformer.VanillaEncoderDecoderForConditionalGeneration
+
+
 @pytest.mark.parametrize(
-    "model_class", [each for some in AUTO_CLASSES.values() for each in some if "Recurrent" not in each.__name__]
+    ("model_class", "fields"),
+    [
+        *((each, {}) for some in AUTO_CLASSES.values() for each in some if "Recurrent" not in each.__name__),
+        (TRANSLATOR, {"output_distribution": "pointer_generator"}),
+        (TRANSLATOR, {"decoding": "mask_predict"}),
+    ],
 )
-def test_maps_to_outputs_that_do_not_grow_with_the_width_start_by_the_base_width(model_class):
+def test_maps_to_outputs_that_do_not_grow_with_the_width_start_by_the_base_width(model_class, fields):
     """Whatever their names are: a head that a model gets later is found here, too."""
-    wide = maps(model_class, 256)
-    for name, module in maps(model_class, 64).items():
+    wide = maps(model_class, 256, fields)
+    for name, module in maps(model_class, 64, fields).items():
         if name != "lm_head" and module.out_features == wide[name].out_features:
             std = 32**0.5 / module.in_features
             assert module.weight.std().item() == pytest.approx(std, rel=0.3), name

@@ -175,7 +175,7 @@ class TrainingTask:
         """Set how the model is trained and decodes, and check that it can do what the options ask for."""
 
     def before_training(self, trainer: RunTrainer) -> None:
-        """Fit what is added to the trained model, and note its problem, as its first evaluation would."""
+        """Fit what is added to the trained model; set `problem_type`, which transformers sets at the first loss."""
         config: Any = trainer.model.config
         if "classes" in TASKS[self.name].predicts and config.problem_type is None and config.num_labels > 1:
             config.problem_type = "single_label_classification"

@@ -11,7 +11,7 @@ Examples:
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
-from warnings import catch_warnings
+from warnings import catch_warnings, filterwarnings
 
 import numpy as np
 from datasets import Dataset, DatasetDict
@@ -195,7 +195,8 @@ def fit_on_pixels(data: Dataset, build: Callable[[int], Any]) -> Scorer:
     count = min(len(data), max(1, MAX_VALUES // len(data[0]["image"])))
     data = data.select(np.linspace(0, len(data) - 1, count).round().astype(int))
     pixels, classes = (np.concatenate(side) for side in zip(*_batches(data)))
-    with catch_warnings(action="ignore"):  # of pixels that are equal in all images, such as those of a border
+    with catch_warnings():
+        filterwarnings("ignore", ".*zero standard deviation")  # pixels that are equal in all images, as at a border
         classifier = build(count).fit(pixels, classes)
 
     def score(rows: Dataset) -> Scores:

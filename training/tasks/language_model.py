@@ -175,15 +175,16 @@ class LanguageModel(TrainingTask):
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
         set_generation(model, self.name, length=self.data_args.block_size)
-        packs = "--packing"
-        if self.data_args.turns_column is not None:
-            packs = f"--turns_column {self.data_args.turns_column}"
+        turns = self.data_args.turns_column
+        if turns is not None:
             end_at_separator(model, self.tokenizers[0])
         decoding = getattr(model.config, "decoding", "autoregressive")
         if self.denoises and decoding != "autoregressive":
             raise ValueError(f"--objective {self.name} is for decoding=autoregressive, not {decoding}")
-        if self.data_args.packing:
-            check_packing(model, self.training_args) if self.denoises else check_attention(model, packs)
+        if self.data_args.packing and self.denoises:
+            check_packing(model, self.training_args)
+        elif self.data_args.packing:
+            check_attention(model, "--packing" if turns is None else f"--turns_column {turns}")
 
     def collator(self, model: PreTrainedModel, rows: DatasetDict) -> Any:
         return language_model_collator(model, self.tokenizers[0], self.data_args.block_size, self.training_args)

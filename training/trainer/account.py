@@ -81,7 +81,7 @@ class Account(StatefulCallback):
         self.trainer = trainer
         self.steps = self.rows = self.tokens = self.flops = 0
         self.step: list[int] = [0, 0, 0]  # rows, tokens and operations of this process in this step
-        self.begun: float = 0  # the step after which losses are summed
+        self.losses_since: float = 0  # the step after which losses are summed
 
     # ----------------------------------------------------------------------------------------------- the numbers
     def record(self) -> dict[str, int]:
@@ -89,17 +89,17 @@ class Account(StatefulCallback):
 
     @property
     def losses(self) -> list[float]:
-        """The Trainer's sums, which it would begin anew in a resumed run, and the step where they began."""
-        return [*(float(getattr(self.trainer, name, 0.0)) for name in LOSSES), self.begun]
+        """The Trainer's sums of losses, which it resets when a run resumes, and the step from which they count."""
+        return [*(float(getattr(self.trainer, name, 0.0)) for name in LOSSES), self.losses_since]
 
     @losses.setter
     def losses(self, values: list[float]) -> None:
-        *found, later, self.begun = values
+        *found, later, self.losses_since = values
         vars(self.trainer).update(zip(LOSSES, found))
         self.trainer._tr_loss.fill_(later)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.begun = state.global_step  # unless the checkpoint has sums from before
+        self.losses_since = state.global_step  # unless the checkpoint has earlier sums
         super().on_train_begin(args, state, control, **kwargs)
         _ = self.cost  # counted before the first step
 

@@ -39,9 +39,10 @@ from vanillaformer.console.limits import option
 
 from .sharing import by_first
 
+# Private before torch 2.15
+set_timeout: Any = getattr(distributed_c10d, "set_timeout", None) or distributed_c10d._set_pg_timeout
 AXES = {"replicate": "dp_replicate_size", "fsdp": "fsdp_size", "tp": "tp_size"}
 """The axes of a layout, as `DistributedConfig` names them."""
-set_timeout: Any = getattr(distributed_c10d, "set_timeout", None) or distributed_c10d._set_pg_timeout  # torch < 2.15
 AUTO = "auto"
 SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 """Environment variables in which accelerate looks for a launcher's number of processes."""

@@ -235,7 +235,8 @@ class SavingTrainer(ParallelTrainer):
         """Write a checkpoint aside, maybe while training continues, and give it its name once it is complete."""
         self.background.wait()
         self.store_flos()
-        self._tr_loss.fill_(fmean(from_all(float(self._tr_loss), self.args.device)))  # the first process saves its own
+        # Every process has a sum of its own, and that of the first one is saved
+        self._tr_loss.fill_(fmean(from_all(float(self._tr_loss), self.args.device)))
         folder, step, saves = Path(self.args.output_dir), self.state.global_step, self.args.should_save
         checkpoint, content = folder / f"checkpoint-{step}", f"the checkpoint of step {step:,}"
         part, best = folder / SAVING / checkpoint.name, folder / f"checkpoint-{self.state.best_global_step}"

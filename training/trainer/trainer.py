@@ -207,7 +207,7 @@ class RunTrainer(EvaluatingTrainer):
 
     def log(self, logs: dict[str, float], *arguments: Any) -> None:
         if "train_loss" in logs:  # of all steps, not of those since the run was resumed
-            logs["train_loss"] = self._total_loss_scalar / max(1, self.state.global_step - self.account.begun)
+            logs["train_loss"] = self._total_loss_scalar / max(1, self.state.global_step - self.account.losses_since)
         super().log(logs, *arguments)
 
     def _init_training_state(self, max_steps: int, *arguments: Any, **keywords: Any) -> tuple[int, int]:
